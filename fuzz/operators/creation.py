@@ -1,0 +1,220 @@
+"""New tensors out of nothing, out of a tensor's shape, and out of the random generator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from fuzz.choices import Choices
+from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.inplace import in_place
+from fuzz.operators.parts import (
+    ANY,
+    DTYPE,
+    NOTHING,
+    NUMBERS,
+    REAL,
+    SIZE,
+    VALUE,
+    fresh,
+    integer,
+    lengths,
+    like,
+    text,
+)
+from fuzz.operators.row import (
+    MAX_ELEMENTS,
+    Attribute,
+    Attributes,
+    Constant,
+    Kind,
+    Link,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+
+def _row(
+    name: str,
+    source: str,
+    rule: Rule,
+    attributes: tuple[Attribute, ...] = (),
+    operands: tuple[Operand, ...] = (),
+    *,
+    random: bool = False,
+    differentiable: bool = False,
+    saves: Saves = NOTHING,
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.RANDOM if random else Kind.CREATION,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        metadata=False,
+        overlap=False,
+        random=random,
+        differentiable=differentiable,
+        saves=saves,
+    )
+
+
+def _sized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    size = lengths(attributes)
+    if prod(size) > MAX_ELEMENTS:
+        raise Mismatch(f"size {size} is larger than any program's tensor")
+    return fresh(text(attributes), size)
+
+
+def _valued(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dtype = text(attributes)
+    if dtype not in FLOATS and type(attributes["value"]) is float:
+        raise Mismatch("a fraction in a tensor of integers")
+    return _sized(metas, attributes)
+
+
+def _like(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(like(metas[0])),)
+
+
+def _like_valued(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].dtype not in FLOATS and type(attributes["value"]) is float:
+        raise Mismatch("a fraction in a tensor of integers")
+    return _like(metas, attributes)
+
+
+def _new(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _sized(metas, {**attributes, "dtype": metas[0].dtype})
+
+
+def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if integer(attributes, "count") < 0:
+        raise Mismatch("a negative count")
+    return fresh(text(attributes), (integer(attributes, "count"),))
+
+
+def _square(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    count = integer(attributes, "count")
+    if not 0 <= count <= 64:
+        raise Mismatch("a count out of range")
+    return fresh(text(attributes), (count, count))
+
+
+def _literal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    values = attributes["values"]
+    assert isinstance(values, tuple)
+    dtype = text(attributes)
+    if dtype not in FLOATS and any(type(value) is float for value in values):
+        raise Mismatch("fractions in a tensor of integers")
+    return fresh(dtype, (len(values),))
+
+
+def _of_dtype(dtype: str) -> Rule:
+    return lambda metas, attributes: _sized(metas, {**attributes, "dtype": dtype})
+
+
+def _drawn(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _probability(attributes)
+    return (Result(like(metas[0])),)
+
+
+def _kept(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _probability(attributes)
+    return (Result(metas[0], Link.SELF),)
+
+
+def _dropped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """Dropout returns its operand itself where it has nothing to draw."""
+    p = _probability(attributes)
+    if p in (0, 1) or prod(metas[0].size) == 0:
+        raise Mismatch("dropout of nothing or of everything")
+    return (Result(like(metas[0])),)
+
+
+def _overwritten(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return ()
+
+
+def _overwritten_drop(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _dropped(metas, attributes)
+    return ()
+
+
+def _probability(attributes: Attributes) -> float:
+    p = attributes["p"]
+    assert isinstance(p, (int, float))
+    if not 0 <= p <= 1:
+        raise Mismatch(f"{p} is no probability")
+    return p
+
+
+def _draw_values(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    return tuple(choices.integer(-3, 3) for _ in range(choices.integer(1, 4)))
+
+
+COUNT = Attribute("count", "int", lambda choices, metas, chosen: choices.integer(1, 6))
+PROBABILITY = Attribute("p", "number", lambda choices, metas, chosen: choices.pick((0.5, 0.25)))
+_WHOLE = Attribute("value", "number", lambda choices, metas, chosen: choices.pick((2, 3, -1)))
+_VALUES = Attribute("values", "numbers", _draw_values)
+_TYPED = "dtype={dtype}{device}"
+_FILLED = Operand(FLOATS, lambda meta, earlier: 0 not in meta.size)
+
+ROWS = (
+    _row("zeros", f"torch.zeros({{size}}, {_TYPED})", _sized, (SIZE, DTYPE)),
+    _row("ones", f"torch.ones({{size}}, {_TYPED})", _sized, (SIZE, DTYPE)),
+    _row("full", f"torch.full({{size}}, {{value}}, {_TYPED})", _valued, (SIZE, _WHOLE, DTYPE)),
+    _row("arange", f"torch.arange({{count}}, {_TYPED})", _counted, (COUNT, DTYPE)),
+    _row("eye", f"torch.eye({{count}}, {_TYPED})", _square, (COUNT, DTYPE)),
+    _row("tensor", f"torch.tensor({{values}}, {_TYPED})", _literal, (_VALUES, DTYPE)),
+    _row("zeros_like", "torch.zeros_like({0})", _like, operands=(ANY,)),
+    _row("ones_like", "torch.ones_like({0})", _like, operands=(ANY,)),
+    _row("full_like", "torch.full_like({0}, {value})", _like_valued, (VALUE,), (NUMBERS,)),
+    _row("empty_like_filled", "torch.empty_like({0}).fill_({value})", _like_valued, (VALUE,), (NUMBERS,)),
+    _row("new_zeros", "{0}.new_zeros({size})", _new, (SIZE,), (ANY,)),
+    _row("rand", "torch.rand({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
+    _row("randn", "torch.randn({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
+    _row("randint", "torch.randint(0, 7, {size}{device})", _of_dtype("int64"), (SIZE,), random=True),
+    _row("rand_like", "torch.rand_like({0})", _like, operands=(REAL,), random=True),
+    _row("randn_like", "torch.randn_like({0})", _like, operands=(REAL,), random=True),
+    _row(
+        "bernoulli", "{0}.bernoulli({p})", _drawn, (PROBABILITY,), (REAL,), random=True, differentiable=True
+    ),
+    _row(
+        "dropout",
+        "torch.nn.functional.dropout({0}, {p})",
+        _dropped,
+        (PROBABILITY,),
+        (_FILLED,),
+        random=True,
+        differentiable=True,
+    ),
+    _row(
+        "dropout_eval",
+        "torch.nn.functional.dropout({0}, {p}, training=False)",
+        _kept,
+        (PROBABILITY,),
+        (REAL,),
+        differentiable=True,
+    ),
+    in_place("uniform_", "{0}.uniform_()", (REAL,), _overwritten, random=True),
+    in_place("normal_", "{0}.normal_()", (REAL,), _overwritten, random=True),
+    in_place(
+        "bernoulli_", "{0}.bernoulli_({p})", (REAL,), _overwritten, NOTHING, (PROBABILITY,), random=True
+    ),
+    in_place(
+        "dropout_",
+        "torch.nn.functional.dropout({0}, {p}, inplace=True)",
+        (_FILLED,),
+        _overwritten_drop,
+        NOTHING,
+        (PROBABILITY,),
+        random=True,
+    ),
+)

@@ -1,0 +1,298 @@
+"""Reading by index, joining, rearranging and converting: new tensors out of picked elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from fuzz.choices import Choices
+from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, promote
+from fuzz.operators.layout import broadcast, dimension, expandable, is_contiguous
+from fuzz.operators.parts import (
+    ANY,
+    DIM,
+    DTYPE,
+    FILLED_DIM,
+    INDEX,
+    NOTHING,
+    NUMBERS,
+    fresh,
+    integer,
+    ints,
+    lengths,
+    like,
+    sized_dim,
+    text,
+)
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Constant,
+    Kind,
+    Link,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+
+def _row(
+    name: str,
+    source: str,
+    operands: tuple[Operand, ...],
+    rule: Rule,
+    attributes: tuple[Attribute, ...] = (),
+    *,
+    kind: Kind = Kind.INDEXING,
+    saves: Saves = NOTHING,
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=kind,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        metadata=False,
+        overlap=False,
+        random=False,
+        differentiable=True,
+        saves=saves,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# rules
+
+
+def _index_selected(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta, index = metas
+    dim = sized_dim(metas, attributes)
+    if not meta.size or len(index.size) != 1:
+        raise Mismatch("index_select takes a vector of indices")
+    return fresh(meta.dtype, (*meta.size[:dim], *index.size, *meta.size[dim + 1 :]))
+
+
+def _gathered(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta, index = metas
+    dim = sized_dim(metas, attributes)
+    if not meta.size or len(index.size) != len(meta.size):
+        raise Mismatch("the index is of another rank")
+    if any(i > n and d != dim for d, (i, n) in enumerate(zip(index.size, meta.size, strict=True))):
+        raise Mismatch("the index is larger than the tensor")
+    return fresh(meta.dtype, index.size)
+
+
+def _indexed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta, index = metas
+    sized_dim(metas, {"dim": 0})
+    if not meta.size:
+        raise Mismatch("an index into a 0-d tensor")
+    return (Result(Meta(meta.dtype, index.size + meta.size[1:], None)),)
+
+
+def _taken(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if prod(metas[0].size) == 0:
+        raise Mismatch("nothing to take from")
+    return fresh(metas[0].dtype, metas[1].size)
+
+
+def _masked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].dtype not in FLOATS and type(attributes["value"]) is float:
+        raise Mismatch("a fraction in a tensor of integers")
+    size = broadcast(metas[0].size, metas[1].size)
+    return (Result(Meta(metas[0].dtype, size, None)),)
+
+
+def _rolled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dim = dimension(attributes["dim"], len(metas[0].size))
+    integer(attributes, "shift")
+    if not metas[0].size or dim < 0:
+        raise Mismatch("a roll of a 0-d tensor")
+    return (Result(metas[0]._replace(stride=None, offset=0)),)
+
+
+def _flipped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    rank = len(metas[0].size)
+    dims = [dimension(dim, rank) for dim in ints(attributes, "dims")]
+    if len(set(dims)) < len(dims) or not rank:
+        raise Mismatch("a dimension twice")
+    return (Result(like(metas[0])),)
+
+
+def _triangle(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if len(metas[0].size) < 2:
+        raise Mismatch("a triangle of less than a matrix")
+    integer(attributes, "diagonal")
+    return (Result(metas[0]._replace(stride=None, offset=0)),)
+
+
+def _repeated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    times = lengths(attributes, "times")
+    lead = len(times) - len(metas[0].size)
+    if lead < 0:
+        raise Mismatch("fewer repeats than dimensions")
+    size = tuple(n * t for n, t in zip((1,) * lead + metas[0].size, times, strict=True))
+    return fresh(metas[0].dtype, size)
+
+
+def _embedded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    weight, index = metas
+    if len(weight.size) != 2 or weight.size[0] == 0:
+        raise Mismatch("an embedding needs a matrix with rows")
+    return fresh(weight.dtype, index.size + weight.size[1:])
+
+
+def _concatenated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    a, b = metas
+    if not a.size or len(a.size) != len(b.size):
+        raise Mismatch("cat takes tensors of one rank")
+    dim = dimension(attributes["dim"], len(a.size))
+    if a.size[:dim] + a.size[dim + 1 :] != b.size[:dim] + b.size[dim + 1 :]:
+        raise Mismatch("the sizes differ")
+    size = (*a.size[:dim], a.size[dim] + b.size[dim], *a.size[dim + 1 :])
+    return fresh(promote(metas), size)
+
+
+def _stacked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    a, b = metas
+    if a.size != b.size:
+        raise Mismatch("stack takes tensors of one size")
+    dim = dimension(attributes["dim"], len(a.size) + 1)
+    return fresh(promote(metas), (*a.size[:dim], 2, *a.size[dim:]))
+
+
+def _cloned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(like(metas[0])),)
+
+
+def _contiguous(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    if meta.stride is None:
+        raise Mismatch("contiguous of a tensor whose strides are not modelled")
+    if is_contiguous(meta.size, meta.stride):
+        return (Result(meta, Link.SELF),)
+    return fresh(meta.dtype, meta.size)
+
+
+def _converted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    dtype = text(attributes)
+    if dtype == meta.dtype:
+        return (Result(meta, Link.SELF),)
+    if CATEGORY[meta.dtype] == 2 and CATEGORY[dtype] == 1:
+        raise Mismatch("floating point to integers: undefined beyond their range")
+    return (Result(like(meta, dtype)),)
+
+
+def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    [result] = _converted(metas, attributes)
+    return (Result(like(metas[0], result.meta.dtype)),)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# operands and attributes
+
+
+def _slots(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    size = earlier[0].size
+    return len(meta.size) == len(size) > 0 and all(a <= b for a, b in zip(meta.size, size, strict=True))
+
+
+def _joinable(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    size = earlier[0].size
+    return len(meta.size) == len(size) > 0 and sum(a != b for a, b in zip(meta.size, size, strict=True)) <= 1
+
+
+def _draw_joint(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    for dim, (a, b) in enumerate(zip(metas[0].size, metas[1].size, strict=True)):
+        if a != b:
+            return dim
+    return choices.integer(0, len(metas[0].size) - 1)
+
+
+def _draw_dims(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    rank = len(metas[0].size)
+    return tuple(dim for dim in range(rank) if choices.chance(0.6)) or (rank - 1,)
+
+
+def _draw_times(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    times = tuple(choices.integer(1, 2) for _ in metas[0].size)
+    return (2, *times) if choices.chance(0.3) else times
+
+
+def _draw_fill(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    return choices.pick((0.75, -2.5)) if metas[0].dtype in FLOATS else choices.pick((1, 3))
+
+
+def _of_rank(*ranks: int, dtypes: frozenset[str] = DTYPES) -> Operand:
+    return Operand(dtypes, lambda meta, earlier: len(meta.size) in ranks)
+
+
+_RANKED = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0)
+_FILLED = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0 and 0 not in meta.size)
+_VECTOR = _of_rank(1, dtypes=INDEX.dtypes)
+_MASK_INTO = Operand(BOOL, lambda meta, earlier: expandable(meta.size, earlier[0].size))
+_SHIFT = Attribute("shift", "int", lambda choices, metas, chosen: choices.pick((1, -1, 2)))
+_DIAGONAL = Attribute("diagonal", "int", lambda choices, metas, chosen: choices.pick((0, 1, -1)))
+_MATRICES = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 1)
+_MODELLED = Operand(DTYPES, lambda meta, earlier: meta.stride is not None)
+_SAME_SIZE = Operand(DTYPES, lambda meta, earlier: meta.size == earlier[0].size)
+_FILL = Attribute("value", "number", _draw_fill)
+_NEW_DIM = Attribute("dim", "int", lambda choices, metas, chosen: choices.integer(0, len(metas[0].size)))
+
+ROWS = (
+    _row(
+        "index_select",
+        "{0}.index_select({dim}, {1} % {n})",
+        (_FILLED, _VECTOR),
+        _index_selected,
+        (FILLED_DIM,),
+    ),
+    _row(
+        "gather",
+        "{0}.gather({dim}, {1} % {n})",
+        (_FILLED, Operand(INDEX.dtypes, _slots)),
+        _gathered,
+        (FILLED_DIM,),
+    ),
+    _row("index", "{0}[{1} % {n}]", (_FILLED, INDEX), _indexed),
+    _row("take", "{0}.take({1} % {elements})", (_FILLED, INDEX), _taken),
+    _row(
+        "masked_fill",
+        "{0}.masked_fill({1}, {value})",
+        (NUMBERS, _MASK_INTO),
+        _masked,
+        (_FILL,),
+        saves=((1, (0,)),),
+    ),
+    _row("flip", "{0}.flip({dims})", (_RANKED,), _flipped, (Attribute("dims", "ints", _draw_dims),)),
+    _row("roll", "{0}.roll({shift}, {dim})", (_RANKED,), _rolled, (_SHIFT, DIM)),
+    _row("tril", "{0}.tril({diagonal})", (_MATRICES,), _triangle, (_DIAGONAL,)),
+    _row("triu", "{0}.triu({diagonal})", (_MATRICES,), _triangle, (_DIAGONAL,)),
+    _row("repeat", "{0}.repeat({times})", (ANY,), _repeated, (Attribute("times", "ints", _draw_times),)),
+    _row(
+        "embedding",
+        "torch.nn.functional.embedding({1} % {n}, {0})",
+        (_of_rank(2, dtypes=FLOATS), INDEX),
+        _embedded,
+    ),
+    _row(
+        "cat",
+        "torch.cat(({0}, {1}), {dim})",
+        (_RANKED, Operand(DTYPES, _joinable)),
+        _concatenated,
+        (Attribute("dim", "int", _draw_joint),),
+        kind=Kind.JOIN,
+    ),
+    _row("stack", "torch.stack(({0}, {1}), {dim})", (ANY, _SAME_SIZE), _stacked, (_NEW_DIM,), kind=Kind.JOIN),
+    _row("clone", "{0}.clone()", (ANY,), _cloned, kind=Kind.CONVERT),
+    _row("contiguous", "{0}.contiguous()", (_MODELLED,), _contiguous, kind=Kind.CONVERT),
+    _row("to", "{0}.to({dtype})", (ANY,), _converted, (DTYPE,), kind=Kind.CONVERT),
+    _row("to_copy", "{0}.to({dtype}, copy=True)", (ANY,), _copied, (DTYPE,), kind=Kind.CONVERT),
+)

@@ -1,0 +1,481 @@
+"""Operators that write to the data of their first operand, and those that change its metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.choices import Choices
+from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, NUMERIC, promote
+from fuzz.operators.layout import dimension, expandable
+from fuzz.operators.parts import (
+    ANY,
+    CROSS,
+    DIM,
+    FILLED_DIM,
+    INDEX,
+    NOTHING,
+    NUMBERS,
+    PYTHON,
+    REAL,
+    RESULT,
+    SELF,
+    VALUE,
+    as_number,
+    expands,
+    ints,
+    same_dtype,
+    sized_dim,
+    stored,
+)
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Constant,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+from fuzz.operators.views import (
+    DIM0,
+    DIM1,
+    END,
+    NEW_DIM,
+    RESTRIDED,
+    START,
+    STEP,
+    restrided,
+    sliced,
+    squeezed,
+    transposed,
+    transposed_matrix,
+    unsqueezed,
+)
+
+
+def in_place(
+    name: str,
+    source: str,
+    operands: tuple[Operand, ...],
+    rule: Rule,
+    saves: Saves = NOTHING,
+    attributes: tuple[Attribute, ...] = (),
+    *,
+    overlap: bool = True,
+    random: bool = False,
+) -> Operator:
+    """A row that writes to operand 0."""
+    return Operator(
+        name=name,
+        kind=Kind.RANDOM if random else Kind.IN_PLACE,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=True,
+        metadata=False,
+        overlap=overlap,
+        random=random,
+        differentiable=True,
+        saves=saves,
+    )
+
+
+def _metadata(
+    name: str,
+    source: str,
+    rule: Rule,
+    attributes: tuple[Attribute, ...] = (),
+    operand: Operand = ANY,
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.METADATA,
+        operands=(operand,),
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        metadata=True,
+        overlap=False,
+        random=False,
+        differentiable=True,
+        saves=NOTHING,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# rules
+
+
+def _keeps(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return stored(metas, promote(metas))
+
+
+def _divides(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dtype = promote(metas)
+    return stored(metas, dtype if dtype in FLOATS else "float32")
+
+
+def _with_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return stored(metas, promote([metas[0], as_number(attributes["value"])]))
+
+
+def _divides_by_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if attributes["value"] == 0:
+        raise Mismatch("division by zero")
+    return _with_number(metas, attributes)
+
+
+def _filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if isinstance(attributes["value"], float) and metas[0].dtype not in FLOATS:
+        raise Mismatch("a fraction in a tensor of integers")
+    return ()
+
+
+def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    target, source = metas
+    if not expandable(source.size, target.size) or CATEGORY[source.dtype] > CATEGORY[target.dtype]:
+        raise Mismatch("the source does not fit into the target")
+    return ()
+
+
+def _same_dtypes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if len({meta.dtype for meta in metas}) > 1:
+        raise Mismatch("the dtypes differ")
+    return stored(metas, metas[0].dtype)
+
+
+def _clamped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return stored(metas, promote([metas[0], as_number(attributes["min"]), as_number(attributes["max"])]))
+
+
+def _masked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if not expandable(metas[1].size, metas[0].size):
+        raise Mismatch("the mask does not fit")
+    return _filled(metas, attributes)
+
+
+def _mask_chosen(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """`x[mask] = value`: the mask covers the leading dimensions exactly."""
+    if not metas[1].size or metas[0].size[: len(metas[1].size)] != metas[1].size:
+        raise Mismatch("the mask does not cover the leading dimensions")
+    return _filled(metas, attributes)
+
+
+def _sliced_copy(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _copied([sliced(metas[0], attributes), metas[1]], attributes)
+
+
+def _sliced_fill(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _filled([sliced(metas[0], attributes)], attributes)
+
+
+def _index_filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    sized_dim(metas, attributes)
+    if len(metas[1].size) > 1:
+        raise Mismatch("the index is no vector")
+    return _filled(metas, attributes)
+
+
+def _indexed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """index_add_: one slice of the source for each index."""
+    target, index, source = metas
+    dim = sized_dim(metas, attributes)
+    if not target.size or len(index.size) != 1 or source.dtype != target.dtype:
+        raise Mismatch("index_add_ takes a vector of indices and a source of the target's dtype")
+    if source.size != (*target.size[:dim], *index.size, *target.size[dim + 1 :]):
+        raise Mismatch("the source does not fit the target and the index")
+    return ()
+
+
+def _index_copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    target, source = metas
+    dim = sized_dim(metas, attributes)
+    index = ints(attributes, "index")
+    if not target.size or source.dtype != target.dtype:
+        raise Mismatch("a source of the target's dtype is needed")
+    if len(set(index)) < len(index) or any(not 0 <= i < target.size[dim] for i in index):
+        raise Mismatch("indices that are out of range, or one of them twice")
+    if source.size != (*target.size[:dim], len(index), *target.size[dim + 1 :]):
+        raise Mismatch("the source does not fit the target and the index")
+    return ()
+
+
+def _scattered(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    target, index = metas
+    dim = sized_dim(metas, attributes)
+    within = all(i <= n or d == dim for d, (i, n) in enumerate(zip(index.size, target.size, strict=False)))
+    if not target.size or len(index.size) != len(target.size) or not within:
+        raise Mismatch("the index does not fit the target")
+    return _filled(metas, attributes)
+
+
+def _first_dim_filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    sized_dim(metas, {"dim": 0})
+    if not metas[0].size:
+        raise Mismatch("an index into a 0-d tensor")
+    return _filled(metas, attributes)
+
+
+def _scanned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dimension(attributes["dim"], len(metas[0].size))
+    return ()
+
+
+def _multiplied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    target, a, b = metas
+    if len({meta.dtype for meta in metas}) > 1 or len(a.size) != 2 or len(b.size) != 2:
+        raise Mismatch("matrices of one dtype are needed")
+    if a.size[1] != b.size[0] or target.size != (a.size[0], b.size[1]):
+        raise Mismatch("the matrices do not fit")
+    return ()
+
+
+# ---------------------------------------------------------------------------------------------------------
+# operands and attributes
+
+
+def _indexed_source(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    target, index = earlier
+    return (
+        meta.dtype == target.dtype
+        and len(meta.size) == len(target.size)
+        and sum(a != b for a, b in zip(meta.size, target.size, strict=True)) <= 1
+        and any(n == index.size[0] for n in meta.size)
+    )
+
+
+def _like_but_one(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    target = earlier[0]
+    return (
+        meta.dtype == target.dtype
+        and len(meta.size) == len(target.size) > 0
+        and all(a <= b for a, b in zip(meta.size, target.size, strict=True))
+    )
+
+
+def _leading_mask(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return len(meta.size) > 0 and earlier[0].size[: len(meta.size)] == meta.size
+
+
+def _slots(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    target = earlier[0]
+    return len(meta.size) == len(target.size) > 0 and all(
+        a <= b for a, b in zip(meta.size, target.size, strict=True)
+    )
+
+
+def _rows(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    target = earlier[0]
+    return (
+        len(meta.size) == 2 == len(target.size)
+        and meta.size[0] == target.size[0]
+        and same_dtype(meta, earlier)
+    )
+
+
+def _columns(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == (earlier[1].size[1], earlier[0].size[1]) and same_dtype(meta, earlier)
+
+
+def _draw_differing_dim(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    """The dimension in which the source may differ from the target."""
+    target, source = metas[0].size, metas[-1].size
+    for dim, (a, b) in enumerate(zip(target, source, strict=False)):
+        if a != b:
+            return dim
+    return choices.integer(0, max(len(target) - 1, 0))
+
+
+def _draw_index(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    dim = dimension(chosen["dim"], len(metas[0].size))
+    rest = list(range(metas[0].size[dim]))
+    count = metas[1].size[dim]
+    return tuple(rest.pop(choices.integer(0, len(rest) - 1)) for _ in range(min(count, len(rest))))
+
+
+def _draw_fill(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    return choices.pick((0.75, -2.5, 4.0)) if metas[0].dtype in FLOATS else choices.pick((1, 0, 3))
+
+
+_MIN = Attribute("min", "number", lambda choices, metas, chosen: choices.pick((-1, 0)))
+_MAX = Attribute("max", "number", lambda choices, metas, chosen: choices.pick((1, 2)))
+_FILL = Attribute("value", "number", _draw_fill)
+_DIFFERING = Attribute("dim", "int", _draw_differing_dim)
+_POSITIONS = Attribute("index", "ints", _draw_index)
+_SLICED = (DIM, START, END, STEP)
+_INTO = Operand(DTYPES, expands)
+_NUMBERS_INTO = Operand(NUMERIC, expands)
+_FLOATS_INTO = Operand(FLOATS, lambda meta, earlier: same_dtype(meta, earlier) and expands(meta, earlier))
+_VECTOR = Operand(INDEX.dtypes, lambda meta, earlier: len(meta.size) == 1)
+_MATRIX = Operand(FLOATS, lambda meta, earlier: len(meta.size) == 2)
+_RANKED = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0)
+_MASK_INTO = Operand(BOOL, lambda meta, earlier: expandable(meta.size, earlier[0].size))
+
+
+def _unary(name: str, saves: Saves, operand: Operand = REAL, source: str | None = None) -> Operator:
+    return in_place(name, source or f"{{0}}.{name}()", (operand,), _keeps, saves)
+
+
+def _number(name: str, rule: Rule = _with_number, operand: Operand = NUMBERS) -> Operator:
+    method = name.removesuffix("number_")
+    return in_place(name, f"{{0}}.{method}({{value}})", (operand,), rule, NOTHING, (VALUE,))
+
+
+ROWS = (
+    in_place("add_", "{0}.add_({1})", (ANY, _INTO), _keeps),
+    in_place("sub_", "{0}.sub_({1})", (NUMBERS, _NUMBERS_INTO), _keeps),
+    in_place("mul_", "{0}.mul_({1})", (ANY, _INTO), _keeps, CROSS),
+    in_place("div_", "{0}.div_({1})", (REAL, _NUMBERS_INTO), _divides, ((0, (1,)), (1, (0, 1)))),
+    in_place("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied),
+    in_place("lerp_", "{0}.lerp_({1}, {value})", (REAL, _FLOATS_INTO), _same_dtypes, NOTHING, (VALUE,)),
+    in_place(
+        "addcmul_",
+        "{0}.addcmul_({1}, {2}, value={value})",
+        (REAL, _FLOATS_INTO, _FLOATS_INTO),
+        _same_dtypes,
+        ((1, (2,)), (2, (1,))),
+        (VALUE,),
+    ),
+    in_place(
+        "addmm_",
+        "{0}.addmm_({1}, {2})",
+        (_MATRIX, Operand(FLOATS, _rows), Operand(FLOATS, _columns)),
+        _multiplied,
+        ((1, (2,)), (2, (1,))),
+        overlap=False,
+    ),
+    _number("add_number_"),
+    _number("sub_number_"),
+    _number("mul_number_"),
+    _number("div_number_", _divides_by_number, REAL),
+    in_place("mul_argument_", "{0}.mul_({1})", (NUMBERS, PYTHON), _keeps),
+    _unary("neg_", NOTHING, NUMBERS),
+    _unary("abs_", SELF, NUMBERS),
+    _unary("square_", SELF, NUMBERS),
+    _unary("sin_", SELF),
+    _unary("cos_", SELF),
+    _unary("exp_", RESULT),
+    _unary("tanh_", RESULT),
+    _unary("sigmoid_", RESULT),
+    _unary("relu_", RESULT, NUMBERS),
+    _unary("silu_", SELF, source="torch.nn.functional.silu({0}, inplace=True)"),
+    in_place("clamp_", "{0}.clamp_({min}, {max})", (NUMBERS,), _clamped, SELF, (_MIN, _MAX)),
+    _unary("zero_", NOTHING, ANY),
+    in_place("fill_", "{0}.fill_({value})", (NUMBERS,), _filled, NOTHING, (_FILL,)),
+    in_place("logical_not_", "{0}.logical_not_()", (Operand(BOOL, ANY.fits),), _keeps),
+    in_place(
+        "cumsum_",
+        "{0}.cumsum_({dim})",
+        (NUMBERS,),
+        _scanned,
+        NOTHING,
+        (DIM,),
+    ),
+    in_place(
+        "masked_fill_",
+        "{0}.masked_fill_({1}, {value})",
+        (NUMBERS, _MASK_INTO),
+        _masked,
+        ((1, (0,)),),
+        (_FILL,),
+        overlap=False,
+    ),
+    in_place(
+        "index_fill_",
+        "{0}.index_fill_({dim}, {1} % {n}, {value})",
+        (NUMBERS, _VECTOR),
+        _index_filled,
+        NOTHING,
+        (FILLED_DIM, _FILL),
+        overlap=False,
+    ),
+    in_place(
+        "index_add_",
+        "{0}.index_add_({dim}, {1} % {n}, {2})",
+        (NUMBERS, _VECTOR, Operand(NUMERIC, _indexed_source)),
+        _indexed,
+        NOTHING,
+        (_DIFFERING,),
+        overlap=False,
+    ),
+    in_place(
+        "index_copy_",
+        "{0}.index_copy_({dim}, torch.tensor({index}, dtype=torch.int64{device}), {1})",
+        (ANY, Operand(DTYPES, _like_but_one)),
+        _index_copied,
+        NOTHING,
+        (_DIFFERING, _POSITIONS),
+        overlap=False,
+    ),
+    in_place(
+        "scatter_",
+        "{0}.scatter_({dim}, {1} % {n}, {value})",
+        (NUMBERS, Operand(INDEX.dtypes, _slots)),
+        _scattered,
+        NOTHING,
+        (FILLED_DIM, _FILL),
+        overlap=False,
+    ),
+    in_place(
+        "setitem_slice", "{0}[{slice}] = {1}", (_RANKED, _INTO), _sliced_copy, NOTHING, _SLICED, overlap=False
+    ),
+    in_place(
+        "setitem_slice_number",
+        "{0}[{slice}] = {value}",
+        (Operand(NUMERIC, _RANKED.fits),),
+        _sliced_fill,
+        NOTHING,
+        (*_SLICED, _FILL),
+    ),
+    in_place(
+        "setitem_mask",
+        "{0}[{1}] = {value}",
+        (NUMBERS, Operand(BOOL, _leading_mask)),
+        _mask_chosen,
+        NOTHING,
+        (_FILL,),
+        overlap=False,
+    ),
+    in_place(
+        "setitem_index",
+        "{0}[{1} % {n}] = {value}",
+        (Operand(NUMERIC, _RANKED.fits), INDEX),
+        _first_dim_filled,
+        NOTHING,
+        (_FILL,),
+        overlap=False,
+    ),
+    _metadata(
+        "t_",
+        "{0}.t_()",
+        lambda m, a: (Result(transposed_matrix(m[0])),),
+        operand=Operand(DTYPES, lambda meta, earlier: len(meta.size) <= 2),
+    ),
+    _metadata(
+        "transpose_",
+        "{0}.transpose_({dim0}, {dim1})",
+        lambda m, a: (Result(transposed(m[0], a)),),
+        (DIM0, DIM1),
+    ),
+    _metadata("squeeze_", "{0}.squeeze_()", lambda m, a: (Result(squeezed(m[0], range(len(m[0].size)))),)),
+    _metadata(
+        "squeeze_dim_",
+        "{0}.squeeze_({dim})",
+        lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))])),),
+        (DIM,),
+    ),
+    _metadata("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueezed(m[0], a)),), (NEW_DIM,)),
+    _metadata(
+        "as_strided_",
+        "{0}.as_strided_({size}, {stride}, {offset})",
+        lambda m, a: (Result(restrided(m[0], a)),),
+        RESTRIDED,
+        Operand(DTYPES, lambda meta, earlier: meta.stride is not None),
+    ),
+)

@@ -1,0 +1,245 @@
+"""Pointwise operators: one element of the result for one of each operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.operators.dtypes import BOOL, DTYPES, FLOATS, INTEGERS, NUMERIC, promote
+from fuzz.operators.parts import (
+    ANY,
+    BITS,
+    CROSS,
+    NOTHING,
+    NUMBERS,
+    PYTHON,
+    REAL,
+    RESULT,
+    SELF,
+    VALUE,
+    anything,
+    as_number,
+    broadcasts,
+    elementwise,
+    same_dtype,
+)
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Kind,
+    Link,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+
+def _row(
+    name: str,
+    source: str,
+    operands: tuple[Operand, ...],
+    rule: Rule,
+    saves: Saves,
+    *,
+    attributes: tuple[Attribute, ...] = (),
+    differentiable: bool = True,
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.POINTWISE,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        metadata=False,
+        overlap=False,
+        random=False,
+        differentiable=differentiable,
+        saves=saves,
+    )
+
+
+def _keeps_dtype(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return elementwise(metas[0].dtype, metas)
+
+
+def _promotes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return elementwise(promote(metas), metas)
+
+
+def _divides(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dtype = promote(metas)
+    return elementwise(dtype if dtype in FLOATS else "float32", metas)
+
+
+def _compares(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return elementwise("bool", metas)
+
+
+def _with_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return elementwise(promote([*metas, as_number(attributes["value"])]), metas)
+
+
+def _divides_by_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if attributes["value"] == 0:
+        raise Mismatch("division by zero")
+    return _divides([*metas, as_number(attributes["value"])], attributes)
+
+
+def _power(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if type(attributes["value"]) is not int or not 1 <= attributes["value"] <= 4:
+        raise Mismatch("exponents are the integers 1 to 4")
+    return _keeps_dtype(metas, attributes)
+
+
+def _scaled_sum(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dtype = promote(metas)
+    if isinstance(attributes["value"], float) and dtype not in FLOATS:
+        raise Mismatch("a fraction times integers")
+    return elementwise(dtype, metas)
+
+
+def _chooses(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return elementwise(promote(metas[1:]), metas)
+
+
+def _clamps(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    bounds = [as_number(attributes["min"]), as_number(attributes["max"])]
+    return elementwise(promote([*metas, *bounds]), metas)
+
+
+def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(metas[0], Link.SELF),)
+
+
+def unary(name: str, saves: Saves, *, operand: Operand = REAL, source: str | None = None) -> Operator:
+    """A method of one tensor that keeps its dtype."""
+    return _row(name, source or f"{{0}}.{name}()", (operand,), _keeps_dtype, saves)
+
+
+def _test(name: str, source: str, operand: Operand) -> Operator:
+    """A bool for each element of one tensor."""
+    return _row(name, source, (operand,), _compares, NOTHING, differentiable=False)
+
+
+def _binary(name: str, source: str, saves: Saves, dtypes: frozenset[str], rule: Rule = _promotes) -> Operator:
+    operands = (Operand(dtypes, anything), Operand(dtypes, broadcasts))
+    return _row(name, source, operands, rule, saves)
+
+
+def _comparison(name: str, source: str, dtypes: frozenset[str], rule: Rule = _compares) -> Operator:
+    operands = (Operand(dtypes, anything), Operand(dtypes, broadcasts))
+    return _row(name, source, operands, rule, NOTHING, differentiable=False)
+
+
+def _number(
+    name: str, source: str, saves: Saves, rule: Rule = _with_number, *, value: Attribute = VALUE
+) -> Operator:
+    return _row(name, source, (NUMBERS,), rule, saves, attributes=(value,))
+
+
+_EXPONENT = Attribute("value", "int", lambda choices, metas, chosen: choices.pick((2, 3)))
+_MIN = Attribute("min", "number", lambda choices, metas, chosen: choices.pick((-1, 0)))
+_MAX = Attribute("max", "number", lambda choices, metas, chosen: choices.pick((1, 2)))
+_REAL_LIKE = Operand(FLOATS, lambda meta, earlier: same_dtype(meta, earlier) and broadcasts(meta, earlier))
+_ALL = DTYPES
+_BITWISE = INTEGERS | BOOL
+_CLAMP = "{0}.clamp({min}, {max})"
+_QUOTIENT: Saves = ((0, (1,)), (1, (0, 1)))
+
+ROWS = (
+    unary("neg", NOTHING, operand=NUMBERS, source="-{0}"),
+    unary("abs", SELF, operand=NUMBERS),
+    unary("sign", NOTHING, operand=NUMBERS),
+    unary("square", SELF, operand=NUMBERS),
+    unary("relu", RESULT, operand=NUMBERS),
+    unary("sin", SELF),
+    unary("cos", SELF),
+    unary("atan", SELF),
+    unary("erf", SELF),
+    unary("exp", RESULT),
+    unary("expm1", RESULT),
+    unary("tanh", RESULT),
+    unary("sigmoid", RESULT),
+    unary("reciprocal", RESULT),
+    unary("softplus", SELF, source="torch.nn.functional.softplus({0})"),
+    unary("gelu", SELF, source="torch.nn.functional.gelu({0})"),
+    unary("silu", SELF, source="torch.nn.functional.silu({0})"),
+    unary("leaky_relu", SELF, source="torch.nn.functional.leaky_relu({0})"),
+    unary("hardtanh", SELF, source="torch.nn.functional.hardtanh({0})"),
+    unary("nan_to_num", SELF),
+    unary("bitwise_not", NOTHING, operand=BITS, source="~{0}"),
+    _row("positive", "+{0}", (NUMBERS,), _same, NOTHING),
+    _test("logical_not", "{0}.logical_not()", ANY),
+    _test("isfinite", "{0}.isfinite()", REAL),
+    _binary("add", "{0} + {1}", NOTHING, _ALL),
+    _binary("sub", "{0} - {1}", NOTHING, NUMERIC),
+    _binary("mul", "{0} * {1}", CROSS, _ALL),
+    _binary("div", "{0} / {1}", _QUOTIENT, NUMERIC, _divides),
+    _binary("maximum", "torch.maximum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
+    _binary("minimum", "torch.minimum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
+    _binary("atan2", "torch.atan2({0}, {1})", ((0, (0, 1)), (1, (0, 1))), FLOATS),
+    _comparison("eq", "{0} == {1}", _ALL),
+    _comparison("ne", "{0} != {1}", _ALL),
+    _comparison("lt", "{0} < {1}", NUMERIC),
+    _comparison("le", "{0} <= {1}", NUMERIC),
+    _comparison("gt", "{0} > {1}", NUMERIC),
+    _comparison("ge", "{0} >= {1}", NUMERIC),
+    _comparison("logical_and", "torch.logical_and({0}, {1})", _ALL),
+    _comparison("logical_xor", "torch.logical_xor({0}, {1})", _ALL),
+    _comparison("bitwise_and", "{0} & {1}", _BITWISE, _promotes),
+    _comparison("bitwise_or", "{0} | {1}", _BITWISE, _promotes),
+    _number("add_number", "{0} + {value}", NOTHING),
+    _number("sub_number", "{0} - {value}", NOTHING),
+    _number("rsub_number", "{value} - {0}", NOTHING),
+    _number("mul_number", "{0} * {value}", NOTHING),
+    _number("div_number", "{0} / {value}", NOTHING, _divides_by_number),
+    _number("pow_number", "{0} ** {value}", SELF, _power, value=_EXPONENT),
+    _row(
+        "gt_number",
+        "{0} > {value}",
+        (NUMBERS,),
+        _compares,
+        NOTHING,
+        attributes=(VALUE,),
+        differentiable=False,
+    ),
+    _row("add_argument", "{0} + {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
+    _row("mul_argument", "{0} * {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
+    _row(
+        "add_scaled",
+        "torch.add({0}, {1}, alpha={value})",
+        (NUMBERS, Operand(NUMERIC, broadcasts)),
+        _scaled_sum,
+        NOTHING,
+        attributes=(VALUE,),
+    ),
+    _row(
+        "where",
+        "torch.where({0}, {1}, {2})",
+        (Operand(BOOL, anything), Operand(DTYPES, broadcasts), Operand(DTYPES, broadcasts)),
+        _chooses,
+        ((0, (1, 2)),),
+    ),
+    _row("clamp", _CLAMP, (NUMBERS,), _clamps, SELF, attributes=(_MIN, _MAX)),
+    _row(
+        "lerp",
+        "torch.lerp({0}, {1}, {value})",
+        (REAL, _REAL_LIKE),
+        _keeps_dtype,
+        NOTHING,
+        attributes=(VALUE,),
+    ),
+    _row(
+        "addcmul",
+        "torch.addcmul({0}, {1}, {2}, value={value})",
+        (REAL, _REAL_LIKE, _REAL_LIKE),
+        _keeps_dtype,
+        ((1, (2,)), (2, (1,))),
+        attributes=(VALUE,),
+    ),
+)

@@ -1,0 +1,242 @@
+"""Reductions, scans, normalizations and losses: operators that look along dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from fuzz.choices import Choices
+from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.layout import contiguous, dimension
+from fuzz.operators.parts import (
+    ANY,
+    DIM,
+    FILLED_DIM,
+    KEEPDIM,
+    NOTHING,
+    NUMBERS,
+    REAL,
+    RESULT,
+    SELF,
+    fresh,
+    ints,
+    like,
+    reduced,
+    sized_dim,
+)
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Constant,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+
+def _row(
+    name: str,
+    source: str,
+    operand: Operand,
+    rule: Rule,
+    saves: Saves,
+    attributes: tuple[Attribute, ...] = (),
+    *,
+    more: tuple[Operand, ...] = (),
+    differentiable: bool = True,
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.REDUCTION,
+        operands=(operand, *more),
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        metadata=False,
+        overlap=False,
+        random=False,
+        differentiable=differentiable,
+        saves=saves,
+    )
+
+
+Dtype = Callable[[str], str]
+
+
+def _same(dtype: str) -> str:
+    return dtype
+
+
+def _summed(dtype: str) -> str:
+    """Sums of integers are int64."""
+    return dtype if dtype in FLOATS else "int64"
+
+
+def _whole(dtype: Dtype, filled: bool = False) -> Rule:
+    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        if filled and prod(metas[0].size) == 0:
+            raise Mismatch("there are no elements")
+        return fresh(dtype(metas[0].dtype), ())
+
+    return rule
+
+
+def _along(dtype: Dtype, filled: bool = False) -> Rule:
+    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        size = metas[0].size
+        dim = sized_dim(metas, attributes) if filled else dimension(attributes["dim"], len(size))
+        return fresh(dtype(metas[0].dtype), reduced(size, [dim], attributes["keepdim"]))
+
+    return rule
+
+
+def _sum_dims(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    size = metas[0].size
+    dims = [dimension(dim, len(size)) for dim in ints(attributes, "dims")]
+    if not dims or len(set(dims)) < len(dims):
+        raise Mismatch("no dimensions, or one of them twice")
+    return fresh(_summed(metas[0].dtype), reduced(size, dims, attributes["keepdim"]))
+
+
+def _spread(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """A variance: with fewer than two elements eager warns and gives NaN."""
+    size = metas[0].size
+    dim = dimension(attributes["dim"], len(size))
+    if not size or size[dim] < 2:
+        raise Mismatch("a variance of fewer than two elements")
+    return fresh(metas[0].dtype, reduced(size, [dim], attributes["keepdim"]))
+
+
+def _twice(rule: Rule) -> Rule:
+    def both(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        return rule(metas, attributes) * 2
+
+    return both
+
+
+def _and_indices(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    [values] = _along(_same, filled=True)(metas, attributes)
+    return (values, Result(values.meta._replace(dtype="int64")))
+
+
+def _sorted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dimension(attributes["dim"], len(metas[0].size))
+    values = like(metas[0])
+    return (Result(values), Result(values._replace(dtype="int64")))
+
+
+def _scanned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dimension(attributes["dim"], len(metas[0].size))
+    meta = metas[0]
+    return (Result(like(meta, _summed(meta.dtype))),)
+
+
+def _softened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    dimension(attributes["dim"], len(metas[0].size))
+    return (Result(metas[0]._replace(stride=contiguous(metas[0].size), offset=0)),)
+
+
+def _normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    if not meta.size or prod(meta.size) == 0:
+        raise Mismatch("nothing to normalize")
+    for other in metas[1:]:
+        if other.size != meta.size[-1:] or other.dtype != meta.dtype:
+            raise Mismatch("a weight that is not of the last dimension's size")
+    return fresh(meta.dtype, meta.size)
+
+
+def _loss(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].size != metas[1].size or metas[0].dtype != metas[1].dtype:
+        raise Mismatch("a loss of tensors of different size or dtype")
+    return fresh(metas[0].dtype, ())
+
+
+def _draw_dims(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    rank = len(metas[0].size)
+    dims = tuple(dim for dim in range(rank) if choices.chance(0.6))
+    return dims or (-1,)
+
+
+def _weight(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == earlier[0].size[-1:] and len(meta.size) == 1 and meta.dtype == earlier[0].dtype
+
+
+def _twin(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == earlier[0].size and meta.dtype == earlier[0].dtype
+
+
+_DIMS = Attribute("dims", "ints", _draw_dims)
+_ALONG = (DIM, KEEPDIM)
+_FILLED = (FILLED_DIM, KEEPDIM)
+_DIMMED = "({dim}, keepdim={keepdim})"
+_BOTH: Saves = ((0, (0,)), ("result", (0,)))
+_PAIR: Saves = ((0, (0, 1)), (1, (0, 1)))
+
+ROWS = (
+    _row("sum", "{0}.sum()", ANY, _whole(_summed), NOTHING),
+    _row("sum_dim", "{0}.sum" + _DIMMED, ANY, _along(_summed), NOTHING, _ALONG),
+    _row("sum_dims", "{0}.sum({dims}, keepdim={keepdim})", ANY, _sum_dims, NOTHING, (_DIMS, KEEPDIM)),
+    _row("mean", "{0}.mean()", REAL, _whole(_same), NOTHING),
+    _row("mean_dim", "{0}.mean" + _DIMMED, REAL, _along(_same), NOTHING, _ALONG),
+    _row("prod", "{0}.prod()", NUMBERS, _whole(_summed), _BOTH),
+    _row("prod_dim", "{0}.prod" + _DIMMED, NUMBERS, _along(_summed), _BOTH, _ALONG),
+    _row("amax", "{0}.amax" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
+    _row("amin", "{0}.amin" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
+    _row("max", "{0}.max()", NUMBERS, _whole(_same, filled=True), _BOTH),
+    _row("max_dim", "{0}.max" + _DIMMED, NUMBERS, _and_indices, NOTHING, _FILLED),
+    _row(
+        "argmax",
+        "{0}.argmax" + _DIMMED,
+        NUMBERS,
+        _along(lambda dtype: "int64", filled=True),
+        NOTHING,
+        _FILLED,
+        differentiable=False,
+    ),
+    _row("any", "{0}.any()", ANY, _whole(lambda dtype: "bool"), NOTHING, differentiable=False),
+    _row(
+        "all_dim",
+        "{0}.all" + _DIMMED,
+        ANY,
+        _along(lambda dtype: "bool"),
+        NOTHING,
+        _ALONG,
+        differentiable=False,
+    ),
+    _row("var", "{0}.var" + _DIMMED, REAL, _spread, SELF, _ALONG),
+    _row("var_mean", "torch.var_mean({0}, {dim}, keepdim={keepdim})", REAL, _twice(_spread), SELF, _ALONG),
+    _row("logsumexp", "{0}.logsumexp" + _DIMMED, REAL, _along(_same), _BOTH, _ALONG),
+    _row("vector_norm", "torch.linalg.vector_norm({0})", REAL, _whole(_same), _BOTH),
+    _row("cumsum", "{0}.cumsum({dim})", NUMBERS, _scanned, NOTHING, (DIM,)),
+    _row("cumprod", "{0}.cumprod({dim})", NUMBERS, _scanned, _BOTH, (DIM,)),
+    _row("sort", "{0}.sort({dim}, stable=True)", NUMBERS, _sorted, NOTHING, (DIM,)),
+    _row("softmax", "{0}.softmax({dim})", REAL, _softened, RESULT, (DIM,)),
+    _row("log_softmax", "{0}.log_softmax({dim})", REAL, _softened, RESULT, (DIM,)),
+    _row("layer_norm", "torch.nn.functional.layer_norm({0}, {0}.shape[-1:])", REAL, _normalized, SELF),
+    _row(
+        "layer_norm_affine",
+        "torch.nn.functional.layer_norm({0}, {0}.shape[-1:], {1}, {2})",
+        REAL,
+        _normalized,
+        ((0, (0, 1, 2)), (1, (0, 1, 2))),
+        more=(Operand(FLOATS, _weight), Operand(FLOATS, _weight)),
+    ),
+    _row(
+        "mse_loss",
+        "torch.nn.functional.mse_loss({0}, {1})",
+        REAL,
+        _loss,
+        _PAIR,
+        more=(Operand(FLOATS, _twin),),
+    ),
+    _row(
+        "l1_loss", "torch.nn.functional.l1_loss({0}, {1})", REAL, _loss, _PAIR, more=(Operand(FLOATS, _twin),)
+    ),
+)

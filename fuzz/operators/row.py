@@ -1,0 +1,151 @@
+"""What a row of the operator table says: the types that the table is made of.
+
+One row says everything about one operator: what it takes, what it gives, how it prints, and what it does to
+its first operand and to autograd. Every field of `Operator` is required, so that a half-filled row cannot
+be made; the short constructors of the families (`pointwise.unary`, `views.view`, ...) fill what a family
+has in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple, TypeAlias
+
+from fuzz.choices import Choices
+from fuzz.operators.dtypes import DTYPES
+
+MAX_ELEMENTS = 4096  # in any tensor of a program: a program's cost is bounded
+MAX_RANK = 8
+
+Size = tuple[int, ...]
+Constant: TypeAlias = "int | float | bool | str | None | tuple[Constant, ...]"
+
+
+class Mismatch(Exception):
+    """These operands or attributes do not fit an operator; the text says why."""
+
+
+class Meta(NamedTuple):
+    """What is known of a tensor (or Python number) before anything runs.
+
+    `stride` is None where eager's choice of strides is not modelled; then `offset` says nothing either.
+    A Python number has `number` set, the size () and the dtype "int64", "float32" or "bool" of its kind.
+    """
+
+    dtype: str
+    size: Size
+    stride: Size | None
+    offset: int = 0
+    number: bool = False
+
+
+class Link(StrEnum):
+    """How a result hangs on the first operand."""
+
+    FRESH = "fresh"  # memory of its own
+    VIEW = "view"  # a new tensor on the operand's memory, known to autograd as a view
+    DETACHED = "detached"  # a new tensor on the operand's memory, unknown to autograd (same version counter)
+    DATA = "data"  # as DETACHED, with a version counter of its own
+    SELF = "self"  # the very object
+    MAYBE = "maybe"  # FRESH or VIEW: depends on strides that are not modelled
+
+
+class Result(NamedTuple):
+    """One result of an operator: its metadata, and how it hangs on the first operand."""
+
+    meta: Meta
+    link: Link = Link.FRESH
+
+
+class Kind(StrEnum):
+    """The families of operators; profiles give each a weight."""
+
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    MATMUL = "matmul"
+    VIEW = "view"
+    MULTI_VIEW = "multi-view"
+    IN_PLACE = "in-place"
+    METADATA = "metadata"
+    CREATION = "creation"
+    INDEXING = "indexing"
+    RANDOM = "random"
+    JOIN = "join"
+    CONVERT = "convert"
+
+
+Attributes = Mapping[str, Constant]
+Rule = Callable[[Sequence[Meta], Attributes], tuple[Result, ...]]
+Fit = Callable[[Meta, Sequence[Meta]], bool]
+Draw = Callable[[Choices, Sequence[Meta], Attributes], Constant]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One operand: the dtypes that it may have and whether it goes with the operands before it."""
+
+    dtypes: frozenset[str]
+    fits: Fit
+    number: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One constant argument: its name, its type and how the generator chooses a value.
+
+    `draw` may raise Mismatch where no value suits the operands at hand.
+    """
+
+    name: str
+    type: Literal["int", "number", "bool", "dtype", "ints", "numbers"]
+    draw: Draw
+
+    def accepts(self, value: Constant) -> bool:
+        """Whether a constant is of this attribute's type (the operator's rule looks at its value)."""
+        match self.type:
+            case "int":
+                return type(value) is int
+            case "number":
+                return type(value) in (int, float)
+            case "bool":
+                return type(value) is bool
+            case "dtype":
+                return isinstance(value, str) and value in DTYPES
+            case "ints":
+                return isinstance(value, tuple) and all(type(item) is int for item in value)
+            case "numbers":
+                return isinstance(value, tuple) and all(type(item) in (int, float, bool) for item in value)
+
+
+# What the backward of a result keeps: (which, when). `which` is an operand's number or "result"; it is kept
+# if one of the operands in `when` requires grad. Writing over what was kept makes eager's backward raise.
+Saves = tuple[tuple[int | Literal["result"], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One row of the table.
+
+    `rule` maps the operands' metadata and the attributes to the results, without running anything, and
+    raises Mismatch where eager would reject shapes, dtypes or attributes. A row that mutates has no results,
+    save that a metadata row's rule returns its first operand's new metadata.
+    `source` is a format string: `{0}`, `{1}` are the operands, `{dim}` an attribute by its name, `{n}` the
+    size of operand 0 along `dim` (along dimension 0 where there is no `dim`), `{elements}` its number of
+    elements, `{slice}` an index made of dim, start, end and step, and `{device}` a device argument with a
+    leading comma, or nothing. An index operand is printed as `{1} % {n}`, so that any values are in range.
+    """
+
+    name: str
+    kind: Kind
+    operands: tuple[Operand, ...]
+    attributes: tuple[Attribute, ...]
+    rule: Rule
+    source: str
+    mutates: bool  # writes the data of operand 0
+    metadata: bool  # changes the size, strides or offset of operand 0
+    overlap: bool  # a mutating row's other operands may be exactly operand 0's elements
+    random: bool  # draws from the global generator
+    differentiable: bool  # its floating results (or operand 0, where it mutates) can require grad
+    saves: Saves

@@ -1,0 +1,541 @@
+"""Views: operators whose result lies in the memory of their operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from fuzz.choices import Choices
+from fuzz.operators.dtypes import DTYPES
+from fuzz.operators.layout import contiguous, dimension, expandable, extent, view_stride
+from fuzz.operators.parts import ANY, DIM, NOTHING, factored, integer, ints, lengths
+from fuzz.operators.row import (
+    MAX_RANK,
+    Attribute,
+    Attributes,
+    Constant,
+    Kind,
+    Link,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Size,
+)
+
+
+def _row(
+    name: str,
+    source: str,
+    rule: Rule,
+    attributes: tuple[Attribute, ...] = (),
+    *,
+    operands: tuple[Operand, ...] = (ANY,),
+    kind: Kind = Kind.VIEW,
+    differentiable: bool = True,
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=kind,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        metadata=False,
+        overlap=False,
+        random=False,
+        differentiable=differentiable,
+        saves=NOTHING,
+    )
+
+
+def _view(meta: Meta, size: Size, stride: Size | None, offset: int | None = None) -> tuple[Result, ...]:
+    return (Result(Meta(meta.dtype, size, stride, meta.offset if offset is None else offset), Link.VIEW),)
+
+
+def permuted(meta: Meta, dims: Sequence[int]) -> Meta:
+    """The dimensions in another order."""
+    stride = None if meta.stride is None else tuple(meta.stride[dim] for dim in dims)
+    return Meta(meta.dtype, tuple(meta.size[dim] for dim in dims), stride, meta.offset)
+
+
+def transposed(meta: Meta, attributes: Attributes) -> Meta:
+    """Two dimensions exchanged: attributes dim0 and dim1."""
+    rank = len(meta.size)
+    a, b = dimension(attributes["dim0"], rank), dimension(attributes["dim1"], rank)
+    if rank == 0:
+        return meta
+    dims = list(range(rank))
+    dims[a], dims[b] = b, a
+    return permuted(meta, dims)
+
+
+def squeezed(meta: Meta, dims: Sequence[int]) -> Meta:
+    """Without those of the dimensions that have size 1."""
+    keep = [dim for dim, n in enumerate(meta.size) if n != 1 or dim not in dims]
+    return permuted(meta, keep)
+
+
+def unsqueezed(meta: Meta, attributes: Attributes) -> Meta:
+    """With a dimension of size 1 more, before attribute dim."""
+    dim = dimension(attributes["dim"], len(meta.size) + 1)
+    if len(meta.size) == MAX_RANK:
+        raise Mismatch(f"more than {MAX_RANK} dimensions")
+    stride = None
+    if meta.stride is not None:
+        step = meta.size[dim] * meta.stride[dim] if dim < len(meta.size) else 1
+        stride = (*meta.stride[:dim], step, *meta.stride[dim:])
+    return Meta(meta.dtype, (*meta.size[:dim], 1, *meta.size[dim:]), stride, meta.offset)
+
+
+def restrided(meta: Meta, attributes: Attributes) -> Meta:
+    """Attributes size, stride and offset, within the elements that the tensor spans already."""
+    size, stride, offset = lengths(attributes), lengths(attributes, "stride"), integer(attributes, "offset")
+    if meta.stride is None:
+        raise Mismatch("as_strided of a tensor whose strides are not modelled")
+    if len(size) != len(stride):
+        raise Mismatch("size and stride are of different lengths")
+    end = meta.offset + extent(meta.size, meta.stride)
+    if offset < meta.offset or offset + extent(size, stride) > end:
+        raise Mismatch("as_strided beyond the tensor's own extent")
+    return Meta(meta.dtype, size, stride, offset)
+
+
+def transposed_matrix(meta: Meta) -> Meta:
+    """What `t` gives: matrices transposed, vectors and numbers as they are."""
+    if len(meta.size) > 2:
+        raise Mismatch("t of a tensor of more than two dimensions")
+    return permuted(meta, range(len(meta.size) - 1, -1, -1))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# rules
+
+
+def _reviewed(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+    meta = metas[0]
+    if prod(size) != prod(meta.size):
+        raise Mismatch(f"a view of size {size} on a tensor of size {meta.size}")
+    if meta.stride is None:
+        raise Mismatch("a view of a tensor whose strides are not modelled")
+    stride = view_stride(meta.size, meta.stride, size)
+    if stride is None:
+        raise Mismatch(f"no view of size {size} with these strides")
+    return _view(meta, size, stride)
+
+
+def _reshaped(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+    meta = metas[0]
+    if prod(size) != prod(meta.size):
+        raise Mismatch(f"a tensor of size {meta.size} as {size}")
+    if meta.stride is None:
+        return (Result(Meta(meta.dtype, size, None), Link.MAYBE),)
+    stride = view_stride(meta.size, meta.stride, size)
+    if stride is None:
+        return (Result(Meta(meta.dtype, size, contiguous(size))),)
+    return _view(meta, size, stride)
+
+
+def _flattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    rank = len(meta.size)
+    first, last = dimension(attributes["start"], rank), dimension(attributes["end"], rank)
+    if first > last:
+        raise Mismatch("flatten ends before it starts")
+    if rank and first == last:
+        return (Result(meta, Link.SELF),)
+    size = (*meta.size[:first], prod(meta.size[first : last + 1]), *meta.size[last + 1 :])
+    return _reshaped(metas, size)
+
+
+def _permute(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    rank = len(metas[0].size)
+    dims = [dimension(dim, rank) for dim in ints(attributes, "dims")]
+    if sorted(dims) != list(range(rank)):
+        raise Mismatch(f"{dims} is no order of {rank} dimensions")
+    return (Result(permuted(metas[0], dims), Link.VIEW),)
+
+
+def _move(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    rank = len(metas[0].size)
+    source, target = dimension(attributes["source"], rank), dimension(attributes["target"], rank)
+    dims = list(range(rank))
+    if rank:
+        dims.remove(source)
+        dims.insert(target, source)
+    return (Result(permuted(metas[0], dims), Link.VIEW),)
+
+
+def _select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    if not meta.size:
+        raise Mismatch("select of a 0-d tensor")
+    dim, index = dimension(attributes["dim"], len(meta.size)), integer(attributes, "index")
+    n = meta.size[dim]
+    if not -n <= index < n:
+        raise Mismatch(f"index {index} of a dimension of size {n}")
+    size = meta.size[:dim] + meta.size[dim + 1 :]
+    if meta.stride is None:
+        return _view(meta, size, None)
+    offset = meta.offset + index % n * meta.stride[dim]
+    return _view(meta, size, meta.stride[:dim] + meta.stride[dim + 1 :], offset)
+
+
+def _first(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _select(metas, {"dim": 0, "index": attributes["index"]})
+
+
+def sliced(meta: Meta, attributes: Attributes) -> Meta:
+    """Attributes start, end and step along dim, as Python slices read them."""
+    if not meta.size:
+        raise Mismatch("a slice of a 0-d tensor")
+    dim, step = dimension(attributes["dim"], len(meta.size)), integer(attributes, "step")
+    start, end = integer(attributes, "start"), integer(attributes, "end")
+    n = meta.size[dim]
+    if step < 1 or not 0 <= start <= end <= n:
+        raise Mismatch(f"slice {start}:{end}:{step} of a dimension of size {n}")
+    size = (*meta.size[:dim], -(-(end - start) // step), *meta.size[dim + 1 :])
+    if meta.stride is None:
+        return Meta(meta.dtype, size, None)
+    stride = (*meta.stride[:dim], meta.stride[dim] * step, *meta.stride[dim + 1 :])
+    return Meta(meta.dtype, size, stride, meta.offset + start * meta.stride[dim])
+
+
+def _slice(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(sliced(metas[0], attributes), Link.VIEW),)
+
+
+def _narrow(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    start, length = integer(attributes, "start"), integer(attributes, "length")
+    if length < 0:
+        raise Mismatch("a negative length")
+    whole = {"dim": attributes["dim"], "start": start, "end": start + length, "step": 1}
+    return (Result(sliced(metas[0], whole), Link.VIEW),)
+
+
+def _expanded(meta: Meta, size: Size) -> tuple[Result, ...]:
+    if not expandable(meta.size, size):
+        raise Mismatch(f"{meta.size} does not expand to {size}")
+    lead = len(size) - len(meta.size)
+    if meta.stride is None:
+        return _view(meta, size, None)
+    # A new leading dimension of size 1 gets the stride that it would have in front of what follows it.
+    stride: list[int] = []
+    for i in range(len(size) - 1, -1, -1):
+        if i >= lead:
+            n, step = meta.size[i - lead], meta.stride[i - lead]
+        else:
+            n, step = 1, size[i + 1] * stride[-1] if i + 1 < len(size) else 1
+        stride.append(0 if n == 1 and size[i] != 1 else step)
+    return _view(meta, size, tuple(reversed(stride)))
+
+
+def _diagonal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    rank = len(meta.size)
+    a, b = dimension(attributes["dim0"], rank), dimension(attributes["dim1"], rank)
+    offset = integer(attributes, "offset")
+    if rank < 2 or a == b:
+        raise Mismatch("a diagonal needs two dimensions")
+    n = max(min(meta.size[a] + min(offset, 0), meta.size[b] - max(offset, 0)), 0)
+    rest = [dim for dim in range(rank) if dim not in (a, b)]
+    size = (*(meta.size[dim] for dim in rest), n)
+    if meta.stride is None:
+        return _view(meta, size, None)
+    stride = (*(meta.stride[dim] for dim in rest), meta.stride[a] + meta.stride[b])
+    shift = (-offset * meta.stride[a] if offset < 0 else offset * meta.stride[b]) if n else 0
+    return _view(meta, size, stride, meta.offset + shift)
+
+
+def _unfold(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    if not meta.size:
+        raise Mismatch("unfold of a 0-d tensor")
+    dim = dimension(attributes["dim"], len(meta.size))
+    window, step = integer(attributes, "window"), integer(attributes, "step")
+    if not 0 < window <= meta.size[dim] or step < 1:
+        raise Mismatch(f"windows of {window} every {step} in a dimension of {meta.size[dim]}")
+    size = (*meta.size[:dim], (meta.size[dim] - window) // step + 1, *meta.size[dim + 1 :], window)
+    if meta.stride is None:
+        return _view(meta, size, None)
+    stride = (*meta.stride[:dim], meta.stride[dim] * step, *meta.stride[dim + 1 :], meta.stride[dim])
+    return _view(meta, size, stride)
+
+
+def _detached(link: Link) -> Rule:
+    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        return (Result(metas[0], link),)
+
+    return rule
+
+
+def _unbind(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = metas[0]
+    if not meta.size:
+        raise Mismatch("unbind of a 0-d tensor")
+    dim = dimension(attributes["dim"], len(meta.size))
+    if meta.size[dim] > 16:
+        raise Mismatch("more than 16 results")
+    return tuple(_select(metas, {"dim": dim, "index": i})[0] for i in range(meta.size[dim]))
+
+
+def _pieces(metas: Sequence[Meta], attributes: Attributes, length: int) -> tuple[Result, ...]:
+    meta = metas[0]
+    dim = dimension(attributes["dim"], len(meta.size))
+    n = meta.size[dim]
+    if length < 1 or n > 16 * length or n == 0:
+        raise Mismatch("not between 1 and 16 pieces")
+    return tuple(
+        Result(
+            sliced(meta, {"dim": dim, "start": at, "end": min(at + length, n), "step": 1}),
+            Link.VIEW,
+        )
+        for at in range(0, n, length)
+    )
+
+
+def _split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if not metas[0].size:
+        raise Mismatch("split of a 0-d tensor")
+    return _pieces(metas, attributes, integer(attributes, "length"))
+
+
+def _chunk(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if not metas[0].size or integer(attributes, "chunks") < 1:
+        raise Mismatch("no chunks")
+    n = metas[0].size[dimension(attributes["dim"], len(metas[0].size))]
+    return _pieces(metas, attributes, -(-n // integer(attributes, "chunks")))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# draws
+
+
+def draw_slice_end(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    n = _length(metas, chosen)
+    start = chosen["start"]
+    assert isinstance(start, int)
+    return n - choices.integer(0, max(n - start - 1, 0)) if n else 0
+
+
+def draw_start(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    return choices.integer(0, max(_length(metas, chosen) - 1, 0))
+
+
+def _length(metas: Sequence[Meta], chosen: Attributes) -> int:
+    size = metas[0].size
+    if not size:
+        raise Mismatch("a 0-d tensor")
+    return size[dimension(chosen["dim"], len(size))]
+
+
+def _draw_index(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    n = _length(metas, chosen if "dim" in chosen else {"dim": 0})
+    if n == 0:
+        raise Mismatch("an empty dimension")
+    return choices.integer(0, n - 1) - (n if choices.chance(0.2) else 0)
+
+
+def _draw_narrow_length(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    start = chosen["start"]
+    assert isinstance(start, int)
+    rest = _length(metas, chosen) - start
+    return choices.integer(min(rest, 1), rest)
+
+
+def _draw_piece(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    return choices.integer(1, max(_length(metas, chosen), 1))
+
+
+def _draw_view_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    return factored(choices, prod(metas[0].size))
+
+
+def _draw_order(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    rest = list(range(len(metas[0].size)))
+    order = []
+    while rest:
+        order.append(rest.pop(choices.integer(0, len(rest) - 1) - 1))
+    return tuple(order)
+
+
+def _draw_expansion(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    size = tuple(choices.integer(2, 3) if n == 1 and choices.chance(0.8) else n for n in metas[0].size)
+    return (choices.integer(2, 3), *size) if choices.chance(0.4) else size
+
+
+def draw_restrided(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    """A size of rank 1 or 2 that fits into the extent of operand 0 with small strides."""
+    meta = metas[0]
+    if meta.stride is None:
+        raise Mismatch("strides not modelled")
+    room = extent(meta.size, meta.stride)
+    if room == 0:
+        return (0,)
+    size = [choices.integer(1, min(room, 4))]
+    if choices.chance(0.6):
+        size.append(choices.integer(1, max(min(room // size[0], 4), 1)))
+    return tuple(size)
+
+
+def draw_strides(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    size = chosen["size"]
+    assert isinstance(size, tuple)
+    shape = lengths(chosen)
+    if len(shape) == 2 and choices.chance(0.4):
+        return (1, shape[0])
+    if choices.chance(0.2):
+        return tuple(choices.integer(1, 2) for _ in size)
+    return contiguous(shape)
+
+
+def draw_offset(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    meta = metas[0]
+    if meta.stride is None:
+        raise Mismatch("strides not modelled")
+    spare = extent(meta.size, meta.stride) - extent(lengths(chosen), lengths(chosen, "stride"))
+    if spare < 0:
+        raise Mismatch("it does not fit")
+    return meta.offset + choices.integer(0, spare)
+
+
+def draw_new_dim(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    return choices.integer(0, len(metas[0].size))
+
+
+DIM0 = Attribute("dim0", "int", DIM.draw)
+DIM1 = Attribute("dim1", "int", DIM.draw)
+NEW_DIM = Attribute("dim", "int", draw_new_dim)
+START = Attribute("start", "int", draw_start)
+END = Attribute("end", "int", draw_slice_end)
+STEP = Attribute("step", "int", lambda choices, metas, chosen: 2 if choices.chance(0.25) else 1)
+RESTRIDED = (
+    Attribute("size", "ints", draw_restrided),
+    Attribute("stride", "ints", draw_strides),
+    Attribute("offset", "int", draw_offset),
+)
+_INDEX = Attribute("index", "int", _draw_index)
+_ORDER = Attribute("dims", "ints", _draw_order)
+_VIEW_SIZE = Attribute("size", "ints", _draw_view_size)
+_DIAGONAL = (
+    Attribute("offset", "int", lambda choices, metas, chosen: choices.pick((0, 0, 1, -1))),
+    Attribute("dim0", "int", lambda choices, metas, chosen: 0),
+    Attribute("dim1", "int", lambda choices, metas, chosen: 1),
+)
+_MATRIX = Operand(DTYPES, lambda meta, earlier: len(meta.size) <= 2)
+_MODELLED = Operand(DTYPES, lambda meta, earlier: meta.stride is not None)
+_RANKED = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0)
+_DEEP = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 1)
+_SAME_COUNT = Operand(DTYPES, lambda meta, earlier: prod(meta.size) == prod(earlier[0].size))
+_EXPANDED = Operand(DTYPES, lambda meta, earlier: expandable(earlier[0].size, meta.size))
+
+ROWS = (
+    _row(
+        "view",
+        "{0}.view({size})",
+        lambda m, a: _reviewed(m, lengths(a)),
+        (_VIEW_SIZE,),
+        operands=(_MODELLED,),
+    ),
+    _row("reshape", "{0}.reshape({size})", lambda m, a: _reshaped(m, lengths(a)), (_VIEW_SIZE,)),
+    _row(
+        "view_as", "{0}.view_as({1})", lambda m, a: _reviewed(m, m[1].size), operands=(_MODELLED, _SAME_COUNT)
+    ),
+    _row(
+        "flatten",
+        "{0}.flatten({start}, {end})",
+        _flattened,
+        (
+            Attribute("start", "int", lambda choices, metas, chosen: 0),
+            Attribute("end", "int", lambda choices, metas, chosen: choices.pick((-1, 0))),
+        ),
+    ),
+    _row("alias", "{0}[...]", lambda m, a: (Result(m[0], Link.VIEW),)),
+    _row("permute", "{0}.permute({dims})", _permute, (_ORDER,)),
+    _row(
+        "transpose",
+        "{0}.transpose({dim0}, {dim1})",
+        lambda m, a: (Result(transposed(m[0], a), Link.VIEW),),
+        (DIM0, DIM1),
+    ),
+    _row("t", "{0}.t()", lambda m, a: (Result(transposed_matrix(m[0]), Link.VIEW),), operands=(_MATRIX,)),
+    _row(
+        "movedim",
+        "{0}.movedim({source}, {target})",
+        _move,
+        (Attribute("source", "int", DIM.draw), Attribute("target", "int", DIM.draw)),
+    ),
+    _row(
+        "squeeze",
+        "{0}.squeeze()",
+        lambda m, a: (Result(squeezed(m[0], range(len(m[0].size))), Link.VIEW),),
+    ),
+    _row(
+        "squeeze_dim",
+        "{0}.squeeze({dim})",
+        lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))]), Link.VIEW),),
+        (DIM,),
+    ),
+    _row(
+        "unsqueeze",
+        "{0}.unsqueeze({dim})",
+        lambda m, a: (Result(unsqueezed(m[0], a), Link.VIEW),),
+        (NEW_DIM,),
+    ),
+    _row("select", "{0}.select({dim}, {index})", _select, (DIM, _INDEX), operands=(_RANKED,)),
+    _row("index_number", "{0}[{index}]", _first, (_INDEX,), operands=(_RANKED,)),
+    _row("slice", "{0}[{slice}]", _slice, (DIM, START, END, STEP), operands=(_RANKED,)),
+    _row(
+        "narrow",
+        "{0}.narrow({dim}, {start}, {length})",
+        _narrow,
+        (DIM, START, Attribute("length", "int", _draw_narrow_length)),
+        operands=(_RANKED,),
+    ),
+    _row(
+        "expand",
+        "{0}.expand({size})",
+        lambda m, a: _expanded(m[0], lengths(a)),
+        (Attribute("size", "ints", _draw_expansion),),
+    ),
+    _row(
+        "expand_as", "{0}.expand_as({1})", lambda m, a: _expanded(m[0], m[1].size), operands=(ANY, _EXPANDED)
+    ),
+    _row("diagonal", "{0}.diagonal({offset}, {dim0}, {dim1})", _diagonal, _DIAGONAL, operands=(_DEEP,)),
+    _row(
+        "unfold",
+        "{0}.unfold({dim}, {window}, {step})",
+        _unfold,
+        (DIM, Attribute("window", "int", _draw_piece), STEP),
+        operands=(_RANKED,),
+    ),
+    _row(
+        "as_strided",
+        "{0}.as_strided({size}, {stride}, {offset})",
+        lambda m, a: (Result(restrided(m[0], a), Link.VIEW),),
+        RESTRIDED,
+        operands=(_MODELLED,),
+    ),
+    _row("detach", "{0}.detach()", _detached(Link.DETACHED), differentiable=False),
+    _row("data", "{0}.data", _detached(Link.DATA), differentiable=False),
+    _row("unbind", "{0}.unbind({dim})", _unbind, (DIM,), operands=(_RANKED,), kind=Kind.MULTI_VIEW),
+    _row(
+        "split",
+        "{0}.split({length}, {dim})",
+        _split,
+        (DIM, Attribute("length", "int", _draw_piece)),
+        operands=(_RANKED,),
+        kind=Kind.MULTI_VIEW,
+    ),
+    _row(
+        "chunk",
+        "{0}.chunk({chunks}, {dim})",
+        _chunk,
+        (DIM, Attribute("chunks", "int", lambda choices, metas, chosen: choices.integer(1, 3))),
+        operands=(_RANKED,),
+        kind=Kind.MULTI_VIEW,
+    ),
+)

@@ -1,0 +1,522 @@
+"""The IR: one fuzzing case as pure data, and its JSON form, which is read as a stranger's.
+
+A `Program` is storages, arguments on them (roots, views, duplicates, Python numbers), a straight line of
+statements that name rows of the operator table, a tree of results and a scenario. `to_json` and `from_json`
+are the corpus format; `from_json` believes nothing: a document that is not a program of this format raises
+`ProgramError` with the place and what to do, in bounded time and memory, and nothing in it is executed.
+
+>>> program = Program(
+...     storages=(Storage("float32", (3,), seed=1),),
+...     arguments=(Root(0),),
+...     parameters=(Ref("a0"),),
+...     statements=(Statement("mul_number_", ("a0",), (("value", 2.0),), ()),),
+...     returns=Ref("a0"),
+... )
+>>> from_json(to_json(program)) == program
+True
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fuzz import document as read
+from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief, constant_to_json
+from fuzz.operators import OPERATORS
+from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.row import Constant, Size
+from fuzz.state import Breach, State
+
+__all__ = [
+    "FORMAT",
+    "Argument",
+    "Constant",
+    "Dict",
+    "Lit",
+    "Program",
+    "ProgramError",
+    "Ref",
+    "Root",
+    "Same",
+    "Scalar",
+    "Scenario",
+    "Seq",
+    "Statement",
+    "Storage",
+    "Tree",
+    "View",
+    "advance",
+    "begin",
+    "check",
+    "from_json",
+    "references",
+    "to_json",
+    "trace",
+]
+
+FORMAT = 1
+
+MAX_STORAGES = MAX_ARGUMENTS = 32
+MAX_STATEMENTS = 200
+
+_DEVICE = re.compile(r"cpu|cuda(:[0-9])?")
+MODES = ("inherit", "no_grad", "enable_grad")
+VIAS = ("view", "detach", "data", "no_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One allocation and its root, a contiguous tensor of shape `size`.
+
+    The root's values are a fixed formula of `seed` and the element's index. With `leaf=False` the root is
+    `leaf * 1`, so that it may be written to although it requires grad.
+    """
+
+    dtype: str
+    size: Size
+    seed: int
+    requires_grad: bool = False
+    leaf: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An argument: a storage's root itself."""
+
+    storage: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An argument: a strided view on a root, taken plainly or hidden from autograd by `via`.
+
+    `via` is "view", "detach" (no gradient, the same version counter), "data" (no gradient, a version
+    counter of its own) or "no_grad" (a view that was taken under `torch.no_grad()`).
+    """
+
+    storage: int
+    size: Size
+    stride: Size
+    offset: int
+    via: str = "view"
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """An argument: the same object as an earlier argument."""
+
+    argument: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """An argument: a Python number, bool, string or None."""
+
+    value: Constant
+
+
+Argument = Root | View | Same | Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A leaf of a tree: "a0".. an argument, "v0".. a statement's result."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seq:
+    """A "tuple" or a "list" in a tree."""
+
+    kind: str
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dict:
+    """A dict in a tree, in its order."""
+
+    items: tuple[tuple[str, Tree], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    """A constant in a tree: None, a number, a string."""
+
+    value: Constant
+
+
+Tree = Ref | Seq | Dict | Lit
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One call of an operator; `attributes` are in the row's order, `mode` is the grad mode around it."""
+
+    operator: str
+    operands: tuple[str, ...]
+    attributes: tuple[tuple[str, Constant], ...]
+    results: tuple[str, ...]
+    mode: str = "inherit"
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """How the program is called.
+
+    `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
+    the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
+    """
+
+    device: str = "cpu"
+    grad: bool = True
+    differentiate: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One case. `parameters` are the function's parameters: trees in which each argument stands once."""
+
+    storages: tuple[Storage, ...]
+    arguments: tuple[Argument, ...]
+    parameters: tuple[Tree, ...]
+    statements: tuple[Statement, ...]
+    returns: Tree
+    scenario: Scenario = Scenario()
+
+
+def references(tree: Tree) -> Iterator[str]:
+    """The names in a tree, from left to right.
+
+    >>> list(references(Seq("tuple", (Ref("a0"), Lit(None), Ref("v0")))))
+    ['a0', 'v0']
+    """
+    match tree:
+        case Ref(name):
+            yield name
+        case Seq(_, items):
+            for item in items:
+                yield from references(item)
+        case Dict(entries):
+            for _, item in entries:
+                yield from references(item)
+        case Lit():
+            pass
+
+
+def begin(program: Program) -> State:
+    """What is known of a program's tensors before its first statement."""
+    state = State(grad=program.scenario.grad)
+    for storage in program.storages:
+        state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
+    for i, argument in enumerate(program.arguments):
+        name = f"a{i}"
+        match argument:
+            case Root(number):
+                state.bind_root(name, number)
+            case View(number, size, stride, offset, via):
+                state.bind_view(name, number, size, stride, offset, via)
+            case Same(earlier):
+                state.bind_same(name, f"a{earlier}")
+            case Scalar(value):
+                state.bind_scalar(name, value)
+    return state
+
+
+def advance(state: State, index: int, statement: Statement) -> None:
+    """Take a state over statement number `index`; `ProgramError` if it does not fit. Nothing runs."""
+    row = OPERATORS[statement.operator]
+    try:
+        state.apply(row, statement.operands, dict(statement.attributes), statement.results, statement.mode)
+    except Breach as breach:
+        hint = "change its operands or attributes, or remove it"
+        raise ProgramError(f"statements[{index}]", f"{statement.operator}: {breach}", hint) from None
+
+
+def trace(program: Program) -> State:
+    """What is known of a program's tensors after its last statement."""
+    state = begin(program)
+    for i, statement in enumerate(program.statements):
+        advance(state, i, statement)
+    return state
+
+
+def check(program: Program) -> None:
+    """Raise `ProgramError` unless a program that was made in Python is a valid case.
+
+    It is exactly what `from_json` asks of a document.
+    """
+    from_json(to_json(program))
+
+
+# ---------------------------------------------------------------------------------------------------------
+# to JSON
+
+
+def to_json(program: Program) -> dict[str, Any]:
+    """The program as a JSON-able dict, which `from_json` reads back to an equal program."""
+    scenario = program.scenario
+    return {
+        "format": FORMAT,
+        "storages": [
+            {
+                "dtype": s.dtype,
+                "size": list(s.size),
+                "seed": s.seed,
+                "requires_grad": s.requires_grad,
+                "leaf": s.leaf,
+            }
+            for s in program.storages
+        ],
+        "arguments": [_argument_to_json(argument) for argument in program.arguments],
+        "parameters": [_tree_to_json(tree) for tree in program.parameters],
+        "statements": [
+            {
+                "operator": s.operator,
+                "operands": list(s.operands),
+                "attributes": {name: constant_to_json(value) for name, value in s.attributes},
+                "results": list(s.results),
+                "mode": s.mode,
+            }
+            for s in program.statements
+        ],
+        "returns": _tree_to_json(program.returns),
+        "scenario": {
+            "device": scenario.device,
+            "grad": scenario.grad,
+            "differentiate": None if scenario.differentiate is None else list(scenario.differentiate),
+        },
+    }
+
+
+def _argument_to_json(argument: Argument) -> dict[str, Any]:
+    match argument:
+        case Root(storage):
+            return {"kind": "root", "storage": storage}
+        case View(storage, size, stride, offset, via):
+            return {
+                "kind": "view",
+                "storage": storage,
+                "size": list(size),
+                "stride": list(stride),
+                "offset": offset,
+                "via": via,
+            }
+        case Same(earlier):
+            return {"kind": "same", "argument": earlier}
+        case Scalar(value):
+            return {"kind": "scalar", "value": constant_to_json(value)}
+
+
+def _tree_to_json(tree: Tree) -> dict[str, Any]:
+    match tree:
+        case Ref(name):
+            return {"ref": name}
+        case Seq(kind, items):
+            return {kind: [_tree_to_json(item) for item in items]}
+        case Dict(entries):
+            return {"dict": [[key, _tree_to_json(item)] for key, item in entries]}
+        case Lit(value):
+            return {"lit": constant_to_json(value)}
+
+
+# ---------------------------------------------------------------------------------------------------------
+# from JSON
+
+
+def from_json(data: object) -> Program:
+    """The program that a JSON document describes, or `ProgramError`.
+
+    Everything is looked at: the format version, unknown and missing fields, types, bounds (4096 elements per
+    tensor, rank 8, 200 statements, 32 storages and arguments, depth 12), views within their storage, names
+    that are defined, operators and attributes that are in the table, and shapes and dtypes that fit.
+    """
+    if not isinstance(data, dict):
+        raise ProgramError("", f"expected an object, found {brief(data)}", "give one program as JSON")
+    version = data.get("format")
+    if type(version) is not int or version != FORMAT:
+        raise ProgramError(
+            "format",
+            f"found format version {brief(version)}, expected {FORMAT}",
+            "record the case again with this version, or use the version that wrote it",
+        )
+    names = ("format", "storages", "arguments", "parameters", "statements", "returns", "scenario")
+    fields = read.fields(data, "", names)
+    storages = tuple(
+        _storage(item, f"storages[{i}]")
+        for i, item in enumerate(read.items(fields["storages"], "storages", MAX_STORAGES))
+    )
+    arguments: list[Argument] = []
+    for i, item in enumerate(read.items(fields["arguments"], "arguments", MAX_ARGUMENTS)):
+        arguments.append(_argument(item, f"arguments[{i}]", storages, arguments))
+    parameters = tuple(
+        _tree(item, f"parameters[{i}]", 0)
+        for i, item in enumerate(read.items(fields["parameters"], "parameters", MAX_ARGUMENTS))
+    )
+    placed = [name for tree in parameters for name in references(tree)]
+    if sorted(placed) != sorted(f"a{i}" for i in range(len(arguments))):
+        raise ProgramError(
+            "parameters",
+            f"they hold {brief(placed)}, but there are {len(arguments)} arguments",
+            "name each argument once",
+        )
+    statements = tuple(
+        _statement(item, f"statements[{i}]")
+        for i, item in enumerate(read.items(fields["statements"], "statements", MAX_STATEMENTS))
+    )
+    program = Program(
+        storages,
+        tuple(arguments),
+        parameters,
+        statements,
+        _tree(fields["returns"], "returns", 0),
+        _scenario(fields["scenario"], "scenario"),
+    )
+    defined = trace(program).names
+    for name in references(program.returns):
+        if name not in defined:
+            raise ProgramError("returns", f"{name} is not defined", "return an argument or a result")
+    return program
+
+
+def _storage(data: object, place: str) -> Storage:
+    fields = read.fields(data, place, ("dtype", "size", "seed", "requires_grad", "leaf"))
+    dtype = read.dtype(fields["dtype"], f"{place}.dtype")
+    requires_grad = read.boolean(fields["requires_grad"], f"{place}.requires_grad")
+    if requires_grad and dtype not in FLOATS:
+        raise ProgramError(f"{place}.requires_grad", f"{dtype} cannot require grad", "use a floating dtype")
+    return Storage(
+        dtype,
+        read.size(fields["size"], f"{place}.size"),
+        read.integer(fields["seed"], f"{place}.seed", 0, MAX_INTEGER),
+        requires_grad,
+        read.boolean(fields["leaf"], f"{place}.leaf"),
+    )
+
+
+def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: list[Argument]) -> Argument:
+    kind = data.get("kind") if isinstance(data, dict) else None
+    match kind:
+        case "root":
+            fields = read.fields(data, place, ("kind", "storage"))
+            return Root(read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1))
+        case "view":
+            fields = read.fields(data, place, ("kind", "storage", "size", "stride", "offset", "via"))
+            storage = read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1)
+            size = read.size(fields["size"], f"{place}.size")
+            stride = tuple(
+                read.integer(item, f"{place}.stride[{i}]", 0, MAX_INTEGER)
+                for i, item in enumerate(read.items(fields["stride"], f"{place}.stride", len(size)))
+            )
+            if len(stride) != len(size):
+                raise ProgramError(f"{place}.stride", "shorter than the size", "give one stride a dimension")
+            offset = read.integer(fields["offset"], f"{place}.offset", 0, MAX_INTEGER)
+            room = math.prod(storages[storage].size)
+            empty = 0 in size
+            last = offset if empty else offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+            if last > room or (last == room and not empty):
+                raise ProgramError(
+                    place,
+                    f"the view reaches element {last} of a storage of {room}",
+                    "keep offset and extent within the storage",
+                )
+            via = read.choice(fields["via"], f"{place}.via", VIAS)
+            return View(storage, size, stride, offset, via)
+        case "same":
+            fields = read.fields(data, place, ("kind", "argument"))
+            index = read.integer(fields["argument"], f"{place}.argument", 0, len(earlier) - 1)
+            if isinstance(earlier[index], Scalar):
+                raise ProgramError(f"{place}.argument", "names a scalar", "duplicate a tensor argument")
+            return Same(index)
+        case "scalar":
+            fields = read.fields(data, place, ("kind", "value"))
+            return Scalar(read.constant(fields["value"], f"{place}.value"))
+    raise ProgramError(
+        f"{place}.kind", f"unknown argument kind {brief(kind)}", "use root, view, same or scalar"
+    )
+
+
+def _statement(data: object, place: str) -> Statement:
+    fields = read.fields(data, place, ("operator", "operands", "attributes", "results", "mode"))
+    name = fields["operator"]
+    if not isinstance(name, str) or name not in OPERATORS:
+        raise ProgramError(
+            f"{place}.operator",
+            f"unknown operator {brief(name)}",
+            "the table is fuzz.operators.OPERATORS; a newer version may know it",
+        )
+    row = OPERATORS[name]
+    operands = read.names(fields["operands"], f"{place}.operands")
+    if len(operands) != len(row.operands):
+        raise ProgramError(
+            f"{place}.operands", f"{name} takes {len(row.operands)}, found {len(operands)}", "correct it"
+        )
+    given = read.fields(fields["attributes"], f"{place}.attributes", tuple(a.name for a in row.attributes))
+    attributes = []
+    for attribute in row.attributes:
+        where = f"{place}.attributes.{attribute.name}"
+        value = read.constant(given[attribute.name], where)
+        if not attribute.accepts(value):
+            raise ProgramError(where, f"{brief(value)} is not of type {attribute.type}", "correct it")
+        attributes.append((attribute.name, value))
+    results = read.names(fields["results"], f"{place}.results")
+    for result in results:
+        if result[0] != "v":
+            raise ProgramError(f"{place}.results", f"{result} is an argument's name", "name results v0, v1")
+    mode = read.choice(fields["mode"], f"{place}.mode", MODES)
+    return Statement(name, operands, tuple(attributes), results, mode)
+
+
+def _tree(data: object, place: str, depth: int) -> Tree:
+    if depth >= MAX_DEPTH:
+        raise ProgramError(place, "nested too deeply", f"stay within {MAX_DEPTH} levels")
+    if not isinstance(data, dict) or len(data) != 1:
+        raise ProgramError(place, f"{brief(data)} is not a tree", "use one of ref, tuple, list, dict, lit")
+    [(kind, value)] = data.items()
+    match kind:
+        case "ref":
+            return Ref(read.names([value], place)[0])
+        case "tuple" | "list":
+            found = read.items(value, place)
+            return Seq(
+                kind, tuple(_tree(item, f"{place}.{kind}[{i}]", depth + 1) for i, item in enumerate(found))
+            )
+        case "dict":
+            entries = []
+            for i, entry in enumerate(read.items(value, place)):
+                where = f"{place}.dict[{i}]"
+                if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
+                    raise ProgramError(where, "not a pair of a key and a tree", "write [key, tree]")
+                key = read.constant(entry[0], where)
+                assert isinstance(key, str)
+                entries.append((key, _tree(entry[1], where, depth + 1)))
+            if len({key for key, _ in entries}) < len(entries):
+                raise ProgramError(place, "a key stands twice", "use distinct keys")
+            return Dict(tuple(entries))
+        case "lit":
+            return Lit(read.constant(value, place))
+    raise ProgramError(place, f"{brief(kind)} is not a tree", "use one of ref, tuple, list, dict, lit")
+
+
+def _scenario(data: object, place: str) -> Scenario:
+    fields = read.fields(data, place, ("device", "grad", "differentiate"))
+    device = fields["device"]
+    if not isinstance(device, str) or not _DEVICE.fullmatch(device):
+        raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu or cuda")
+    chosen = fields["differentiate"]
+    where = f"{place}.differentiate"
+    return Scenario(
+        device,
+        read.boolean(fields["grad"], f"{place}.grad"),
+        None
+        if chosen is None
+        else tuple(
+            read.integer(item, f"{where}[{i}]", 0, read.MAX_ITEMS)
+            for i, item in enumerate(read.items(chosen, where, read.MAX_ITEMS))
+        ),
+    )

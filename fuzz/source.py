@@ -1,0 +1,287 @@
+"""A program as Python source: what is printed is what runs.
+
+`render` gives a module that imports torch alone and defines `make()`, which makes fresh arguments, and the
+function `f`. `load` compiles and executes exactly that text. Every name and operator in it comes from a
+checked program and the operator table; constants are printed with `repr`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import isfinite, prod
+from typing import Any
+
+from fuzz.operators import OPERATORS
+from fuzz.operators.dtypes import FLOATS, INTEGERS
+from fuzz.operators.layout import dimension
+from fuzz.operators.row import Attributes, Constant, Kind, Size
+from fuzz.program import (
+    Dict,
+    Lit,
+    Program,
+    Ref,
+    Root,
+    Same,
+    Scalar,
+    Seq,
+    Statement,
+    Storage,
+    Tree,
+    View,
+    advance,
+    begin,
+    check,
+)
+from fuzz.state import State, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A program that can be called: its text, `make` and `f` as the text defines them.
+
+    `make()` returns `(args, leaves, tensors)`, fresh at each call: the arguments of `f`; every leaf that
+    requires grad, by name; all roots and leaves, by name, so that a write to memory that no argument shows
+    is seen too. Call it with grad mode on.
+    """
+
+    text: str
+    make: Callable[[], tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]
+    f: Callable[..., Any]
+
+
+def load(program: Program) -> Loaded:
+    """Compile and execute the text of a program (its definitions: nothing of the program runs yet).
+
+    Raises `ProgramError` if the program is not valid.
+
+    >>> from fuzz.program import Program, Ref, Root, Statement, Storage
+    >>> double = Statement("mul_number", ("a0",), (("value", 2.0),), ("v0",))
+    >>> program = Program((Storage("float32", (2,), 1),), (Root(0),), (Ref("a0"),), (double,), Ref("v0"))
+    >>> loaded = load(program)
+    >>> args, leaves, tensors = loaded.make()
+    >>> loaded.f(*args)
+    tensor([-2.7500,  0.7500])
+    """
+    check(program)
+    text = render(program)
+    namespace: dict[str, Any] = {"__name__": "aotfuzz_program"}
+    exec(compile(text, "<program>", "exec"), namespace)
+    return Loaded(text, namespace["make"], namespace["f"])
+
+
+def upcast(program: Program) -> Program:
+    """The same program in float64: the reference of the error policy."""
+    storages = tuple(
+        dataclasses.replace(storage, dtype="float64") if storage.dtype in FLOATS else storage
+        for storage in program.storages
+    )
+    return dataclasses.replace(program, storages=storages, statements=tuple(map(_upcast, program.statements)))
+
+
+def _upcast(statement: Statement) -> Statement:
+    attributes = tuple(
+        (name, "float64" if attribute.type == "dtype" and value in FLOATS else value)
+        for attribute, (name, value) in zip(
+            OPERATORS[statement.operator].attributes, statement.attributes, strict=True
+        )
+    )
+    return dataclasses.replace(statement, attributes=attributes)
+
+
+def render(program: Program) -> str:
+    """The program's text: a complete Python module.
+
+    Raises `ProgramError` where a statement does not fit its operands (the comments say shapes and dtypes).
+    """
+    lines = ["import torch", "", "", "def make():"]
+    lines += [f"    {line}" for line in _make(program)]
+    lines += ["", "", f"def f({_parameters(program)}):"]
+    lines += [f"    {line}" for line in _body(program)]
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# make
+
+
+_VIA = {"view": "", "detach": ".detach()", "data": ".data"}
+
+
+def _make(program: Program) -> Iterator[str]:
+    device = _device(program)
+    leaves, tensors = [], []
+    for i, storage in enumerate(program.storages):
+        comment = f"  # {describe(storage.dtype, storage.size)}"
+        values = _values(storage, device)
+        name = f"s{i}"
+        if not storage.leaf:
+            name = f"leaf{i}"
+        yield f"{name} = {values}{'.requires_grad_()' if storage.requires_grad else ''}{comment}"
+        tensors.append(name)
+        if storage.requires_grad:
+            leaves.append(name)
+        if not storage.leaf:
+            yield f"s{i} = leaf{i} * 1"
+            tensors.append(f"s{i}")
+    for i, argument in enumerate(program.arguments):
+        match argument:
+            case Root(number):
+                yield f"a{i} = s{number}"
+            case View(number, size, stride, offset, via):
+                comment = f"  # {describe(program.storages[number].dtype, size)}"
+                view = f"s{number}.as_strided({size}, {stride}, {offset})"
+                if via == "no_grad":
+                    yield "with torch.no_grad():"
+                    yield f"    a{i} = {view}{comment}"
+                else:
+                    yield f"a{i} = {view}{_VIA[via]}{comment}"
+            case Same(earlier):
+                yield f"a{i} = a{earlier}"
+            case Scalar(value):
+                yield f"a{i} = {constant(value)}"
+    args = "".join(f"{_tree(parameter)}, " for parameter in program.parameters)
+    yield f"args = ({args.rstrip(' ')})"
+    yield f"leaves = {_names(leaves)}"
+    yield f"tensors = {_names(tensors)}"
+    yield "return args, leaves, tensors"
+
+
+def _names(names: list[str]) -> str:
+    return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
+
+
+def _values(storage: Storage, device: str) -> str:
+    """The fixed formula: small values, exact in every dtype; no zeros among fractions, bits that alternate."""
+    shape = ", ".join(map(str, storage.size)) if storage.size else "()"
+    ramp = f"torch.arange({prod(storage.size)}{device}).reshape({shape}) * 7 + {storage.seed}"
+    if storage.dtype in FLOATS:
+        values = f"(({ramp}) % 13 - 6.5) / 4"
+    elif storage.dtype in INTEGERS:
+        values = f"({ramp}) % 5 - 2"
+    else:
+        return f"(({ramp}) % 2 == 0)"
+    return f"({values}).to(torch.{storage.dtype})"
+
+
+# ---------------------------------------------------------------------------------------------------------
+# f
+
+
+def _parameters(program: Program) -> str:
+    names = []
+    for i, parameter in enumerate(program.parameters):
+        names.append(parameter.name if isinstance(parameter, Ref) else f"p{i}")
+    return ", ".join(names)
+
+
+def _body(program: Program) -> Iterator[str]:
+    for i, parameter in enumerate(program.parameters):
+        if not isinstance(parameter, Ref):
+            yield from (f"{name} = {path}" for name, path in _paths(parameter, f"p{i}"))
+    state = begin(program)
+    device = _device(program)
+    mode = "inherit"
+    for i, statement in enumerate(program.statements):
+        if statement.mode != mode:
+            mode = statement.mode
+            if mode != "inherit":
+                yield f"with torch.{mode}():"
+        line = call(statement, state, device)
+        advance(state, i, statement)
+        yield f"{'' if mode == 'inherit' else '    '}{line}{_comment(statement, state)}"
+    yield f"return {_tree(program.returns)}"
+
+
+def _paths(tree: Tree, path: str) -> Iterator[tuple[str, str]]:
+    match tree:
+        case Ref(name):
+            yield name, path
+        case Seq(_, items):
+            for i, item in enumerate(items):
+                yield from _paths(item, f"{path}[{i}]")
+        case Dict(entries):
+            for key, item in entries:
+                yield from _paths(item, f"{path}[{constant(key)}]")
+        case Lit():
+            pass
+
+
+def call(statement: Statement, state: State, device: str = "") -> str:
+    """One statement as a line of Python, without a comment; `state` is what is known before it."""
+    row = OPERATORS[statement.operator]
+    attributes = dict(statement.attributes)
+    fields = {
+        attribute.name: f"torch.{value}" if attribute.type == "dtype" else constant(value)
+        for attribute, value in zip(row.attributes, attributes.values(), strict=True)
+    }
+    if row.operands:
+        size = state.tensor(statement.operands[0]).meta.size
+        dim = dimension(attributes.get("dim", 0), len(size)) if "{n}" in row.source else 0
+        fields["n"] = str(size[dim] if size else 1)
+        fields["elements"] = str(prod(size))
+        if "{slice}" in row.source:
+            fields["slice"] = _slice(attributes, size)
+    text = row.source.format(*statement.operands, device=device, **fields)
+    match statement.results:
+        case ():
+            return text
+        case (name,) if row.kind is not Kind.MULTI_VIEW:
+            return f"{name} = {text}"
+        case names:
+            return f"[{', '.join(names)}] = {text}"
+
+
+def _slice(attributes: Attributes, size: Size) -> str:
+    dim = dimension(attributes["dim"], len(size))
+    start, end, step = attributes["start"], attributes["end"], attributes["step"]
+    return ":, " * dim + f"{start}:{end}" + (f":{step}" if step != 1 else "")
+
+
+def _comment(statement: Statement, state: State) -> str:
+    row = OPERATORS[statement.operator]
+    shown = statement.operands[:1] if row.metadata else statement.results
+    values = [state.names[name] for name in shown]
+    return "".join(
+        f"{', ' if i else '  # '}{describe(value.meta.dtype, value.meta.size)}"
+        for i, value in enumerate(values)
+        if isinstance(value, Tensor)
+    )
+
+
+def describe(dtype: str, size: Size) -> str:
+    """A tensor in a few characters.
+
+    >>> describe("float32", (2, 3))
+    'float32[2, 3]'
+    """
+    return f"{dtype}[{', '.join(map(str, size))}]"
+
+
+def _device(program: Program) -> str:
+    device = program.scenario.device
+    return "" if device == "cpu" else f', device="{device}"'
+
+
+def constant(value: Constant) -> str:
+    """A constant as Python source."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(constant, value))}{',' if len(value) == 1 else ''})"
+    if isinstance(value, float) and not isfinite(value):
+        return f'float("{value!r}")'
+    return repr(value)
+
+
+def _tree(tree: Tree) -> str:
+    match tree:
+        case Ref(name):
+            return name
+        case Seq("list", items):
+            return f"[{', '.join(map(_tree, items))}]"
+        case Seq(_, items):
+            return f"({', '.join(map(_tree, items))}{',' if len(items) == 1 else ''})"
+        case Dict(entries):
+            return "{" + ", ".join(f"{constant(key)}: {_tree(item)}" for key, item in entries) + "}"
+        case Lit(value):
+            return constant(value)

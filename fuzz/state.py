@@ -1,0 +1,303 @@
+"""What is known of a program's tensors at each statement, without running it.
+
+The generator builds a program on a `State`, and `program.check` replays one. It follows metadata (by the
+operator table's rules), memory (which tensors share it, and which elements), and as much of autograd as
+decides whether eager raises: leaves, views and how they were made, version counters, what backward keeps.
+
+Three kinds of trouble are told apart:
+
+* a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `Breach`);
+* *illegal*: eager raises at this statement, and so must a compiler (`illegal` says why);
+* a *hazard*: eager raises later, in backward or when a view is next used (`hazard` says why).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.layout import contiguous, overlaps_itself, positions
+from fuzz.operators.row import (
+    MAX_ELEMENTS,
+    MAX_RANK,
+    Attributes,
+    Constant,
+    Kind,
+    Link,
+    Meta,
+    Mismatch,
+    Operator,
+    Result,
+    Size,
+)
+
+
+class Breach(Exception):
+    """A statement that is no part of any valid program; the text says why."""
+
+
+class Clock:
+    """A version counter, shared by the views of one tensor and its detached aliases."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version = 0
+
+
+class Tensor:
+    """One tensor object. Two names may stand for it."""
+
+    __slots__ = ("base", "born", "clock", "grad_fn", "made", "memory", "meta", "own")
+
+    def __init__(self, meta: Meta, memory: int, clock: Clock, *, own: bool, grad_fn: bool) -> None:
+        self.meta = meta
+        self.memory = memory  # tensors of equal memory may share elements
+        self.clock = clock
+        self.own = own  # requires grad by itself
+        self.grad_fn = grad_fn
+        self.base: Tensor | None = None  # what it is a differentiable view of
+        self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"
+        self.born = clock.version  # the version that a view's history belongs to
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.own or (self.base is not None and self.base.requires_grad)
+
+    @property
+    def stale(self) -> bool:
+        """A view whose history cannot be made anew after a write to its base: any use raises."""
+        base = self.base
+        return (
+            base is not None
+            and self.made != "plain"
+            and self.born != self.clock.version
+            and base.requires_grad
+        )
+
+
+Value = Tensor | Constant
+
+
+class State:
+    """The tensors of a program after some of its statements."""
+
+    __slots__ = ("_fragile", "_memories", "_roots", "_saved", "grad", "hazards", "names")
+
+    def __init__(self, grad: bool = True) -> None:
+        self.grad = grad
+        self.names: dict[str, Value] = {}
+        self.hazards = 0  # statements after which eager raises later
+        self._roots: list[Tensor] = []
+        self._memories = 0
+        self._saved: list[tuple[int, Clock, int]] = []  # memory, clock and version that a backward needs
+        self._fragile: list[Tensor] = []  # views that a write to their base makes stale
+
+    # ----------------------------------------------------------------------------------------------------
+    # arguments
+
+    def allocate(self, dtype: str, size: Size, requires_grad: bool, leaf: bool) -> int:
+        """A storage and its root; returns the storage's number."""
+        meta = Meta(dtype, size, contiguous(size))
+        self._roots.append(self._fresh(meta, requires_grad))
+        self._roots[-1].grad_fn = requires_grad and not leaf
+        return len(self._roots) - 1
+
+    def bind_root(self, name: str, storage: int) -> None:
+        self.names[name] = self._roots[storage]
+
+    def bind_view(self, name: str, storage: int, size: Size, stride: Size, offset: int, via: str) -> None:
+        root = self._roots[storage]
+        meta = Meta(root.meta.dtype, size, stride, offset)
+        link = {"detach": Link.DETACHED, "data": Link.DATA}.get(via, Link.VIEW)
+        self.names[name] = self._linked(root, Result(meta, link), grad=via != "no_grad", multi=False)
+
+    def bind_same(self, name: str, earlier: str) -> None:
+        self.names[name] = self.names[earlier]
+
+    def bind_scalar(self, name: str, value: Constant) -> None:
+        self.names[name] = value
+
+    # ----------------------------------------------------------------------------------------------------
+    # statements
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of a name; Breach if it is not defined or no tensor."""
+        value = self.names.get(name)
+        if not isinstance(value, Tensor):
+            raise Breach(f"{name} is not {'a tensor' if name in self.names else 'defined'}")
+        return value
+
+    def inputs(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
+        """The metadata of a statement's operands; Breach if they are not what the row takes."""
+        metas = []
+        for name, operand in zip(operands, row.operands, strict=True):
+            if operand.number:
+                value = self.names.get(name)
+                if type(value) not in (int, float):
+                    raise Breach(f"{name} is not a Python number")
+                meta = Meta("int64" if type(value) is int else "float32", (), None, 0, True)
+            else:
+                meta = self.tensor(name).meta
+            if meta.dtype not in operand.dtypes:
+                raise Breach(f"{name} is {meta.dtype}, which {row.name} does not take there")
+            metas.append(meta)
+        return metas
+
+    def grad_mode(self, mode: str) -> bool:
+        return self.grad if mode == "inherit" else mode == "enable_grad"
+
+    def apply(
+        self,
+        row: Operator,
+        operands: Sequence[str],
+        attributes: Attributes,
+        results: Sequence[str],
+        mode: str,
+    ) -> tuple[Result, ...]:
+        """Append a statement. Raises Breach, and then nothing has changed, where it is not valid."""
+        metas = self.inputs(row, operands)
+        try:
+            outcome = row.rule(metas, attributes)
+        except Mismatch as mismatch:
+            raise Breach(str(mismatch)) from None
+        for result in outcome:
+            if len(result.meta.size) > MAX_RANK or prod(result.meta.size) > MAX_ELEMENTS:
+                raise Breach(f"a result of size {result.meta.size} is larger than any program's tensor")
+        returned = () if row.metadata else outcome
+        if len(results) != len(returned):
+            raise Breach(f"it has {len(returned)} results, not {len(results)}")
+        if len(set(results)) < len(results) or any(name in self.names for name in results):
+            raise Breach(f"of the results {', '.join(results)} one is defined already")
+        tensors = [value for name in operands if isinstance(value := self.names[name], Tensor)]
+        if row.mutates:
+            undefined = self._undefined_write(row, tensors)
+            if undefined:
+                raise Breach(undefined)
+        grad = self.grad_mode(mode)
+        needs = [tensor.requires_grad for tensor in tensors]
+        tracked = grad and row.differentiable and any(needs)
+        made: list[Tensor] = []
+        if row.mutates or row.metadata:
+            target = tensors[0]
+            if row.mutates and self.hazard(target):
+                self.hazards += 1
+            if row.metadata:
+                target.meta = outcome[0].meta
+            self._write(target, tracked and target.meta.dtype in FLOATS)
+            made = [target]
+        for name, result in zip(results, returned, strict=True):
+            if result.link is Link.FRESH:
+                needed = tracked and result.meta.dtype in FLOATS
+                value = self._fresh(result.meta, needed)
+                value.grad_fn = needed
+            else:
+                value = self._linked(tensors[0], result, grad, row.kind is Kind.MULTI_VIEW)
+            self.names[name] = value
+            made.append(value)
+        if tracked:
+            for which, when in row.saves:
+                if any(needs[i] for i in when):
+                    kept = made[0] if which == "result" else tensors[which]
+                    self._saved.append((kept.memory, kept.clock, kept.clock.version))
+        return outcome
+
+    # ----------------------------------------------------------------------------------------------------
+    # what eager would say
+
+    def illegal(self, row: Operator, operands: Sequence[str], mode: str) -> str | None:
+        """Why eager raises at this statement, or None."""
+        tensors = [value for name in operands if isinstance(value := self.names[name], Tensor)]
+        if any(tensor.stale for tensor in tensors):
+            return "an operand is a view whose base was written to"
+        if not (row.mutates or row.metadata):
+            return None
+        target = tensors[0]
+        meta = target.meta
+        if row.mutates and meta.stride is not None and overlaps_itself(meta):
+            return "the tensor written to is expanded"
+        if self.grad_mode(mode) and any(tensor.requires_grad for tensor in tensors):
+            if target.base is not None:
+                if target.made != "plain":
+                    return "the tensor written to is a view taken under no_grad or one of several views"
+                if target.requires_grad and not target.base.grad_fn:
+                    return "the tensor written to is a view of a leaf that requires grad"
+            elif target.own and not target.grad_fn:
+                return "the tensor written to is a leaf that requires grad"
+        return None
+
+    def hazard(self, target: Tensor) -> str | None:
+        """Why a write to this tensor makes eager raise later, or None."""
+        for memory, clock, version in self._saved:
+            if memory == target.memory and clock is target.clock and version == clock.version:
+                return "a backward needs the old values"
+        for view in self._fragile:
+            if view.clock is target.clock and view.base is not None and view is not target:
+                return "a view whose history cannot be made anew would be stale"
+        return None
+
+    def corrupts(self, target: Tensor) -> bool:
+        """Whether a write changes what a backward needs without autograd's noticing: undefined gradients."""
+        return any(memory == target.memory and clock is not target.clock for memory, clock, _ in self._saved)
+
+    # ----------------------------------------------------------------------------------------------------
+
+    def _fresh(self, meta: Meta, requires_grad: bool) -> Tensor:
+        self._memories += 1
+        return Tensor(meta, self._memories, Clock(), own=requires_grad, grad_fn=False)
+
+    def _linked(self, parent: Tensor, result: Result, grad: bool, multi: bool) -> Tensor:
+        if result.link is Link.SELF:
+            return parent
+        clock = Clock() if result.link is Link.DATA else parent.clock
+        value = Tensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
+        if result.link in (Link.DETACHED, Link.DATA):
+            return value
+        value.base = parent.base or parent
+        value.grad_fn = grad and parent.requires_grad
+        if parent.made != "plain":
+            value.made = parent.made
+        elif not grad:
+            value.made = "no_grad"
+        elif multi:
+            value.made = "multi"
+        if value.made != "plain":
+            self._fragile.append(value)
+        return value
+
+    def _write(self, target: Tensor, tracked: bool) -> None:
+        target.clock.version += 1
+        if not tracked:
+            return
+        target.grad_fn = True
+        target.born = target.clock.version
+        owner = target.base or target
+        owner.own = owner.grad_fn = True
+
+    def _undefined_write(self, row: Operator, tensors: list[Tensor]) -> str | None:
+        target, *others = tensors
+        meta = target.meta
+        if meta.stride is None:
+            if target.base is not None or any(other.memory == target.memory for other in others):
+                return "a write to a view whose strides are not modelled"
+            return None
+        if overlaps_itself(meta) and not any(
+            n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True)
+        ):
+            return "a write to a tensor whose elements overlap has no defined result"
+        for other in others:
+            if other.memory != target.memory:
+                continue
+            if other.meta.stride is None:
+                return "a write beside a view whose strides are not modelled"
+            if row.overlap and other.meta[1:] == meta[1:]:
+                continue
+            if not positions(*meta[1:4]).isdisjoint(positions(*other.meta[1:4])):
+                return "a write to a tensor that overlaps an operand has no defined result"
+        return None
+
+
+def tensors(names: Mapping[str, Value]) -> dict[str, Tensor]:
+    """The names that stand for tensors."""
+    return {name: value for name, value in names.items() if isinstance(value, Tensor)}
