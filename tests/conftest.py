@@ -1,0 +1,31 @@
+"""Every test runs with one torch thread, from a known random state, and leaves the ambient state as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none; pytest's summary counts it."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device (issue 11)"))
+
+
+@pytest.fixture(autouse=True)
+def ambient_state() -> Iterator[None]:
+    """A test that leaks grad mode or a default dtype fails itself, not the next one."""
+    torch.manual_seed(0)
+    yield
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    torch.set_grad_enabled(True)
+    torch.set_default_dtype(torch.float32)
+    assert grad, "the test left grad mode off"
+    assert dtype == torch.float32, "the test left another default dtype"
