@@ -1,0 +1,29 @@
+"""The judges: one snapshot of everything that a program can see, and what two snapshots disagree on.
+
+    eager = observe(f, make)
+    target = observe(compiled, make)
+    verdict = judge(eager, target, reference=None, control=lambda: observe(f, make))
+
+Knows no compiler and no generator: `f` and `compiled` are any two callables.
+"""
+
+from __future__ import annotations
+
+from .compare import compare
+from .findings import CLAUSES, Finding, Outcome, Verdict
+from .judge import judge
+from .observation import Arguments, Observation, Refusal
+from .observe import observe
+
+__all__ = [
+    "CLAUSES",
+    "Arguments",
+    "Finding",
+    "Observation",
+    "Outcome",
+    "Refusal",
+    "Verdict",
+    "compare",
+    "judge",
+    "observe",
+]

@@ -1,0 +1,164 @@
+"""Two snapshots in, findings out: every clause of the contract that they tell apart.
+
+Comparison follows the call: errors, structure, then each tensor, then what holds between tensors, then
+gradients and later writes. What could only repeat an earlier finding is not compared: nothing after an
+error on one side, no element of a tensor of another shape, no gradient of a result that is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from .compare_autograd import (
+    compare_gradients,
+    compare_histories,
+    compare_later_gradients,
+    compare_later_writes,
+)
+from .compare_tensors import (
+    FIELDS,
+    INPUT_METADATA,
+    compare_inputs,
+    compare_outputs,
+    compare_overlaps,
+    compare_sharing,
+)
+from .divergences import is_accepted
+from .findings import CLAUSES, Finding
+from .observation import Observation, TensorState
+from .sides import Difference, Sides, difference, outcome, same_exception
+
+_MARKS = (
+    ("input-data", ("value",)),
+    ("input-metadata", (*INPUT_METADATA, "requires_grad", "has_grad_fn")),
+)
+
+
+def compare(
+    eager: Observation,
+    target: Observation,
+    reference: Observation | None = None,
+    *,
+    exact: bool = False,
+) -> tuple[Finding, ...]:
+    """What the target did otherwise than eager, ordered by clause and then as it was met.
+
+    `reference` is the same program in double precision, for the error policy of `oracles.values`;
+    `exact` asks for equal bits. Of a target that refused the call only the marks that it left on its
+    arguments are found.
+
+        compare(observe(f, make), observe(compiled, make))    # () when they agree
+    """
+    return tuple(item.finding for item in differences(eager, target, reference, exact=exact))
+
+
+def differences(
+    eager: Observation,
+    target: Observation,
+    reference: Observation | None = None,
+    *,
+    exact: bool = False,
+) -> tuple[Difference, ...]:
+    """As `compare`, each finding with its weight."""
+    found = _run(Sides.of(eager, target, reference, exact))
+    kept = (item for item in found if not is_accepted(item.finding, eager, target))
+    return tuple(sorted(kept, key=lambda item: CLAUSES.index(item.finding.clause)))
+
+
+def _run(sides: Sides) -> Iterator[Difference]:
+    eager, target = sides.eager, sides.target
+    if target.raised is not None and target.refused is not None:
+        yield from _marks_left(sides, refused=True)
+    elif not same_exception(eager.raised, target.raised):
+        yield difference("errors", "call", "the call", outcome(eager.raised), outcome(target.raised))
+    elif eager.raised is not None:
+        yield from _ambient(sides)
+        yield from _marks_left(sides, refused=False)
+    else:
+        yield from _ambient(sides)
+        yield from _randomness(sides)
+        yield from _structure(sides)
+        yield from compare_inputs(sides)
+        if [path for path, _ in eager.outputs] == [path for path, _ in target.outputs]:
+            yield from _results(sides)
+
+
+def _results(sides: Sides) -> Iterator[Difference]:
+    yield from compare_outputs(sides)
+    yield from compare_sharing(sides)
+    yield from compare_overlaps(sides)
+    yield from compare_histories(sides)
+    gradients = tuple(compare_gradients(sides))
+    yield from gradients
+    if sides.target.refused is None:
+        writes = tuple(compare_later_writes(sides))
+        yield from writes
+        if not gradients and not writes:
+            yield from compare_later_gradients(sides)
+
+
+def _marks_left(sides: Sides, refused: bool) -> Iterator[Difference]:
+    """Inputs that the target changed before it raised, and that eager had left alone by then."""
+    eager_before = {state.path: state for state in sides.eager.before}
+    for before in sides.target.before:
+        path = before.path
+        for clause, names in _MARKS:
+            changed = _first_change(before, sides.target_states[path], names)
+            if changed is None:
+                continue
+            if not refused and _first_change(eager_before[path], sides.eager_states[path], names) is not None:
+                continue
+            left = "not to be changed by a refused call" if refused else "untouched when it raised"
+            yield difference(clause, path, f"{FIELDS[changed]} of {path}", left, "changed before it raised")
+
+
+def _first_change(before: TensorState, after: TensorState, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if getattr(before, name) != getattr(after, name)), None)
+
+
+def _ambient(sides: Sides) -> Iterator[Difference]:
+    pairs = [("", sides.eager.ambient, sides.target.ambient)]
+    after, target_after = sides.eager.ambient_after_backward, sides.target.ambient_after_backward
+    if after is not None and target_after is not None:
+        pairs.append((" after the backward", after, target_after))
+    for suffix, eager, target in pairs:
+        if eager == target:
+            continue
+        for field in fields(eager):
+            left, right = getattr(eager, field.name), getattr(target, field.name)
+            if left != right:
+                name = field.name.replace("_", " ") + suffix
+                yield difference("ambient", name, name, str(left), str(right))
+
+
+def _randomness(sides: Sides) -> Iterator[Difference]:
+    eager, target = sides.eager, sides.target
+    if eager.generator != target.generator:
+        path = "random state"
+        what = "random state after the call"
+        yield difference("randomness", path, what, _drawn(eager), _drawn(target))
+        return
+    left, right = eager.generator_after_backward, target.generator_after_backward
+    if left is not None and right is not None and left != right:
+        path = "random state after the backward"
+        yield difference("randomness", path, path, f"state {left}", f"state {right}")
+
+
+def _drawn(observation: Observation) -> str:
+    return f"state {observation.generator}" if observation.drew else "nothing was drawn"
+
+
+def _structure(sides: Sides) -> Iterator[Difference]:
+    """Every node that differs, or only the first one when the trees are not of one shape."""
+    eager, target = sides.eager.structure, sides.target.structure
+    if eager == target:
+        return
+    one_shape = [path for path, _ in eager] == [path for path, _ in target]
+    for (path, left), (other, right) in zip(eager, target, strict=False):
+        if path != other:
+            return
+        if left != right:
+            yield difference("structure", path, path, left, right)
+            if not one_shape:
+                return

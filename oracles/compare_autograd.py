@@ -1,0 +1,133 @@
+"""Comparison of what autograd sees: histories, gradients, and in-place writes to the results later on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .observation import GradientRun, LaterWrite, TensorState, Value
+from .sides import Difference, Sides, difference, outcome, same_exception
+
+
+def compare_histories(sides: Sides) -> Iterator[Difference]:
+    """Whether the same inputs have another autograd history after the call."""
+    for path in sorted({*sides.eager.moved} ^ {*sides.target.moved}):
+        eager, target = sides.eager_states[path], sides.target_states[path]
+        if (eager.requires_grad, eager.has_grad_fn) == (target.requires_grad, target.has_grad_fn):
+            left = _history(path in sides.eager.moved)
+            right = _history(path in sides.target.moved)
+            yield difference("autograd-metadata", path, f"history of {path}", left, right)
+
+
+def _history(moved: bool) -> str:
+    return "continued by the call" if moved else "as before the call"
+
+
+def compare_gradients(sides: Sides) -> Iterator[Difference]:
+    """Each backward: its exceptions, then each gradient."""
+    references = () if sides.reference is None else sides.reference.gradients
+    for index, (eager, target) in enumerate(zip(sides.eager.gradients, sides.target.gradients, strict=False)):
+        if target.raised is not None and sides.target.refused is not None:
+            continue
+        reference = references[index] if index < len(references) else None
+        yield from _run(sides, "errors", "gradients", eager, target, reference, index > 0)
+
+
+def _run(
+    sides: Sides,
+    errors: str,
+    clause: str,
+    eager: GradientRun,
+    target: GradientRun,
+    reference: GradientRun | None,
+    named: bool,
+) -> Iterator[Difference]:
+    """One backward; `named` says its roots in each path, which tells it from the first one."""
+    if eager.roots != target.roots or sides.unlike & {*eager.roots}:
+        # Other roots: requires_grad, a history or a shape differs, which has been found.
+        return
+    roots = ", ".join(eager.roots)
+    if not same_exception(eager.raised, target.raised):
+        path = f"{_stage(eager, target)} from {roots}"
+        yield difference(errors, path, path, outcome(eager.raised), outcome(target.raised))
+    if eager.raised is not None or target.raised is not None:
+        return
+    if eager.cotangents_kept != target.cotangents_kept:
+        path = f"cotangents of {roots}"
+        yield difference(clause, path, path, _kept(eager), _kept(target))
+    others = dict(target.gradients)
+    known = dict(reference.gradients) if reference is not None and reference.roots == eager.roots else {}
+    suffix = f" from {roots}" if named else ""
+    for path, value in eager.gradients:
+        if path in others:
+            what = f"grad of {path}{suffix}"
+            yield from sides.tensors(clause, what, value, others[path], known.get(path))
+
+
+def _stage(eager: GradientRun, target: GradientRun) -> str:
+    raised = eager.raised if eager.raised is not None else target.raised
+    return "backward" if raised is None else raised.stage
+
+
+def _kept(run: GradientRun) -> str:
+    return "left alone" if run.cotangents_kept else "written to by the backward"
+
+
+def compare_later_writes(sides: Sides) -> Iterator[Difference]:
+    """Each result doubled in place: allowed or not, and what it changes elsewhere."""
+    references = () if sides.reference is None else sides.reference.later_writes
+    for index, (eager, target) in enumerate(
+        zip(sides.eager.later_writes, sides.target.later_writes, strict=False)
+    ):
+        if eager.path != target.path:
+            # A result of another dtype, or another object: found already.
+            return
+        write = f"{eager.path}.mul_(2)"
+        if not same_exception(eager.raised, target.raised):
+            what = f"a later {write}"
+            left, right = outcome(eager.raised), outcome(target.raised)
+            yield difference("autograd-metadata", eager.path, what, left, right)
+            return
+        reference = references[index] if index < len(references) else None
+        yield from _after_write(sides, write, eager, target, reference)
+
+
+def _after_write(
+    sides: Sides, write: str, eager: LaterWrite, target: LaterWrite, reference: LaterWrite | None
+) -> Iterator[Difference]:
+    if eager.requires_grad == target.requires_grad and eager.data == target.data:
+        return
+    others = {state.path: position for position, state in enumerate(sides.target.states)}
+    known: dict[str, Value | None] = {}
+    if reference is not None and sides.reference is not None:
+        known = _values(sides.reference.states, reference.data)
+    mine, its = _values(sides.eager.states, eager.data), _values(sides.target.states, target.data)
+    for position, state in enumerate(sides.eager.states):
+        path = state.path
+        if path not in others or path in sides.unlike:
+            continue
+        left, right = eager.requires_grad[position], target.requires_grad[others[path]]
+        if left != right and state.requires_grad == sides.target_states[path].requires_grad:
+            what = f"requires_grad of {path} after {write}"
+            yield difference("autograd-metadata", path, what, str(left), str(right))
+        one, other = mine[path], its[path]
+        if one is None or other is None or path in sides.differing:
+            continue
+        for item in sides.numbers("aliasing", path, f"{path} after {write}", one, other, known.get(path)):
+            sides.differing.add(path)
+            yield item
+
+
+def _values(states: Sequence[TensorState], data: Sequence[bytes | None]) -> dict[str, Value | None]:
+    return {
+        state.path: None if elements is None else Value(state.dtype, state.shape, elements)
+        for state, elements in zip(states, data, strict=True)
+    }
+
+
+def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
+    """The backward after all later writes: they propagate gradients as in eager, or raise as in eager."""
+    eager, target = sides.eager.later_gradient, sides.target.later_gradient
+    if eager is not None and target is not None:
+        reference = None if sides.reference is None else sides.reference.later_gradient
+        clause = "autograd-metadata"
+        yield from _run(sides, clause, clause, eager, target, reference, True)

@@ -1,0 +1,78 @@
+"""Finding, Outcome, Verdict: what a judge says, in plain strings that are equal on every run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+CLAUSES: tuple[str, ...] = (
+    "errors",
+    "structure",
+    "values",
+    "strides",
+    "identity",
+    "aliasing",
+    "input-data",
+    "input-metadata",
+    "versions",
+    "autograd-metadata",
+    "gradients",
+    "randomness",
+    "ambient",
+)
+"""The contract's clauses that two snapshots of one call can tell apart, in the order of a report.
+
+`errors` and `structure` come first because everything after them is read in their light.
+"""
+
+
+class Outcome(StrEnum):
+    """The three outcomes of a case."""
+
+    AGREE = "agree"
+    """The target did what eager did."""
+    POISONED = "poisoned"
+    """The case proves nothing: eager is unstable or is noise, or the target refused the program."""
+    FINDING = "finding"
+    """The target broke the contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken clause at one place.
+
+    `clause` is one of `CLAUSES`; `path` names the value, such as `out[0]['k']`, `arg[1]` or
+    `grad of arg[0]`; `eager` and `target` are the two sides; `message` says it as one sentence.
+    Everything is a plain string without addresses, so that findings of two runs can be compared,
+    counted and stored as JSON.
+
+    Raises `ValueError` for a clause that is not in `CLAUSES`.
+
+        Finding("strides", "out[0]", "(1, 2)", "(2, 1)", "out[0] has strides (1, 2) in eager ...")
+    """
+
+    clause: str
+    path: str
+    eager: str
+    target: str
+    message: str
+
+    def __post_init__(self) -> None:
+        if self.clause not in CLAUSES:
+            raise ValueError(f"{self.clause!r} is no clause of the contract; known are {', '.join(CLAUSES)}")
+
+    def __str__(self) -> str:
+        return f"{self.clause}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one case: its outcome, the findings (only when there is one), and why.
+
+    `reason` is one line: the first finding's message, or why the case is poisoned, or how two
+    runs that are not equal bit for bit agree.
+    """
+
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""

@@ -1,0 +1,186 @@
+"""The data of one snapshot: everything that the contract names, after one call, as plain immutable values.
+
+Nothing here holds a live tensor: elements are bytes, objects are named by their *path*. Paths are
+`arg[0]`, `arg[1]['k']` (arguments), `tensor['base']` (tensors that are no argument but are known to the
+caller), `leaf['w']` (leaves that are neither), `out[0]` (results; a result that is one tensor is `out`).
+An object that is reachable by several paths has the first one, in that order, as its *name*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Refusal = Callable[[BaseException], str | None]
+"""Says why an exception is a legitimate refusal, or None when it is not one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Fresh arguments of one call.
+
+    `args` are passed to the function as they are. `leaves` are the leaf tensors that require grad, by
+    name. `tensors` are all tensors behind the arguments (storage roots, bases), by name, so that what
+    happens to an argument's aliases is seen too; tensors that are arguments as well do no harm here.
+    """
+
+    args: tuple[Any, ...]
+    leaves: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor's elements, copied: `data` holds them in row-major order, conj and neg bits resolved."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    data: bytes
+
+    def tensor(self) -> torch.Tensor:
+        """The elements as a fresh CPU tensor."""
+        if not self.data:
+            return torch.empty(self.shape, dtype=self.dtype)
+        return torch.frombuffer(bytearray(self.data), dtype=self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorState:
+    """One tensor after the call.
+
+    `stride` has None where a stride means nothing (size 1, or no elements at all). `base` is "" for a
+    tensor that is no view, the name of the base where that is a known tensor, and otherwise `hidden 0`,
+    `hidden 1`, ... in order of appearance. `offset` and `storage_bytes` are in bytes. `storage` numbers
+    the storages in order of appearance; None for a tensor that has none, or an empty one.
+    `storage_kept` and `version_moved` compare with the moment before the call and are None for tensors
+    that did not exist then. `value` is None where there is nothing to read (a storage resized away).
+    """
+
+    path: str
+    value: Value | None
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int | None, ...]
+    device: torch.device
+    layout: torch.layout
+    conj: bool
+    neg: bool
+    requires_grad: bool
+    is_leaf: bool
+    has_grad_fn: bool
+    is_view: bool
+    base: str
+    offset: int
+    storage: int | None
+    storage_bytes: int
+    storage_kept: bool | None
+    version_moved: bool | None
+    grad: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception: where it came from, its class, and the first line of its message.
+
+    `stage` is `call`, `backward` or `later write`. `bases` are the qualified names of all its classes.
+    """
+
+    stage: str
+    type: str
+    bases: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ambient:
+    """The ambient state that a call may read, and must leave as eager leaves it."""
+
+    grad_mode: bool
+    inference_mode: bool
+    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    default_dtype: torch.dtype
+    default_device: torch.device
+    deterministic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GradientRun:
+    """One backward: from `roots` (paths), each with a fixed cotangent, to every leaf and argument.
+
+    `gradients` are (path, value or None), in the order of arguments, then other leaves. `cotangents_kept`
+    is false when the backward wrote to a cotangent that it was given.
+    """
+
+    roots: tuple[str, ...]
+    raised: Raised | None
+    gradients: tuple[tuple[str, Value | None], ...]
+    cotangents_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LaterWrite:
+    """What `tensor.mul_(2)` after the call did: raised, or changed these elements and flags.
+
+    `requires_grad` and `data` have one entry for each of `Observation.states`.
+    """
+
+    path: str
+    raised: Raised | None
+    requires_grad: tuple[bool, ...]
+    data: tuple[bytes | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A write through `writer` as it is read through `reader`: one tag for each reached element.
+
+    `tags` are the bytes of the reader in row-major order: zero where it was not reached, elsewhere the
+    tag of the writer's element. Equal tags mean that the same elements overlap.
+    """
+
+    writer: str
+    reader: str
+    tags: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Everything that can be seen of one call.
+
+    `raised` is the call's own exception; `refused` is the reason when the call or a backward was refused.
+    `states` holds each known tensor once, under its name: first the `inputs` (arguments, leaves, other
+    tensors, and storages that an argument was moved away from), then the outputs that are none of these.
+    `drew` says whether the call took random numbers; `generator` and `generator_after_backward` are
+    digests of the generators' states. When the call raised, `before` has the inputs before the call, and
+    everything below it is empty.
+
+    `structure` lists (path, description) for every node of the result, and of the arguments after the
+    call. `outputs` are (path, name) of every tensor in the result: a name other than the path means that
+    this output *is* that tensor. `moved` are the inputs whose autograd history is another one after the
+    call. What comes after a backward is None where nothing was differentiated.
+    """
+
+    raised: Raised | None
+    refused: str | None
+    states: tuple[TensorState, ...]
+    inputs: int
+    ambient: Ambient
+    drew: bool
+    generator: str
+    before: tuple[TensorState, ...] = ()
+    structure: tuple[tuple[str, str], ...] = ()
+    outputs: tuple[tuple[str, str], ...] = ()
+    moved: tuple[str, ...] = ()
+    gradients: tuple[GradientRun, ...] = ()
+    ambient_after_backward: Ambient | None = None
+    generator_after_backward: str | None = None
+    later_writes: tuple[LaterWrite, ...] = ()
+    later_gradient: GradientRun | None = None
+    reaches: tuple[Reach, ...] = ()
+
+    def state(self, name: str) -> TensorState | None:
+        """The state of the tensor with this name, or None."""
+        return next((state for state in self.states if state.path == name), None)

@@ -1,0 +1,209 @@
+"""One snapshot of everything that the contract names: call a function on fresh arguments and look.
+
+The order is: note what the arguments are; call; record ambient state, random state, structure and every
+tensor's state; take gradients; write to the results in place, as a later program may, and take gradients
+again; and last probe aliasing, because that writes everywhere and would disturb all the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from .ambient import contained, digest_of_generators, record_ambient, restore_ambient, seed_generators
+from .gradients import (
+    History,
+    Roots,
+    choose,
+    differentiate_roots,
+    later_write,
+    may_be_written,
+    record_exception,
+)
+from .observation import Ambient, Arguments, GradientRun, LaterWrite, Observation, Refusal
+from .probe import probe
+from .states import Register, Witness, capture, storage_as_tensor
+from .structure import nodes
+
+
+def observe(
+    function: Callable[..., Any],
+    make: Callable[[], Arguments],
+    *,
+    seed: int = 0,
+    grad: bool = True,
+    differentiate: tuple[int, ...] | None = None,
+    refusal: Refusal | None = None,
+) -> Observation:
+    """Call `function(*make().args)` once and record all that can be seen afterwards.
+
+    `make` gives fresh, equal arguments each time; the default generators are seeded with `seed` before
+    it, and again before the call. `grad` is the grad mode of the call. `differentiate` picks the results
+    of the first backward, as indices modulo their number into: the tensors of the result that require
+    grad, in order, then the arguments and other inputs whose autograd history the call has changed;
+    None is all of them. A second backward starts from the first result alone. `refusal` tells legitimate
+    refusals among the exceptions of the call and of its backwards.
+
+    Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
+    The results are written to, so the function must not return aliases of tensors that outlive the call
+    and are not among its arguments.
+
+    Exceptions of `function` and of its backward are recorded; those of `make` are raised.
+
+        observe(torch.sin, lambda: Arguments((torch.ones(2),))).raised    # None
+    """
+    with contained() as ambient:
+        seed_generators(seed)
+        inputs = _Inputs.of(make())
+        seed_generators(seed)
+        fresh = digest_of_generators()
+        torch.set_grad_enabled(grad)
+        result = error = None
+        try:
+            result = function(*inputs.arguments.args)
+        except Exception as exception:
+            error = exception
+        left = record_ambient()
+        restore_ambient(ambient, left)
+        drawn = digest_of_generators()
+        called = Observation(
+            raised=None if error is None else record_exception("call", error),
+            refused=None if error is None or refusal is None else refusal(error),
+            states=(),
+            inputs=0,
+            ambient=left,
+            drew=drawn != fresh,
+            generator=drawn,
+        )
+        with torch.enable_grad():
+            if error is None:
+                return _with_result(called, result, inputs, ambient, differentiate, refusal)
+            return _without_result(called, inputs, make, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """Live arguments, and what was noted of them before the call."""
+
+    arguments: Arguments
+    register: Register
+    history: History
+    witnesses: dict[str, Witness]
+
+    @staticmethod
+    def of(arguments: Arguments) -> _Inputs:
+        register = Register()
+        for node in nodes(arguments.args, "arg"):
+            if node.tensor is not None:
+                register.add(node.path, node.tensor)
+        for name, tensor in arguments.leaves.items():
+            register.add(f"leaf[{name!r}]", tensor)
+        targets = len(register)
+        for name, tensor in arguments.tensors.items():
+            register.add(f"tensor[{name!r}]", tensor)
+        with torch.enable_grad():
+            history = History(register, targets)
+        witnesses = {path: Witness.of(tensor) for path, tensor in register.items()}
+        return _Inputs(arguments, register, history, witnesses)
+
+    def note_lost_storages(self) -> None:
+        """Make storages known that an argument was moved away from and that no known tensor sits on."""
+        live = {
+            tensor.untyped_storage().data_ptr()
+            for _, tensor in self.register.items()
+            if tensor.layout is torch.strided
+        }
+        for path, tensor in self.register.items():
+            witness = self.witnesses.get(path)
+            if witness is None or witness.storage is None or witness.kept_storage(tensor) is not False:
+                continue
+            if witness.storage.data_ptr() not in live:
+                live.add(witness.storage.data_ptr())
+                self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage))
+
+
+def _without_result(
+    called: Observation, inputs: _Inputs, make: Callable[[], Arguments], seed: int
+) -> Observation:
+    """The snapshot of a call that raised: the inputs as they are, and as they were."""
+    inputs.note_lost_storages()
+    states, _ = capture(inputs.register, inputs.witnesses)
+    # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
+    seed_generators(seed)
+    fresh = _Inputs.of(make())
+    before, _ = capture(fresh.register, fresh.witnesses)
+    return replace(called, states=states, inputs=len(states), before=before)
+
+
+def _with_result(
+    called: Observation,
+    result: Any,
+    inputs: _Inputs,
+    ambient: Ambient,
+    differentiate: tuple[int, ...] | None,
+    refusal: Refusal | None,
+) -> Observation:
+    """The snapshot of a call that returned."""
+    register = inputs.register
+    inputs.note_lost_storages()
+    arguments_now = tuple(nodes(inputs.arguments.args, "arg"))
+    for node in arguments_now:
+        if node.tensor is not None:
+            register.add(node.path, node.tensor)
+    count = len(register)
+    result_nodes = tuple(nodes(result, "out"))
+    results = tuple((node.path, node.tensor) for node in result_nodes if node.tensor is not None)
+    outputs = tuple((path, register.add(path, tensor)) for path, tensor in results)
+    states, known = capture(register, inputs.witnesses)
+
+    moved = inputs.history.moved()
+    targets = inputs.history.targets()
+    roots = _requiring_grad(results) + moved
+    runs: list[GradientRun] = []
+    refused: str | None = None
+    ambient_after: Ambient | None = None
+    generator_after: str | None = None
+    for chosen in choose(len(roots), differentiate) if targets else ():
+        run, error = differentiate_roots(tuple(roots[index] for index in chosen), targets, chosen, "backward")
+        if not runs:
+            ambient_after = record_ambient()
+            restore_ambient(ambient, ambient_after)
+            torch.set_grad_enabled(True)
+            generator_after = digest_of_generators()
+        runs.append(run)
+        if error is not None and refusal is not None and refused is None:
+            refused = refusal(error)
+
+    writes: Sequence[LaterWrite] = ()
+    last: GradientRun | None = None
+    if refused is None:
+        # By object, so that a result which is returned twice is written to once.
+        unique = {name: tensor for (_, tensor), (_, name) in zip(results, outputs, strict=True)}
+        writes = [
+            later_write(name, tensor, known) for name, tensor in unique.items() if may_be_written(tensor)
+        ]
+        later = _requiring_grad(results) + inputs.history.moved()
+        if later and targets and any(write.raised is None for write in writes):
+            last, _ = differentiate_roots(later, targets, range(len(later)), "later backward")
+    return replace(
+        called,
+        refused=refused,
+        states=states,
+        inputs=count,
+        structure=tuple((node.path, node.description) for node in (*result_nodes, *arguments_now)),
+        outputs=outputs,
+        moved=tuple(path for path, _ in moved),
+        gradients=tuple(runs),
+        ambient_after_backward=ambient_after,
+        generator_after_backward=generator_after,
+        later_writes=tuple(writes),
+        later_gradient=last,
+        reaches=probe(states, known),
+    )
+
+
+def _requiring_grad(results: Roots) -> Roots:
+    return tuple((path, tensor) for path, tensor in results if tensor.requires_grad)

@@ -1,0 +1,107 @@
+"""Aliasing, seen by writing through one tensor and reading through all others on the same storage.
+
+Every storage that two or more known tensors share is zeroed; then each tensor in turn has a tag of its
+own written to each of its elements, and it and all later tensors are read. A byte that is not zero was
+reached, and its tag says by which element of the writer. Tags have no zero byte, so readers of another
+dtype see partial overlaps as well. The elements are put back afterwards.
+
+Values play no part in it, so two runs whose numbers differ by rounding probe alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from .observation import Reach, TensorState
+from .states import INTEGER_OF_SIZE, Known, storage_as_tensor
+
+_DIGIT = 255
+"""Tags count in digits from 1 to 255, so that none of their bytes is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A tensor's memory as raw integers, for reading and for writing (each element once)."""
+
+    name: str
+    elements: torch.Tensor
+    distinct: torch.Tensor
+
+
+def probe(states: Sequence[TensorState], known: Sequence[Known]) -> tuple[Reach, ...]:
+    """Write through each known tensor and read through the others; only overlaps are returned.
+
+    `states` and `known` are in the same order. Tensors without elements, and tensors that are alone on
+    their storage, reach nothing. For one-byte dtypes a tag tells elements apart up to 255 elements, and
+    modulo 255 beyond.
+    """
+    groups: dict[int, list[int]] = {}
+    for index, state in enumerate(states):
+        if state.storage is not None and state.value is not None and state.value.data:
+            groups.setdefault(state.storage, []).append(index)
+    found: list[Reach] = []
+    for indices in groups.values():
+        if len(indices) > 1:
+            found += _probe_storage([_member(known[index]) for index in indices])
+    return tuple(found)
+
+
+def _probe_storage(members: Sequence[_Member]) -> list[Reach]:
+    whole = storage_as_tensor(members[0].elements.untyped_storage())
+    saved = whole.clone()
+    readers = [_raw_reader(member.elements) for member in members]
+    found: list[Reach] = []
+    for index, writer in enumerate(members):
+        whole.zero_()
+        writer.distinct.copy_(_tags(tuple(writer.distinct.shape), writer.distinct.dtype, whole.device))
+        for member, read in zip(members[index:], readers[index:], strict=True):
+            tags = read()
+            if tags.strip(b"\0"):
+                found.append(Reach(writer.name, member.name, tags))
+    whole.copy_(saved)
+    return found
+
+
+def _member(known: Known) -> _Member:
+    tensor = known.tensor
+    unit = min(tensor.element_size(), 8)
+    parts = tensor.element_size() // unit
+    dtype = INTEGER_OF_SIZE[unit]
+    shape = tuple(tensor.shape)
+    stride = tuple(step * parts for step in tensor.stride())
+    if parts > 1:
+        shape, stride = (*shape, parts), (*stride, 1)
+    memory = tensor.untyped_storage()
+    offset = tensor.storage_offset() * parts
+    elements = torch.empty(0, dtype=dtype, device=tensor.device)
+    elements.set_(memory, offset, shape, stride)
+    distinct = elements
+    if 0 in stride:
+        # Expanded dimensions: torch refuses to write the same element twice in one go.
+        once = tuple(1 if step == 0 else length for length, step in zip(shape, stride, strict=True))
+        distinct = torch.empty(0, dtype=dtype, device=tensor.device)
+        distinct.set_(memory, offset, once, stride)
+    return _Member(known.path, elements, distinct)
+
+
+def _raw_reader(elements: torch.Tensor) -> Callable[[], bytes]:
+    if elements.device.type == "cpu":
+        return elements.numpy().tobytes
+    return lambda: elements.cpu().numpy().tobytes()
+
+
+@lru_cache(maxsize=512)
+def _tags(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Tags of a writer's elements, in row-major order, different from each other and in every byte from 0."""
+    count = 1
+    for length in shape:
+        count *= length
+    numbers = torch.arange(count, dtype=torch.int64)
+    low, high = numbers % _DIGIT + 1, numbers // _DIGIT % _DIGIT + 1
+    size = torch.empty((), dtype=dtype).element_size()
+    digits = torch.stack([low, high], dim=1).to(torch.uint8).repeat(1, 4)[:, :size].contiguous()
+    return digits.view(dtype).reshape(shape).to(device)

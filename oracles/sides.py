@@ -1,0 +1,138 @@
+"""Two snapshots side by side, the findings' wording, and the comparison of two tensors' elements.
+
+What the comparisons of tensors and of autograd share: which tensors have been found to differ, so that
+nothing is said twice, and how a difference is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from .findings import Finding
+from .observation import Observation, Raised, TensorState, Value
+from .values import mismatch
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A finding, with what a judge must know to weigh it.
+
+    `numeric` is true when only elements differ, so that a reference may explain it. `noise` is true when
+    the reference says that eager's own elements mean nothing.
+    """
+
+    finding: Finding
+    numeric: bool = False
+    noise: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two snapshots of the same case, and perhaps a third in double precision.
+
+    `unlike` collects paths of tensors that have another shape, dtype, device or layout, so that nothing
+    about their elements can be compared; `differing` those whose elements have been found to differ.
+    """
+
+    eager: Observation
+    target: Observation
+    reference: Observation | None
+    exact: bool
+    eager_states: dict[str, TensorState]
+    target_states: dict[str, TensorState]
+    reference_states: dict[str, TensorState]
+    unlike: set[str] = field(default_factory=set)
+    differing: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(eager: Observation, target: Observation, reference: Observation | None, exact: bool) -> Sides:
+        """Put snapshots side by side; a reference that went another way than eager is not used."""
+        if reference is not None and (reference.raised is not None or reference.outputs != eager.outputs):
+            reference = None
+        return Sides(
+            eager,
+            target,
+            reference,
+            exact,
+            states_of(eager),
+            states_of(target),
+            {} if reference is None else states_of(reference),
+        )
+
+    def numbers(
+        self, clause: str, path: str, what: str, eager: Value, target: Value, reference: Value | None
+    ) -> Iterator[Difference]:
+        """Compare elements of equal dtype and shape under the error policy."""
+        if eager.data == target.data:
+            return
+        found = mismatch(eager, target, reference, exact=self.exact)
+        if found is not None:
+            finding = difference(clause, path, f"{what} at {found.detail}", found.eager, found.target).finding
+            yield Difference(finding, numeric=True, noise=found.noise)
+
+    def tensors(
+        self, clause: str, what: str, eager: Value | None, target: Value | None, reference: Value | None
+    ) -> Iterator[Difference]:
+        """Compare two tensors that may be None, of any dtype and shape."""
+        if eager is None or target is None or (eager.dtype, eager.shape) != (target.dtype, target.shape):
+            if eager is not target:
+                yield difference(clause, what, what, kind(eager), kind(target))
+        else:
+            yield from self.numbers(clause, what, what, eager, target, reference)
+
+
+def states_of(observation: Observation) -> dict[str, TensorState]:
+    """A snapshot's tensors by name."""
+    return {state.path: state for state in observation.states}
+
+
+def difference(clause: str, path: str, what: str, eager: str, target: str) -> Difference:
+    """A finding that is not about elements, with its sentence."""
+    message = f"{what}: {eager} in eager, {target} in the target"
+    return Difference(Finding(clause, path, eager, target, message))
+
+
+def same_exception(eager: Raised | None, target: Raised | None) -> bool:
+    """Whether two outcomes count as the same: both returned, or the same type of exception.
+
+    Types are the same when one derives from the other, because torch raises subclasses of RuntimeError
+    (NotImplementedError, OutOfMemoryError) where another road to the same error raises RuntimeError
+    itself. `Exception` itself is too wide to count.
+    """
+    if eager is None or target is None:
+        return eager is target
+    if eager.type == target.type:
+        return True
+    return "Exception" not in (eager.type, target.type) and (
+        eager.type in target.bases or target.type in eager.bases
+    )
+
+
+def outcome(raised: Raised | None) -> str:
+    """How a call or a backward ended, in words."""
+    return "no exception" if raised is None else f"{raised.type}: {raised.message}"
+
+
+def kind(value: Value | None) -> str:
+    """A value's dtype and shape, in words; None is said as it is."""
+    return "None" if value is None else f"a tensor {text(value.dtype)}{list(value.shape)}"
+
+
+def text(value: object) -> str:
+    """A plain value in words: dtypes without their module, strides with * where they mean nothing."""
+    if isinstance(value, torch.dtype | torch.layout):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, tuple):
+        comma = "," if len(value) == 1 else ""
+        return f"({', '.join('*' if item is None else str(item) for item in value)}{comma})"
+    return str(value)
+
+
+def listing(items: list[str], most: int = 4) -> str:
+    """Some items in words, at most so many by name."""
+    if len(items) > most:
+        return f"{', '.join(items[:most])} and {len(items) - most} more"
+    return ", ".join(items)

@@ -1,0 +1,233 @@
+"""One tensor after a call: its elements as bytes, and everything else that a program may ask it for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from .observation import TensorState, Value
+
+_NUMPY_DTYPES = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    }
+)
+INTEGER_OF_SIZE: Mapping[int, torch.dtype] = {
+    1: torch.uint8,
+    2: torch.int16,
+    4: torch.int32,
+    8: torch.int64,
+}
+"""The integer dtype of an element size, to look at raw elements of dtypes that numpy does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A live tensor under its name, and a function that reads its elements again and again."""
+
+    path: str
+    tensor: torch.Tensor
+    read: Callable[[], bytes | None]
+
+
+class Register:
+    """The tensors that one observation knows, each object once, under the path that came first.
+
+    register = Register()
+    register.add("arg[0]", x)    # "arg[0]"
+    register.add("out", x)       # "arg[0]": the output is the argument
+    """
+
+    def __init__(self) -> None:
+        self._tensors: list[tuple[str, torch.Tensor]] = []
+        self._names: dict[int, str] = {}
+
+    def add(self, path: str, tensor: torch.Tensor) -> str:
+        """Make a tensor known; its name, which is an earlier path for an object known already."""
+        name = self._names.get(id(tensor))
+        if name is None:
+            # The register keeps the tensor alive, so that its id stays its own.
+            self._tensors.append((path, tensor))
+            self._names[id(tensor)] = name = path
+        return name
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """The name of a known object, or None."""
+        return self._names.get(id(tensor))
+
+    def items(self) -> tuple[tuple[str, torch.Tensor], ...]:
+        """All (name, tensor), in order of appearance."""
+        return tuple(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What must be noted of a tensor before the call to see afterwards what the call did to it."""
+
+    version: int | None
+    storage: torch.UntypedStorage | None
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Witness:
+        """Note a tensor's version and hold on to its storage."""
+        strided = tensor.layout is torch.strided
+        return Witness(
+            version=None if tensor.is_inference() else tensor._version,
+            storage=tensor.untyped_storage() if strided else None,
+        )
+
+    def kept_storage(self, tensor: torch.Tensor) -> bool | None:
+        """Whether the tensor still sits on the storage that it had."""
+        if self.storage is None or tensor.layout is not torch.strided:
+            return None
+        # Both sides are asked now: a storage that was resized has moved, and is still the same one.
+        return self.storage.data_ptr() == tensor.untyped_storage().data_ptr()
+
+    def moved_version(self, tensor: torch.Tensor) -> bool | None:
+        """Whether autograd has counted a write since."""
+        return None if self.version is None or tensor.is_inference() else tensor._version != self.version
+
+
+def storage_as_tensor(storage: torch.UntypedStorage) -> torch.Tensor:
+    """All bytes of a storage, as a tensor on it."""
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    whole.set_(storage, 0, (storage.nbytes(),), (1,))
+    return whole
+
+
+def reader(tensor: torch.Tensor) -> Callable[[], bytes | None]:
+    """A function that reads the elements in row-major order, now and whenever it is called again.
+
+    On the CPU it is a numpy view that is made once. It stays true for as long as the tensor keeps its
+    storage and its shape. It answers None for a tensor without readable elements.
+    """
+    detached = tensor.detach()
+    if detached.layout is not torch.strided:
+        return lambda: _bytes(detached.to_dense())
+    if not _readable(detached):
+        return lambda: None
+    if detached.device.type != "cpu" or detached.is_conj() or detached.is_neg():
+        return lambda: _bytes(detached.resolve_conj().resolve_neg().cpu())
+    if detached.dtype not in _NUMPY_DTYPES:
+        detached = detached.view(INTEGER_OF_SIZE[detached.element_size()])
+    return detached.numpy().tobytes
+
+
+def _bytes(tensor: torch.Tensor) -> bytes | None:
+    if tensor.dtype not in _NUMPY_DTYPES:
+        tensor = tensor.view(INTEGER_OF_SIZE[tensor.element_size()])
+    return tensor.numpy().tobytes()
+
+
+def _readable(tensor: torch.Tensor) -> bool:
+    if tensor.device.type == "meta":
+        return False
+    size = tensor.element_size()
+    last = tensor.storage_offset() + 1
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        if length == 0:
+            return True
+        last += (length - 1) * stride
+    return last * size <= tensor.untyped_storage().nbytes()
+
+
+def value_of(tensor: torch.Tensor) -> Value | None:
+    """A copy of a tensor's elements, or None where there are none to read."""
+    data = reader(tensor)()
+    return None if data is None else Value(tensor.dtype, tuple(tensor.shape), data)
+
+
+def capture(
+    register: Register, witnesses: Mapping[str, Witness]
+) -> tuple[tuple[TensorState, ...], tuple[Known, ...]]:
+    """The state of each known tensor, and the live tensors with their readers, in the same order."""
+    storages: dict[int, int] = {}
+    hidden: dict[int, tuple[str, torch.Tensor]] = {}
+    states: list[TensorState] = []
+    known: list[Known] = []
+    for path, tensor in register.items():
+        read = reader(tensor)
+        known.append(Known(path, tensor, read))
+        states.append(_state(path, tensor, read(), register, storages, hidden, witnesses.get(path)))
+    return tuple(states), tuple(known)
+
+
+def _state(
+    path: str,
+    tensor: torch.Tensor,
+    data: bytes | None,
+    register: Register,
+    storages: dict[int, int],
+    hidden: dict[int, tuple[str, torch.Tensor]],
+    witness: Witness | None,
+) -> TensorState:
+    shape = tuple(tensor.shape)
+    strided = tensor.layout is torch.strided
+    is_leaf = tensor.is_leaf
+    is_view = tensor._is_view()
+    storage: int | None = None
+    storage_bytes = offset = 0
+    stride: tuple[int | None, ...] = ()
+    if strided:
+        memory = tensor.untyped_storage()
+        storage_bytes = int(memory.nbytes())
+        if storage_bytes and (address := memory.data_ptr()):
+            storage = storages.setdefault(address, len(storages))
+        offset = int(tensor.storage_offset()) * tensor.element_size()
+        stride = _meaningful(shape, tensor.stride())
+    grad = tensor.grad if is_leaf else None
+    return TensorState(
+        path=path,
+        value=None if data is None else Value(tensor.dtype, shape, data),
+        dtype=tensor.dtype,
+        shape=shape,
+        stride=stride,
+        device=tensor.device,
+        layout=tensor.layout,
+        conj=tensor.is_conj(),
+        neg=strided and tensor.is_neg(),
+        requires_grad=tensor.requires_grad,
+        is_leaf=is_leaf,
+        has_grad_fn=tensor.grad_fn is not None,
+        is_view=is_view,
+        base=_base(tensor, register, hidden) if is_view else "",
+        offset=offset,
+        storage=storage,
+        storage_bytes=storage_bytes,
+        storage_kept=None if witness is None else witness.kept_storage(tensor),
+        version_moved=None if witness is None else witness.moved_version(tensor),
+        grad=None if grad is None else value_of(grad),
+    )
+
+
+def _meaningful(shape: Iterable[int], stride: Iterable[int]) -> tuple[int | None, ...]:
+    """Strides with None for dimensions of size 1, and for all of them when there is no element."""
+    pairs = tuple(zip(shape, stride, strict=True))
+    empty = any(length == 0 for length, _ in pairs)
+    return tuple(None if empty or length == 1 else step for length, step in pairs)
+
+
+def _base(tensor: torch.Tensor, register: Register, hidden: dict[int, tuple[str, torch.Tensor]]) -> str:
+    base = tensor._base
+    if base is None:
+        return "hidden"
+    name = register.name_of(base)
+    if name is not None:
+        return name
+    # The base is kept beside its name: a base that is freed could lend its id to the next one.
+    return hidden.setdefault(id(base), (f"hidden {len(hidden)}", base))[0]

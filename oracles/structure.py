@@ -1,0 +1,67 @@
+"""The shape of a result: every node of a tree of containers, with its path and a description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    slice,
+    range,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node: its path, what it is, and the tensor if it is one."""
+
+    path: str
+    description: str
+    tensor: torch.Tensor | None = None
+
+
+def nodes(tree: Any, path: str) -> Iterator[Node]:
+    """Every node of a tree of tuples, lists and dicts, parents first, in order.
+
+    Numbers, strings and None are described with their type and value, containers with their type and
+    length or keys, tensors with their class, anything else with its class alone.
+
+        [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
+    """
+    if isinstance(tree, torch.Tensor):
+        yield Node(path, _class(tree), tree)
+    elif isinstance(tree, (tuple, list)):
+        yield Node(path, f"{_class(tree)} of {len(tree)}")
+        for index, item in enumerate(tree):
+            yield from nodes(item, f"{path}[{index}]")
+    elif isinstance(tree, dict):
+        yield Node(path, f"{_class(tree)} with keys [{', '.join(map(_key, tree))}]")
+        for key, item in tree.items():
+            yield from nodes(item, f"{path}[{_key(key)}]")
+    elif isinstance(tree, _PLAIN):
+        yield Node(path, f"{_class(tree)} {tree!r}")
+    else:
+        yield Node(path, _class(tree))
+
+
+def _class(value: Any) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _key(key: Any) -> str:
+    return repr(key) if isinstance(key, _PLAIN) else _class(key)

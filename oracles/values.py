@@ -1,0 +1,194 @@
+"""The error policy: the only place where two numbers that are not equal may be called the same.
+
+The yardstick is the same program run in double precision (the *reference*). With e, t and r the element
+in eager, in the target and in the reference, an element of a floating dtype agrees when
+
+1. it is equal: bit for bit, or both NaN, or (unless `exact`) zeros of either sign; or
+2. |t - r| <= FACTOR * |e - r| + ULPS * ulp(r): the target is about as far from the truth as eager is; or
+3. |t - r| <= FACTOR * max |e - r| over the tensor, but never more than half of the digits of the largest
+   element: where eager's own error moves about, as it does after cancellation, an element that eager
+   happened to hit is no better known than its neighbours.
+
+Without a reference only 1 and |t - e| <= ULPS * ulp(e) count. NaN and infinities must be at the same
+places with the same signs, and integers and booleans must be equal, always.
+
+FACTOR is 4: reordering a sum of n terms changes its error by a small factor with overwhelming
+probability, not by n; torch's own accuracy minifier allows 2 to 10 on the root mean square, which is
+laxer. ULPS is 4: a chain of two or three correctly rounded operations in place of one fused operation
+differs by that much, and an error of a wrong formula is thousands of ulps. ulp(x) is eps * |x| of the
+value's dtype, and no less than its smallest subnormal number; in double precision, where the reference
+is no better than eager and shows no error, it is that of the tensor's largest element.
+
+Where eager itself has lost more than half of its digits against the reference, its numbers are noise:
+a difference there proves nothing and is marked as such.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from .observation import Value
+
+FACTOR = 4.0
+ULPS = 4.0
+
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The first element that differs too much, in words, and how many do.
+
+    `noise` is true when eager is as far from the reference that nothing can be told.
+    """
+
+    index: tuple[int, ...]
+    eager: str
+    target: str
+    detail: str
+    noise: bool
+
+
+def mismatch(
+    eager: Value, target: Value, reference: Value | None = None, *, exact: bool = False
+) -> Mismatch | None:
+    """The first element that disagrees, or None when the two values agree.
+
+    Both values must have the same dtype and shape; a reference of another shape is not used. `exact`
+    asks for equality bit for bit (NaN equal to NaN) and ignores the reference.
+
+    Raises `ValueError` for values of different dtypes or shapes: these are a finding of their own.
+    """
+    if eager.dtype != target.dtype or eager.shape != target.shape:
+        raise ValueError(
+            f"cannot compare elements of {eager.dtype}{list(eager.shape)} "
+            f"with {target.dtype}{list(target.shape)}: compare dtype and shape first"
+        )
+    if eager.data == target.data:
+        return None
+    floating = eager.dtype.is_floating_point or eager.dtype.is_complex
+    if not floating:
+        left, right = eager.tensor().reshape(-1), target.tensor().reshape(-1)
+        wrong = (left != right).numpy()
+        noise = reference is not None and not exact and _integers_are_noise(eager, reference)
+        return _first(eager, target, wrong, "", noise)
+    if exact:
+        return _first(eager, target, _differ_exactly(eager, target), "", False)
+    if reference is not None and (
+        reference.shape != eager.shape or reference.dtype.is_complex != eager.dtype.is_complex
+    ):
+        reference = None
+    return _compare_floating(eager, target, reference)
+
+
+def _compare_floating(eager: Value, target: Value, reference: Value | None) -> Mismatch | None:
+    e, t = _parts(eager), _parts(target)
+    info = torch.finfo(eager.dtype)
+    special = ~np.isfinite(e) | ~np.isfinite(t)
+    same_special = (np.isnan(e) & np.isnan(t)) | (e == t)
+    wrong = special & ~same_special
+    noise = False
+    detail = ""
+    with np.errstate(all="ignore"):
+        if reference is None:
+            distance = np.abs(t - e)
+            allowed = ULPS * _ulp(e, info)
+        else:
+            r = _parts(reference)
+            error, distance = np.abs(e - r), np.abs(t - r)
+            known = np.isfinite(e) & np.isfinite(r)
+            half = _half_of_the_digits(r, info)
+            largest = float(np.max(error, where=known, initial=0.0))
+            magnitude = np.full_like(r, _largest(r)) if info.eps == torch.finfo(torch.float64).eps else r
+            allowed = np.maximum(FACTOR * error + ULPS * _ulp(magnitude, info), min(FACTOR * largest, half))
+            # Where the reference has no number there is nothing to measure against but eager.
+            distance = np.where(np.isfinite(r), distance, np.abs(t - e))
+            allowed = np.where(np.isfinite(r), allowed, ULPS * _ulp(e, info))
+            noise = bool(np.any(np.isfinite(e) != np.isfinite(r))) or largest > half
+        far = ~special & ~(e == t) & ~(distance <= allowed)
+        wrong |= far
+        if far.any():
+            worst = float(np.max(np.where(far, np.abs(t - e), 0.0)))
+            at_most = float(allowed[far].min())
+            detail = f", off by up to {worst:.3g} where {at_most:.3g} is allowed"
+    if not wrong.any():
+        return None
+    return _first(eager, target, _elements(wrong, eager), detail, noise)
+
+
+def _parts(value: Value) -> _Array:
+    """The elements as float64, real and imaginary parts apart."""
+    tensor = value.tensor().reshape(-1)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.to(torch.complex128)).reshape(-1)
+    array: _Array = tensor.to(torch.float64).numpy()
+    return array
+
+
+def _elements(wrong: npt.NDArray[np.bool_], value: Value) -> npt.NDArray[np.bool_]:
+    if not value.dtype.is_complex:
+        return wrong
+    pairs = wrong.reshape(-1, 2)
+    return np.logical_or(pairs[:, 0], pairs[:, 1])
+
+
+def _ulp(numbers: _Array, info: torch.finfo) -> _Array:
+    smallest = info.smallest_normal * info.eps
+    ulps: _Array = np.maximum(np.abs(np.where(np.isfinite(numbers), numbers, 0.0)) * info.eps, smallest)
+    return ulps
+
+
+def _half_of_the_digits(reference: _Array, info: torch.finfo) -> float:
+    return max(_largest(reference) * float(info.eps) ** 0.5, ULPS * float(info.smallest_normal))
+
+
+def _largest(numbers: _Array) -> float:
+    finite: _Array = np.abs(numbers[np.isfinite(numbers)])
+    return finite.max().item() if finite.size else 0.0
+
+
+def _integers_are_noise(eager: Value, reference: Value) -> bool:
+    """Whether double precision takes other decisions than eager does: a comparison on an edge."""
+    if reference.shape != eager.shape or reference.dtype.is_floating_point or reference.dtype.is_complex:
+        return False
+    return bool((eager.tensor() != reference.tensor()).any())
+
+
+def _differ_exactly(eager: Value, target: Value) -> npt.NDArray[np.bool_]:
+    count = 1
+    for length in eager.shape:
+        count *= length
+    left = np.frombuffer(eager.data, np.uint8).reshape(count, -1)
+    right = np.frombuffer(target.data, np.uint8).reshape(count, -1)
+    differ: npt.NDArray[np.bool_] = (left != right).any(axis=1)
+    e, t = _parts(eager), _parts(target)
+    # A NaN is a NaN, whatever its payload; for complex numbers only if the other part is equal too.
+    both_nan = np.isnan(e) & np.isnan(t)
+    equal = both_nan | ((e == t) & (np.signbit(e) == np.signbit(t)))
+    return differ & _elements(~equal, eager)
+
+
+def _first(
+    eager: Value, target: Value, wrong: npt.NDArray[np.bool_], detail: str, noise: bool
+) -> Mismatch | None:
+    if not wrong.any():
+        return None
+    flat = int(np.argmax(wrong))
+    index = tuple(int(i) for i in np.unravel_index(flat, eager.shape)) if eager.shape else ()
+    where = f"element {index}" if index else "the element"
+    count = f"{int(wrong.sum())} of {wrong.size} elements differ"
+    return Mismatch(
+        index=index,
+        eager=_show(eager, flat),
+        target=_show(target, flat),
+        detail=f"{where} first, {count}{detail}",
+        noise=noise,
+    )
+
+
+def _show(value: Value, flat: int) -> str:
+    return str(value.tensor().reshape(-1)[flat].item())
