@@ -1,0 +1,26 @@
+"""An ahead-of-time autograd compiler for PyTorch programs that mutate and alias.
+
+Example:
+    >>> import aot
+    >>> compiled = aot.aot_function(f, fw_compiler=aot.nop)
+"""
+
+from aot.api import CompiledFunction, aot_function
+from aot.compilers import make_boxed_compiler, make_boxed_func, nop
+from aot.errors import AotError, BackendError, DoubleBackwardUnsupported, Unsupported
+from aot.explain import explain
+from aot.partition import default_partition
+
+__all__ = [
+    "AotError",
+    "BackendError",
+    "CompiledFunction",
+    "DoubleBackwardUnsupported",
+    "Unsupported",
+    "aot_function",
+    "default_partition",
+    "explain",
+    "make_boxed_compiler",
+    "make_boxed_func",
+    "nop",
+]

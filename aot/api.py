@@ -1,0 +1,204 @@
+"""`aot_function`: compile a function ahead of time, once per kind of call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.forward import run_once
+from aot.capture.joint import Joint, record_backward
+from aot.compilers import Compiled, Compiler
+from aot.effects import analyze
+from aot.inputs import Arguments, take_apart
+from aot.partition import default_partition
+from aot.runtime.autograd import build
+from aot.runtime.plan import make_plan
+
+Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+
+
+@dataclass(frozen=True, slots=True)
+class Specialization:
+    """One compile: what runs for the calls that it answers.
+
+    Attributes:
+        call: takes the call's tensors, returns the flat outputs.
+        spec: the outputs' tree.
+        forward, backward: the graphs; backward is None for a program without gradients.
+        wrapper: the generated source around them.
+    """
+
+    call: Callable[..., list[Any]]
+    spec: internals.TreeSpec
+    forward: fx.GraphModule
+    backward: fx.GraphModule | None
+    wrapper: str
+
+
+class CompiledFunction:
+    """A function compiled by `aot_function`; call it as the original.
+
+    Attributes:
+        specializations: the compiles so far, oldest first.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        fw_compiler: Compiler,
+        bw_compiler: Compiler,
+        inference_compiler: Compiler,
+        partition_fn: Partitioner,
+        decompositions: dict[Any, Callable[..., Any]],
+    ) -> None:
+        self._function = function
+        self._fw_compiler = fw_compiler
+        self._bw_compiler = bw_compiler
+        self._inference_compiler = inference_compiler
+        self._partition = partition_fn
+        self._decompositions = decompositions
+        self._cache: dict[object, Specialization] = {}
+        self._lock = threading.RLock()
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    @property
+    def specializations(self) -> tuple[Specialization, ...]:
+        return tuple(self._cache.values())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            raise errors.InferenceModeUnsupported(
+                "a compiled function was called under torch.inference_mode; use torch.no_grad"
+            )
+        leaves, spec = internals.tree_flatten((args, kwargs))
+        arguments = take_apart(leaves)
+        key = (spec, arguments.key, internals.ambient_key())
+        specialization = self._cache.get(key)
+        if specialization is None:
+            with self._lock:
+                specialization = self._cache.get(key)
+                if specialization is None:
+                    specialization = self._cache[key] = self._specialize(arguments, spec)
+        outputs = specialization.call(*arguments.tensors)
+        return internals.tree_unflatten(outputs, specialization.spec)
+
+    def _specialize(self, arguments: Arguments, spec: internals.TreeSpec) -> Specialization:
+        def flat(leaves: list[Any]) -> Any:
+            args, kwargs = internals.tree_unflatten(leaves, spec)
+            return self._function(*args, **kwargs)
+
+        grad = torch.is_grad_enabled()
+        forward = run_once(flat, arguments, self._decompositions)
+        try:
+            effects = analyze(forward)
+            joint = record_backward(forward, effects)
+            storages = tuple(internals.storage_key(t) for t in arguments.tensors)
+            fw_module, bw_module = self._partitioned(joint)
+            plan = make_plan(
+                len(arguments.tensors), effects, joint, fw_module, storages, grad, forward.grad_after
+            )
+            compiled = self._compile_forward(fw_module, joint)
+        finally:
+            torch.set_grad_enabled(grad)
+        call, wrapper = build(
+            plan,
+            compiled,
+            None if bw_module is None else lambda: _compile(self._bw_compiler, bw_module, "backward"),
+            sum(g.result is not None for g in joint.gradients),
+        )
+        return Specialization(call, forward.spec, fw_module, bw_module, wrapper)
+
+    def _partitioned(self, joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+        if not any(g.result is not None for g in joint.gradients):
+            return joint.graph, None
+        return self._partition(joint.graph, example_inputs(joint.graph), num_fwd_outputs=joint.values)
+
+    def _compile_forward(self, module: fx.GraphModule, joint: Joint) -> Compiled:
+        if joint.gradients:
+            return _compile(self._fw_compiler, module, "forward")
+        return _compile(self._inference_compiler, module, "inference")
+
+
+def example_inputs(module: fx.GraphModule) -> Sequence[Any]:
+    """A graph's inputs as fake tensors, in order."""
+    return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+
+
+def _compile(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:
+    compiled = compiler(module, example_inputs(module))
+    if not callable(compiled):
+        raise errors.BackendError(
+            f"the {which} compiler returned {type(compiled).__name__}, which cannot be called"
+        )
+    return compiled
+
+
+def aot_function(
+    fn: Callable[..., Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Partitioner | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+    num_params_buffers: int = 0,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    *,
+    dynamic: bool = False,
+) -> CompiledFunction:
+    """Compile `fn` ahead of time: forward and backward become functional ATen graphs, handed to compilers.
+
+    The user's Python runs once per kind of call (shapes, dtypes, strides, aliasing, ``requires_grad``,
+    grad mode, Python scalars, ...); a later call of a known kind runs compiled code only, so prints and
+    other effects of the Python itself happen once. Everything else is as in eager: input mutations,
+    aliasing outputs, gradients, randomness.
+
+    Args:
+        fn: takes tensors, numbers, strings, None and containers of them, and returns the like.
+        fw_compiler: ``(fx.GraphModule, example_inputs) -> callable`` for forward graphs.
+        bw_compiler: the same for backward graphs, called on the first backward; default `fw_compiler`.
+        partition_fn: ``(joint_module, joint_inputs, *, num_fwd_outputs) -> (forward, backward)``;
+            default `aot.default_partition`.
+        decompositions: operation -> function that computes it by others, e.g. ``torch._decomp``'s.
+        num_params_buffers: how many leading tensors are parameters and buffers; accepted for
+            compatibility, nothing depends on it.
+        keep_inference_input_mutations: only False.
+        inference_compiler: for graphs without a backward; default `fw_compiler`.
+        dynamic: only False: each shape is a specialization of its own.
+
+    Raises:
+        UnsupportedOption: an option above has a value that is not supported.
+        Unsupported: when called, see `aot.errors`; nothing has been changed by then.
+
+    Example:
+        >>> import torch, aot
+        >>> def f(x, y):
+        ...     x.mul_(2)
+        ...     return x.view(-1), x * y
+        >>> compiled = aot.aot_function(f, fw_compiler=aot.nop)
+        >>> x = torch.ones(2, 2)
+        >>> flat, product = compiled(x, torch.ones(2, 2, requires_grad=True))
+        >>> x[0, 0].item(), flat.data_ptr() == x.data_ptr(), product.requires_grad
+        (2.0, True, True)
+    """
+    if keep_inference_input_mutations:
+        raise errors.UnsupportedOption(
+            "keep_inference_input_mutations=True: input mutations are always applied by the wrapper"
+        )
+    if dynamic:
+        raise errors.UnsupportedOption("dynamic=True: every shape is compiled for itself")
+    return CompiledFunction(
+        fn,
+        fw_compiler,
+        bw_compiler or fw_compiler,
+        inference_compiler or fw_compiler,
+        partition_fn or default_partition,
+        decompositions or {},
+    )

@@ -1,0 +1,94 @@
+"""The one run of the user's function.
+
+In: a function of flat arguments and the call's `Arguments`. Out: a `Forward`, everything that the run left
+behind: the recorder with its graph, the fakes of the arguments as they are now, and the outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.recorder import Recorder
+from aot.inputs import Arguments, Entry, Primal, enter
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What one run of the function left behind.
+
+    Attributes:
+        primals: the graph inputs so far, in order.
+        outputs: the flat outputs, fakes and constants.
+        spec: the outputs' tree.
+        grad_after: whether grad mode was on when the function returned.
+    """
+
+    recorder: Recorder
+    entry: Entry
+    primals: list[Primal]
+    outputs: tuple[Any, ...]
+    spec: internals.TreeSpec
+    grad_after: bool
+
+
+def run_once(
+    function: Callable[..., Any],
+    arguments: Arguments,
+    decompositions: dict[Any, Callable[..., Any]],
+) -> Forward:
+    """Run `function` on fakes of the arguments' leaves.
+
+    Raises:
+        Unsupported: one of the refusals of `aot.errors`.
+        Exception: whatever the function raises, as it raises it.
+    """
+    mode = internals.FakeTensorMode()
+    recorder = Recorder(mode, decompositions)
+    primals: list[Primal] = []
+    entry = enter(recorder, arguments.tensors, primals)
+    leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
+    grad = torch.is_grad_enabled()
+    try:
+        with mode, recorder:
+            result = function(leaves)
+        grad_after = torch.is_grad_enabled()
+    except internals.DataDependentOutputException as error:
+        raise errors.DataDependentValue(
+            f"the function reads a tensor's value ({error.func}); compute with the tensor instead"
+        ) from error
+    except internals.DynamicOutputShapeException as error:
+        raise errors.DataDependentValue(
+            f"the shape of the result of {error.func} depends on its argument's values"
+        ) from error
+    except internals.UnsupportedOperatorException as error:
+        raise errors.UnsupportedOperation(
+            f"{error.func} has no meta kernel, so it cannot be traced"
+        ) from error
+    torch.set_grad_enabled(grad)
+    flat, spec = internals.tree_flatten(result)
+    for position, value in enumerate(flat):
+        _check_output(position, value)
+    return Forward(recorder, entry, primals, tuple(flat), spec, grad_after)
+
+
+def _check_output(position: int, value: Any) -> None:
+    what = f"output {position} (counting the leaves of the output tree)"
+    if isinstance(value, Tensor):
+        if not internals.is_fake(value):
+            raise errors.ClosureTensor(f"{what} is a tensor that is not an argument; pass it as one")
+        if value.layout is not torch.strided or value.is_conj() or value.is_neg():
+            raise errors.UnsupportedOutput(f"{what} is sparse, or lazily conjugated or negated; resolve it")
+    elif not isinstance(
+        value, (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size)
+    ):
+        raise errors.UnsupportedOutput(
+            f"{what} is a {type(value).__name__}; tensors, numbers, strings, None and containers of them "
+            f"can be returned"
+        )

@@ -1,0 +1,260 @@
+"""The graph under construction: its nodes, and the metadata of every value in it.
+
+A node's metadata is interned to a small integer, and what an operation makes of its arguments' metadata
+is remembered across traces: everything recorded is pure, so a result's metadata depends on nothing else.
+`meta["val"]` is filled in when the trace is over (`annotate`), never while it runs.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+
+from aot import errors
+from aot import torch_internals as internals
+
+
+class Geometry(NamedTuple):
+    """How a tensor lies in its storage: element counts, and offset in elements of `dtype`."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+    @property
+    def stop(self) -> int:
+        """One past the last element of the storage that the tensor can reach."""
+        if 0 in self.size:
+            return self.offset
+        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether a dimension of stride 0 shows one element several times."""
+        return 0 not in self.size and any(
+            n > 1 and s == 0 for n, s in zip(self.size, self.stride, strict=True)
+        )
+
+
+class ValueMeta(NamedTuple):
+    """What is known of a value in the graph; its storage offset is 0 unless it is a placeholder."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def geometry(tensor: Tensor) -> Geometry:
+    """The geometry of a strided tensor, fake or real."""
+    return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What an operation returns for arguments of given metadata: one result or several (None where an
+    optional result is absent), and whether one of them lies in an argument's storage although the
+    operation's schema does not say so."""
+
+    many: bool
+    metas: tuple[int | None, ...]
+    aliases: bool = False
+
+
+_IDS: dict[ValueMeta, int] = {}
+_METAS: list[ValueMeta] = []
+_RECIPES: dict[tuple[Any, ...], Recipe] = {}
+_RECIPES_LIMIT = 200_000  # a bound for processes that compile for ever; far above any one program's needs
+
+
+def intern(meta: ValueMeta) -> int:
+    """The small integer that stands for `meta` in keys."""
+    known = _IDS.get(meta)
+    if known is None:
+        known = _IDS[meta] = len(_METAS)
+        _METAS.append(meta)
+    return known
+
+
+def meta_of(tensor: Tensor) -> int:
+    """The interned metadata of a tensor; refuses what a graph value cannot describe."""
+    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        raise errors.UnsupportedOperation(
+            f"an operation made a tensor with layout {tensor.layout}, conj={tensor.is_conj()}, "
+            f"neg={tensor.is_neg()}; only plain strided tensors can be recorded (call resolve_conj() or "
+            f"resolve_neg() on it)"
+        )
+    return intern(ValueMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device))
+
+
+def lookup(meta: int) -> ValueMeta:
+    """The metadata that `meta` stands for."""
+    return _METAS[meta]
+
+
+class GraphBuilder:
+    """Appends pure calls to a graph, and knows the metadata of every value in it.
+
+    Attributes:
+        graph: the graph; its placeholders are added by `placeholder`, constants live on `root`.
+        metas: node -> interned metadata, a tuple of them for an operation with several results.
+    """
+
+    def __init__(self, mode: internals.FakeTensorMode) -> None:
+        self.mode = mode
+        self.graph = fx.Graph()
+        self.root = torch.nn.Module()
+        self.metas: dict[fx.Node, int | tuple[int | None, ...]] = {}
+        self.offsets: dict[fx.Node, int] = {}
+        self.backward_from: int | None = None
+        self._constants = 0
+
+    def placeholder(self, name: str, meta: int, offset: int = 0) -> fx.Node:
+        """A graph input; `offset` is its storage offset in elements."""
+        node = self.graph.placeholder(name)
+        self.metas[node] = meta
+        self.offsets[node] = offset
+        return node
+
+    def constant(self, value: Tensor) -> fx.Node:
+        """A tensor literal of the function; a fresh copy of it at every call."""
+        name = f"_tensor_constant{self._constants}"
+        self._constants += 1
+        with internals.modes_off():
+            setattr(self.root, name, value.detach().clone())
+        node = self.graph.get_attr(name)
+        self.metas[node] = meta_of(value)
+        return node
+
+    def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], metas: Recipe) -> fx.Node:
+        """Append ``op(*args, **kwargs)``, whose result has the given metadata."""
+        node = self.graph.call_function(op, args, kwargs)
+        self.metas[node] = metas.metas if metas.many else metas.metas[0]  # type: ignore[assignment]
+        if self.backward_from is not None:
+            node.meta["partitioner_tag"] = "is_backward"
+        return node
+
+    def item(self, node: fx.Node, index: int) -> fx.Node:
+        """The `index`-th result of an operation that returns several."""
+        metas = self.metas[node]
+        assert isinstance(metas, tuple)
+        result = self.graph.call_function(operator.getitem, (node, index))
+        self.metas[result] = metas[index]  # type: ignore[assignment]
+        if self.backward_from is not None:
+            result.meta["partitioner_tag"] = "is_backward"
+        return result
+
+    def meta(self, node: fx.Node) -> ValueMeta:
+        """The metadata of a single-tensor value."""
+        meta = self.metas[node]
+        assert isinstance(meta, int)
+        return _METAS[meta]
+
+    def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
+        """The metadata of what ``op`` returns for these arguments, given as nodes and constants.
+
+        Raises whatever the operation raises for such arguments.
+        """
+        key: list[Any] | None = [op, torch.get_default_dtype()]
+        key = self._key(args, key)
+        if kwargs:
+            key = self._key(tuple(kwargs.items()), key)
+        frozen = None if key is None else tuple(key)
+        if frozen is not None:
+            known = _RECIPES.get(frozen)
+            if known is not None:
+                return known
+        fakes = fx.node.map_arg((args, kwargs), self.fake)
+        with self.mode, torch.no_grad():
+            result = op(*fakes[0], **fakes[1])
+        storages = {internals.storage_key(f) for f in _tensors(fakes)}
+        recipe = recipe_of(result, storages)
+        if frozen is not None:
+            if len(_RECIPES) >= _RECIPES_LIMIT:
+                _RECIPES.clear()
+            _RECIPES[frozen] = recipe
+        return recipe
+
+    def emit(self, op: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Append a call whose metadata is inferred."""
+        return self.call(op, args, kwargs, self.infer(op, args, kwargs))
+
+    def fake(self, node: fx.Node) -> internals.FakeTensor:
+        """A fake tensor with the metadata of `node`, on a storage of its own."""
+        meta = self.meta(node)
+        offset = self.offsets.get(node, 0)
+        return self._fake(meta, offset)
+
+    def annotate(self, nodes: Iterable[fx.Node]) -> None:
+        """Give nodes the `meta["val"]` that graph compilers read: fake tensors outside autograd."""
+        for node in nodes:
+            meta = self.metas.get(node)
+            if isinstance(meta, tuple):
+                node.meta["val"] = tuple(None if m is None else self._fake(_METAS[m], 0) for m in meta)
+            elif meta is not None:
+                node.meta["val"] = self.fake(node)
+
+    def _fake(self, meta: ValueMeta, offset: int) -> internals.FakeTensor:
+        size, stride, dtype, device = meta
+        nbytes = Geometry(size, stride, offset, dtype).stop * dtype.itemsize
+        storage = internals.meta_storage(nbytes)
+        return internals.fake_tensor(self.mode, storage, size, stride, offset, dtype, device)
+
+    def _key(self, values: Iterable[Any], key: list[Any] | None) -> list[Any] | None:
+        """Extend a recipe key by `values`; None when one of them cannot be part of a key."""
+        if key is None:
+            return None
+        for value in values:
+            kind = type(value)
+            if kind is fx.Node:
+                key.append(self.metas[value])
+                key.append(self.offsets.get(value, 0))
+            elif kind is tuple or kind is list:
+                key.append(len(value))
+                if self._key(value, key) is None:
+                    return None
+            elif kind is float:
+                key.append(value.hex())
+            elif kind in _CONSTANTS:
+                key.append(value)
+            else:
+                return None
+            key.append(kind)
+        return key
+
+
+_CONSTANTS: frozenset[type] = frozenset(
+    {int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex}
+)
+
+
+def recipe_of(result: Any, storages: Collection[int] = ()) -> Recipe:
+    """The metadata of an operation's result, for arguments on `storages`; refuses results that are not
+    tensors."""
+    many = isinstance(result, (tuple, list))
+    results = result if many else (result,)
+    for value in results:
+        if not isinstance(value, Tensor) and not (many and value is None):
+            raise errors.UnsupportedOperation(
+                f"an operation returned {type(value).__name__} where a tensor was expected"
+            )
+    tensors = [value for value in results if value is not None]
+    keys = [internals.storage_key(value) for value in tensors]
+    aliases = any(key in storages for key in keys)
+    return Recipe(many, tuple(None if r is None else meta_of(r) for r in results), aliases)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from _tensors(tuple(values.values()))
+    elif isinstance(values, (tuple, list)):
+        for value in values:
+            yield from _tensors(value)

@@ -1,0 +1,234 @@
+"""The joint graph: the recorded forward, then its backward, recorded in the same trace.
+
+In: a `Forward` and its `Effects`. Out: a `Joint`: one graph whose inputs are primals then tangents and whose
+outputs are the forward's values then the gradients, as AOTAutograd's convention has it, and the facts that
+the runtime needs: which values have a tangent, which gradient belongs to which real tensor, and which
+tangents each gradient depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import GradientEdge, Node
+
+from aot import torch_internals as internals
+from aot.capture.forward import Forward
+from aot.capture.graph import Geometry, meta_of
+from aot.effects import Effects
+from aot.inputs import Primal
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A tensor that the compiled call is differentiated with respect to, and its gradient.
+
+    Attributes:
+        tensor: the argument that it belongs to, or one view whose hidden base it belongs to.
+        of_base: whether it belongs to that base.
+        result: which result of the backward graph it is; None where eager never has one.
+        tangents: bit j is set when it depends on tangent j; without any of those it is None, as in eager.
+    """
+
+    tensor: int
+    of_base: bool
+    result: int | None
+    tangents: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A recorded program, forward and backward.
+
+    Attributes:
+        graph: primals and tangents in, `values` then gradients out.
+        primals: what each primal is.
+        tangents: per tangent, the index of the value it belongs to, and the geometry and device it was
+            traced with.
+        gradients: in the order of their results; empty for a program without a backward.
+        failing: indices of values whose backward raises in eager, and the error's text.
+    """
+
+    graph: fx.GraphModule
+    values: int
+    primals: tuple[Primal, ...]
+    tangents: tuple[tuple[int, Geometry, torch.device], ...]
+    gradients: tuple[Gradient, ...]
+    failing: tuple[tuple[int, str], ...]
+
+
+def record_backward(forward: Forward, effects: Effects) -> Joint:
+    """Differentiate the recorded forward, inside its trace, and close the graph."""
+    recorder = forward.recorder
+    builder = recorder.builder
+    tracked = [i for i, value in enumerate(effects.values) if value.history is not None]
+    targets, edges = _roots(forward)
+    tangents: list[tuple[int, Geometry, torch.device]] = []
+    tangent_nodes: list[fx.Node] = []
+    gradients: list[Gradient] = []
+    gradient_nodes: list[fx.Node] = []
+    failing: list[tuple[int, str]] = []
+    if tracked:
+        builder.backward_from = len(builder.metas)
+        fakes: list[Tensor] = []
+        for i in tracked:
+            history = effects.values[i].history
+            assert history is not None
+            fake, where = _tangent(recorder.mode, history)
+            node = builder.placeholder(f"tangents_{len(tangents) + 1}", meta_of(fake))
+            recorder.adopt(fake).define(where, node)
+            tangents.append((i, where, history.device))
+            tangent_nodes.append(node)
+            fakes.append(fake)
+        outputs = [history for i in tracked if (history := effects.values[i].history) is not None]
+
+        def differentiate(chosen: Sequence[int], keep: bool) -> tuple[Tensor | None, ...]:
+            with recorder.mode, recorder, torch.autograd.set_multithreading_enabled(False), _no_autocast():
+                return torch.autograd.grad(
+                    [outputs[k] for k in chosen],
+                    edges,
+                    [fakes[k] for k in chosen],
+                    retain_graph=keep,
+                    allow_unused=True,
+                )
+
+        chosen, results, failing = _differentiate(differentiate, tracked)
+        masks = _dependencies([outputs[k] for k in chosen], edges) if chosen else []
+        tangents = [tangents[k] for k in chosen]
+        tangent_nodes = [tangent_nodes[k] for k in chosen]
+        for (tensor, of_base), result, mask in zip(targets, results, masks, strict=bool(chosen)):
+            if result is not None:
+                gradients.append(Gradient(tensor, of_base, len(gradient_nodes), mask))
+                gradient_nodes.append(recorder.read(result))
+        if not gradients:
+            # The outputs still require grad; only that nothing comes of it, or an error.
+            gradients = [Gradient(tensor, of_base, None, 0) for tensor, of_base in targets]
+    nodes = [value.node for value in effects.values]
+    primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
+    builder.annotate(builder.graph.nodes)
+    module = fx.GraphModule(builder.root, builder.graph, "Joint")
+    return Joint(module, len(nodes), primals, tuple(tangents), tuple(gradients), tuple(failing))
+
+
+def _differentiate(
+    differentiate: Callable[[Sequence[int], bool], tuple[Tensor | None, ...]], tracked: list[int]
+) -> tuple[list[int], tuple[Tensor | None, ...], list[tuple[int, str]]]:
+    """Differentiate everything at once; where that raises, find out whose backward it is that raises.
+
+    Eager raises when a value that backward needs was modified in place; what does not need it is fine.
+    """
+    everything = list(range(len(tracked)))
+    try:
+        return everything, differentiate(everything, True), []
+    except RuntimeError:
+        failing: list[tuple[int, str]] = []
+        for k in everything:
+            try:
+                differentiate([k], True)
+            except RuntimeError as error:
+                failing.append((tracked[k], str(error)))
+        if not failing:
+            raise
+        bad = {i for i, _ in failing}
+        good = [k for k in everything if tracked[k] not in bad]
+        return good, differentiate(good, True) if good else (), failing
+
+
+def _no_autocast() -> Any:
+    return torch.autocast("cpu", enabled=False)
+
+
+def _roots(forward: Forward) -> tuple[list[tuple[int, bool]], list[GradientEdge]]:
+    """What is differentiated with respect to: every argument's edge on entry, and hidden bases'."""
+    entry = forward.entry
+    targets: list[tuple[int, bool]] = []
+    edges: list[GradientEdge] = []
+    for i, edge in enumerate(entry.edges):
+        if edge is not None:
+            targets.append((i, False))
+            edges.append(edge)
+    for (_, view), edge in zip(entry.bases, entry.base_edges, strict=True):
+        if edge is not None:
+            targets.append((view, True))
+            edges.append(edge)
+    return targets, edges
+
+
+def _tangent(mode: internals.FakeTensorMode, like: Tensor) -> tuple[Tensor, Geometry]:
+    """A fake tangent: laid out as the value is, or row-major where that shows one element twice."""
+    where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
+    if where.overlaps_itself:
+        with mode:
+            where = where._replace(stride=torch.empty(like.shape, device=like.device).stride())
+    storage = internals.meta_storage(where.stop * like.dtype.itemsize)
+    fake = internals.fake_tensor(mode, storage, where.size, where.stride, 0, like.dtype, like.device)
+    return fake, where
+
+
+def _dependencies(outputs: list[Tensor], edges: list[GradientEdge]) -> list[int]:
+    """For each edge, which outputs' backward reaches it, as a bit mask.
+
+    By the autograd graph and not by the recorded one: a gradient of zeros (of an overwritten value) reads
+    no tangent, and still is None when its output is not differentiated.
+    """
+    if len(outputs) == 1:
+        return [1] * len(edges)
+    where = {(edge.node, edge.output_nr): i for i, edge in enumerate(edges)}
+    masks = [0] * len(edges)
+    for bit, output in enumerate(outputs):
+        start = torch.autograd.graph.get_gradient_edge(output)
+        seen: set[Node] = set()
+        stack: list[tuple[Node, int]] = [(start.node, start.output_nr)]
+        while stack:
+            node, number = stack.pop()
+            edge = where.get((node, number))
+            if edge is not None:
+                masks[edge] |= 1 << bit
+                continue
+            if node not in seen:
+                seen.add(node)
+                stack.extend((n, k) for n, k in node.next_functions if n is not None)
+    return masks
+
+
+def _close(
+    graph: fx.Graph, primals: list[Primal], tangents: list[fx.Node], outputs: list[fx.Node]
+) -> tuple[Primal, ...]:
+    """Put placeholders first, give the graph its output, and drop what nobody needs."""
+    graph.output(tuple(outputs))
+    anchor = graph._root
+    for node in [p.node for p in primals] + tangents:
+        anchor.append(node)
+        anchor = node
+    eliminate_dead_code(graph)
+    used: list[Primal] = []
+    for primal in primals:
+        if primal.node.users:
+            used.append(primal)
+        else:
+            graph.erase_node(primal.node)
+    kept = {p.node for p in used} | set(tangents)
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and node not in kept:
+            graph.erase_node(node)
+    return tuple(used)
+
+
+def eliminate_dead_code(graph: fx.Graph) -> None:
+    """Drop every node without users, except random draws: they move the generator, and that is seen."""
+    for node in reversed(graph.nodes):
+        if not node.users and node.op in ("call_function", "get_attr") and not is_random(node):
+            graph.erase_node(node)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether running the node moves a random generator."""
+    target: Any = node.target
+    if node.op == "call_function" and not isinstance(target, internals.OpOverload):
+        target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
+    tags = getattr(target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags

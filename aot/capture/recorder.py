@@ -1,0 +1,448 @@
+"""The recorder: one Python frame per operation, which runs it on fakes and appends its functional form.
+
+The user's function sees fake tensors that alias, mutate and carry autograd history exactly as its real
+arguments would: every rule of eager, and every error, is torch's own. Below autograd each operation comes
+through here once. A pure one is appended as it is; a view is only noted; an in-place one is appended in
+its functional form, and its result becomes the storage's new value (`storages`). What is recorded is
+therefore functional without a second pass over it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.graph import Geometry, GraphBuilder, Recipe, geometry, lookup, meta_of
+from aot.capture.storages import StorageState, ViewStep
+
+aten = torch.ops.aten
+
+
+class Kind(enum.Enum):
+    """What an operation does to its arguments."""
+
+    PURE = "pure"
+    VIEW = "view"
+    MUTATION = "mutation"
+    RESHAPE = "reshape"  # changes the metadata of its first argument, not its data
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation as the recorder treats it: which arguments it writes, and its functional form."""
+
+    kind: Kind
+    written: tuple[int | str, ...] = ()
+    functional: Any = None
+    random: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """A metadata mutation of an argument, to be repeated on the real one."""
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOrigin:
+    """How a fake tensor came to be a view: the fake that it was taken from, and the step."""
+
+    parent: Tensor
+    step: ViewStep
+
+
+# Names of functional forms that do not follow from the in-place name.
+_RENAMED = {"normal_": "normal_functional"}
+
+# Operations that write to arguments although their schema does not say so: the positions written, when the
+# argument at position `training` is true (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml).
+_BATCH_NORM = {
+    aten.native_batch_norm.default: ((3, 4), 5),
+    aten.cudnn_batch_norm.default: ((3, 4), 5),
+    aten.miopen_batch_norm.default: ((3, 4), 5),
+}
+
+_FILLS = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
+
+# Their data is not a function of the arguments, and nothing of it may be repeated or left out.
+_STORAGE_OPS = {"set_", "resize_", "resize_as_", "resize_as_sparse_"}
+
+
+class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records everything that runs below autograd while it is the innermost mode.
+
+    Attributes:
+        builder: the graph so far.
+        reshapes: metadata mutations by the fake tensor they were applied to, in order.
+        origins: how each view came to be; a view whose metadata was changed afterwards has none.
+    """
+
+    def __init__(self, mode: internals.FakeTensorMode, decompositions: dict[Any, Callable[..., Any]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.mode = mode
+        self.builder = GraphBuilder(mode)
+        self.states: dict[int, StorageState] = {}
+        self.reshapes: dict[int, tuple[Tensor, list[Reshape]]] = {}
+        self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
+        self._decompositions = decompositions
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise torch wraps every call of __torch_dispatch__ in torch._dynamo.disable
+
+    # ---- reading and writing
+
+    def state(self, fake: Tensor) -> StorageState:
+        """The storage of a fake tensor; one that no recorded operation made is refused."""
+        state = self.states.get(internals.storage_key(fake))
+        if state is None:
+            raise errors.UnsupportedOperation(
+                "a tensor appeared whose making was not recorded (made inside a custom kernel or with "
+                "recording switched off)"
+            )
+        return state
+
+    def adopt(self, fake: Tensor) -> StorageState:
+        """Start to follow the storage of `fake`."""
+        storage = fake.untyped_storage()
+        state = self.states[internals.storage_key(fake)] = StorageState(self.builder, storage)
+        return state
+
+    def read(self, fake: Tensor) -> fx.Node:
+        """The node for what `fake` shows now."""
+        return self.state(fake).read(geometry(fake))
+
+    # ---- dispatch
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.prim.device.default:
+            return args[0].fake_device
+        return self.dispatch(func, args, kwargs or {})
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operation on fakes and record it."""
+        if func in self._decompositions:
+            with self:
+                result = self._decompositions[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        operation = classify(func)
+        kind = operation.kind
+        if kind is Kind.PURE:
+            return self.pure(func, operation, args, kwargs)
+        if kind is Kind.VIEW:
+            return self.view(func, args, kwargs)
+        if kind is Kind.MUTATION:
+            return self.mutation(func, operation, args, kwargs)
+        if kind is Kind.RESHAPE:
+            return self.reshape(func, args, kwargs)
+        return self.special(func, args, kwargs)
+
+    def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A pure operation: append it, and make fakes for its results."""
+        if func in _BATCH_NORM:
+            written, training = _BATCH_NORM[func]
+            if args[training] and any(args[i] is not None for i in written):
+                return self.on_clones(func, tuple(i for i in written if args[i] is not None), args, kwargs)
+        node_args = self._nodes(args)
+        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        recipe = self.builder.infer(func, node_args, node_kwargs)
+        if recipe.aliases:
+            return self.view(func, args, kwargs)
+        node = self.builder.call(func, node_args, node_kwargs, recipe)
+        if not recipe.many:
+            return self._fresh(node, recipe.metas[0])
+        return [
+            None if m is None else self._fresh(self.builder.item(node, i), m)
+            for i, m in enumerate(recipe.metas)
+        ]
+
+    def view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A view: nothing is appended until somebody reads it."""
+        parent = args[0]
+        if not isinstance(parent, Tensor) or not internals.is_fake(parent):
+            return self.special(func, args, kwargs)
+        result = func(*args, **kwargs)
+        rest = tuple(args[1:])
+        grad = torch.is_grad_enabled()
+        state = self.state(parent)
+        where = geometry(parent)
+        if isinstance(result, Tensor):
+            self._note_view(state, parent, where, result, ViewStep(func, rest, kwargs, None, grad))
+        else:
+            for i, part in enumerate(result):
+                self._note_view(state, parent, where, part, ViewStep(func, rest, kwargs, i, grad))
+        return result
+
+    def _note_view(
+        self, state: StorageState, parent: Tensor, where: Geometry, view: Tensor, step: ViewStep
+    ) -> None:
+        if view.is_conj() or view.is_neg():
+            raise errors.UnsupportedOperation(
+                f"{step.op} makes a lazily conjugated or negated view; call resolve_conj() or resolve_neg() "
+                f"on its argument first"
+            )
+        self.origins[id(view)] = (view, ViewOrigin(parent, step))
+        # An explicit offset is relative to the storage, not to the parent's current value, so the step
+        # cannot be replayed on the latter; reading falls back to a relative as_strided.
+        if step.op is not aten.as_strided.default:
+            state.view(where, geometry(view), step)
+
+    def mutation(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An in-place operation: append its functional form, and make the result the new value."""
+        written = operation.written
+        targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if _given(i, args, kwargs)]
+        flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
+        self._check_overlap(func, flat)
+        if (
+            operation.functional is None
+            or any(isinstance(i, str) for i in written)
+            or (operation.random and not all(t.is_contiguous() for t in flat))
+        ):
+            return self.on_clones(func, written, args, kwargs)
+        node_args = self._nodes(args)
+        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        self._check_in_place(func, node_args, node_kwargs)
+        recipe = self.builder.infer(operation.functional, node_args, node_kwargs)
+        node = self.builder.call(operation.functional, node_args, node_kwargs, recipe)
+        if recipe.many:
+            for i, target in enumerate(flat):
+                self._write(target, self.builder.item(node, i))
+        else:
+            self._write(flat[0], node)
+        return args[0] if isinstance(args[0], Tensor) else None
+
+    def _check_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise what eager raises for an in-place call with such shapes and dtypes."""
+        if not func._schema.returns:
+            return
+        self.builder.infer(func, args, kwargs)
+
+    def _check_overlap(self, func: Any, targets: list[Any]) -> None:
+        if func in _FILLS:
+            return
+        for target in targets:
+            if isinstance(target, Tensor) and geometry(target).overlaps_itself:
+                # Meta kernels do not look; the text is TensorIterator's.
+                raise RuntimeError(
+                    "unsupported operation: more than one element of the written-to tensor refers to a "
+                    "single memory location. Please clone() the tensor before performing the operation."
+                )
+
+    def on_clones(
+        self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """An operation without a functional form: it runs on private copies of what it writes."""
+        fakes = [args[i] if isinstance(i, int) else kwargs[i] for i in written]
+        if not all(isinstance(f, Tensor) for f in fakes):
+            raise errors.UnsupportedOperation(
+                f"{func} writes to lists of tensors and has no functional form; call it per tensor"
+            )
+        before = [geometry(f) for f in fakes]
+        node_args = self._nodes(args)
+        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        fake_args, fake_kwargs = fx.node.map_arg((node_args, node_kwargs), self.builder.fake)
+        results = call_on_clones(func, written, fake_args, fake_kwargs)
+        changed = [geometry(r) for r in results[len(results) - len(fakes) :]]
+        if any(a.size != b.size for a, b in zip(before, changed, strict=True)):
+            raise errors.StorageMutation(
+                f"{func} resizes the tensor it writes to; give it an output of the right shape"
+            )
+        metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
+        node = self.builder.call(call_on_clones, (func, written, node_args, node_kwargs), {}, metas)
+        for i, fake in enumerate(fakes):
+            self._write(fake, self.builder.item(node, len(results) - len(fakes) + i))
+        outputs: list[Any] = []
+        for i, returned in enumerate(func._schema.returns):
+            info = returned.alias_info
+            if info is not None and info.is_write:
+                outputs.append(fakes[len([r for r in func._schema.returns[:i] if r.alias_info is not None])])
+            elif results[i] is None:
+                outputs.append(None)
+            else:
+                outputs.append(self._fresh(self.builder.item(node, i), metas.metas[i]))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
+
+    def _write(self, fake: Tensor, value: fx.Node) -> None:
+        meta = self.builder.meta(value)
+        if meta.dtype != fake.dtype:
+            value = self.builder.emit(aten._to_copy.default, value, dtype=fake.dtype)
+        if meta.size != tuple(fake.shape):
+            value = self.builder.emit(aten.expand.default, value, list(fake.shape))
+        self.state(fake).write(geometry(fake), value)
+
+    def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A metadata mutation: the fake changes, the storage does not."""
+        fake = args[0]
+        state = self.state(fake)
+        before = geometry(fake)
+        result = func(*args, **kwargs)
+        after = geometry(fake)
+        event = Reshape(func, tuple(args[1:]), kwargs, torch.is_grad_enabled())
+        self.reshapes.setdefault(id(fake), (fake, []))[1].append(event)
+        self.origins.pop(id(fake), None)
+        functional = functional_form(func)
+        if functional is not None and functional is not aten.as_strided.default:
+            state.view(before, after, ViewStep(functional, event.args, kwargs, None, event.grad))
+        return result
+
+    def special(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Literals, and everything that a graph cannot say."""
+        if func is aten.lift_fresh.default or func is aten.lift.default:
+            (value,) = args
+            if internals.is_fake(value):
+                return self.view(func, args, kwargs)
+            node = self.builder.emit(aten.clone.default, self.builder.constant(value))
+            return self._fresh(node, self.builder.metas[node])
+        if func is aten._local_scalar_dense.default or torch.Tag.data_dependent_output in func.tags:
+            raise errors.DataDependentValue(
+                f"the function reads a tensor's value ({func}); compute with the tensor instead, or take "
+                f"the number as an argument"
+            )
+        if torch.Tag.dynamic_output_shape in func.tags:
+            raise errors.DataDependentValue(
+                f"the shape of the result of {func} depends on its argument's values; use a form with a "
+                f"fixed shape (torch.where, masks)"
+            )
+        if func._schema.name.split("::")[1] in _STORAGE_OPS:
+            raise errors.StorageMutation(
+                f"{func} replaces or resizes a tensor's storage; copy into a new tensor instead"
+            )
+        if func is aten.detach_.default:
+            raise errors.AutogradStateMutation("detach_() inside the function; use detach()")
+        for value in (*args, *kwargs.values()):
+            self._nodes_in(value)
+        raise errors.UnsupportedOperation(f"{func} cannot be recorded; compute it outside of the function")
+
+    # ---- conversions
+
+    def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
+        size, stride, dtype, device = lookup(meta)
+        where = Geometry(size, stride, 0, dtype)
+        storage = internals.meta_storage(where.stop * dtype.itemsize)
+        fake = internals.fake_tensor(self.mode, storage, size, stride, 0, dtype, device)
+        self.adopt(fake).define(where, node)
+        return fake
+
+    def _nodes(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([self._nodes_in(v) for v in values])
+
+    def _nodes_in(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if internals.is_fake(value):
+                return self.read(value)
+            raise errors.ClosureTensor(
+                f"the function uses a tensor of shape {tuple(value.shape)} and dtype {value.dtype} that is "
+                f"not one of its arguments; pass it as an argument"
+            )
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._nodes_in(v) for v in value])
+        if isinstance(value, torch.Generator):
+            raise errors.UnsupportedOperation(
+                "a random operation with an explicit generator; use torch.manual_seed and the default one"
+            )
+        return value
+
+
+def call_on_clones(
+    func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Run a mutating operation on copies of what it writes, with the same strides.
+
+    Returns:
+        What the operation returned, then the written copies.
+    """
+    positional, named = list(args), dict(kwargs)
+    clones = []
+    for where in written:
+        source = positional[where] if isinstance(where, int) else named[where]
+        clone = torch.empty_strided(
+            source.size(), source.stride(), dtype=source.dtype, device=source.device
+        ).copy_(source)
+        clones.append(clone)
+        if isinstance(where, int):
+            positional[where] = clone
+        else:
+            named[where] = clone
+    result = func(*positional, **named)
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if not func._schema.returns:
+        results = ()
+    return (*results, *clones)
+
+
+_OPERATIONS: dict[Any, Operation] = {}
+
+
+def classify(func: Any) -> Operation:
+    """What the recorder does with an operation; decided once per operation from its schema and tags."""
+    known = _OPERATIONS.get(func)
+    if known is None:
+        known = _OPERATIONS[func] = _classify(func)
+    return known
+
+
+def _classify(func: Any) -> Operation:
+    tags = func.tags
+    name = func._schema.name.split("::")[1]
+    random = torch.Tag.nondeterministic_seeded in tags
+    if (
+        name in _STORAGE_OPS
+        or func in (aten.detach_.default, aten.lift_fresh.default, aten.lift.default)
+        or torch.Tag.data_dependent_output in tags
+        or torch.Tag.dynamic_output_shape in tags
+    ):
+        return Operation(Kind.REFUSED)
+    if torch.Tag.inplace_view in tags:
+        return Operation(Kind.RESHAPE)
+    written: list[int | str] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(argument.name if argument.kwarg_only else i)
+    if written:
+        functional = functional_form(func) if written == [0] else None
+        return Operation(Kind.MUTATION, tuple(written), functional, random)
+    if func.is_view:
+        return Operation(Kind.VIEW)
+    return Operation(Kind.PURE, random=random)
+
+
+def functional_form(func: Any) -> Any:
+    """The operation that returns what an in-place one writes, or None.
+
+    By ATen's naming rule: the same name without the trailing underscore, the same overload, the same
+    arguments.
+    """
+    namespace, name = func._schema.name.split("::")
+    if not name.endswith("_"):
+        return None
+    packet = getattr(getattr(torch.ops, namespace), _RENAMED.get(name, name[:-1]), None)
+    overloads = [func._schema.overload_name or "default"]
+    if name == "bernoulli_":
+        overloads = {"float": ["p"], "Tensor": ["Tensor"]}[overloads[0]]
+    for overload in overloads:
+        candidate = getattr(packet, overload, None)
+        if candidate is not None:
+            ours = [(a.name, str(a.type)) for a in func._schema.arguments]
+            theirs = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+            if ours == theirs and not candidate._schema.is_mutable:
+                return candidate
+    return None
+
+
+def _given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return where < len(args) if isinstance(where, int) else where in kwargs

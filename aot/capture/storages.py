@@ -1,0 +1,264 @@
+"""Static single assignment for storages: what a mutating, aliasing program reads and writes, as pure values.
+
+A storage has one current value, its *base* (a node of the graph with a known geometry). A tensor is a
+storage and a geometry, nothing more: reading it gives the node for that part of the current base, writing
+it makes a new base, after which every other tensor on the storage reads the new one. So aliasing is exact
+by construction, whatever the views are: strides never drift, because a value that does not lie as the
+tensor lies is scattered into the old base instead of replacing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import errors
+from aot.capture.graph import Geometry, GraphBuilder, ValueMeta
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result."""
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    index: int | None
+    grad: bool  # whether grad mode was on: autograd remembers how a view was made
+
+
+@dataclass(slots=True)
+class EntryView:
+    """An argument as it lies in a storage that the caller owns."""
+
+    geometry: Geometry
+    node: fx.Node
+
+
+class StorageState:
+    """The current value of one storage.
+
+    Attributes:
+        entries: the caller's arguments on this storage; empty for a storage that the function made.
+        writes: the geometry of every write so far, in order.
+    """
+
+    def __init__(self, builder: GraphBuilder, storage: torch.UntypedStorage) -> None:
+        self.storage = storage  # kept alive: its address is its name
+        self.entries: list[EntryView] = []
+        self.writes: list[Geometry] = []
+        self._builder = builder
+        self._base: tuple[Geometry, fx.Node] | None = None
+        self._nodes: dict[Geometry, fx.Node] = {}
+        self._views: dict[Geometry, tuple[Geometry, ViewStep]] = {}
+        self.flat_base: Callable[[StorageState], tuple[Geometry, fx.Node]] | None = None
+
+    def define(self, where: Geometry, node: fx.Node) -> None:
+        """The storage was just made by the operation `node`, whose result has the geometry `where`."""
+        if self._base is None:
+            self._base = (where, node)
+        self._nodes[where] = node
+
+    def enter(self, where: Geometry, node: fx.Node) -> None:
+        """An argument lies on this storage."""
+        self.entries.append(EntryView(where, node))
+        self._nodes.setdefault(where, node)
+
+    def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
+        """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
+        if parent != where and where not in self._views and not self._leads_to(parent, where):
+            self._views[where] = (parent, step)
+
+    def _leads_to(self, start: Geometry, target: Geometry) -> bool:
+        while start in self._views:
+            start = self._views[start][0]
+            if start == target:
+                return True
+        return False
+
+    def read(self, where: Geometry) -> fx.Node:
+        """The node whose value is what a tensor with the geometry `where` shows now."""
+        node = self._nodes.get(where)
+        if node is None:
+            node = self._nodes[where] = self._make(where)
+        return node
+
+    def base(self) -> tuple[Geometry, fx.Node]:
+        """The geometry and node of the whole current value."""
+        if self._base is None:
+            entry = self.entries[0]
+            return entry.geometry, entry.node
+        return self._base
+
+    def _make(self, where: Geometry) -> fx.Node:
+        known = self._views.get(where)
+        if known is not None:
+            parent, step = known
+            return apply_step(self._builder, self.read(parent), step)
+        base, node = self.base()
+        if where.dtype != base.dtype:
+            raise errors.DtypeViewMutation(
+                f"a {where.dtype} tensor lies in a storage whose value is known as {base.dtype}, and no "
+                f"view operation leads from one to the other; pass only one of the two, or view inside"
+            )
+        offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
+        return self._builder.emit(aten.as_strided.default, node, list(where.size), list(where.stride), offset)
+
+    def write(self, where: Geometry, value: fx.Node) -> None:
+        """The tensor with the geometry `where` now shows `value` (same size and dtype)."""
+        self.writes.append(where)
+        if self._base is None:
+            self._base = self._entry_base(where)
+        if where.overlaps_itself:
+            where, value = self._without_overlap(where, value)
+        self._store(where, value)
+
+    def _store(self, where: Geometry, value: fx.Node) -> None:
+        assert self._base is not None
+        base, node = self._base
+        fits = same_layout(self._builder.meta(value), where)
+        if where == base and fits:
+            self._replace(base, value)
+            return
+        known = self._views.get(where)
+        if known is not None and where != base:
+            parent, step = known
+            whole = invert_step(self._builder, parent, self.read(parent), value, step)
+            if whole is not None:
+                self._store(parent, whole)
+                if fits:
+                    self._nodes[where] = value
+                return
+        if where.dtype != base.dtype:
+            raise errors.DtypeViewMutation(
+                f"a write through a {where.dtype} view of a {base.dtype} storage; write through a tensor "
+                f"of the storage's own dtype"
+            )
+        if where.offset < base.offset or where.stop > base.stop:
+            raise errors.WriteOutsideArguments(
+                f"a write to elements {where.offset}..{where.stop - 1} of a storage of which the arguments "
+                f"show {base.offset}..{base.stop - 1}; pass a tensor that shows them as well"
+            )
+        offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
+        scattered = self._builder.emit(
+            aten.as_strided_scatter.default, node, value, list(where.size), list(where.stride), offset
+        )
+        self._replace(base, scattered)
+        if fits:
+            self._nodes[where] = value
+
+    def _replace(self, base: Geometry, node: fx.Node) -> None:
+        self._base = (base, node)
+        self._nodes = {base: node}
+
+    def _entry_base(self, where: Geometry) -> tuple[Geometry, fx.Node]:
+        """The first write to a caller's storage: from now on it is one value.
+
+        An argument that lies alone and densely is that value; otherwise it is the flat stretch of storage
+        that the arguments show together, which becomes a graph input of its own.
+        """
+        entry = self.entries[0]
+        if len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry):
+            return entry.geometry, entry.node
+        if any(e.geometry.dtype != entry.geometry.dtype for e in self.entries):
+            raise errors.DtypeViewMutation(
+                "a write to a storage that is shared by arguments of different dtypes; clone one of them"
+            )
+        assert self.flat_base is not None
+        return self.flat_base(self)
+
+    def _without_overlap(self, where: Geometry, value: fx.Node) -> tuple[Geometry, fx.Node]:
+        """Only fills may write through an expanded view; all that it shows of one element is equal."""
+        size = list(where.size)
+        for dim, (n, s) in enumerate(zip(where.size, where.stride, strict=True)):
+            if n > 1 and s == 0:
+                value = self._builder.emit(aten.slice.Tensor, value, dim, 0, 1)
+                size[dim] = 1
+        return where._replace(size=tuple(size)), value
+
+
+def is_dense(where: Geometry) -> bool:
+    """Whether the elements fill one stretch of storage without gaps or overlaps, in some dimension order."""
+    expected = 1
+    for s, n in sorted((s, n) for n, s in zip(where.size, where.stride, strict=True) if n != 1):
+        if s != expected:
+            return False
+        expected *= n
+    return 0 not in where.size
+
+
+def same_layout(meta: ValueMeta, where: Geometry) -> bool:
+    """Whether a value lies in memory as a tensor of geometry `where` does (dimensions of size 1 aside)."""
+    return 0 in where.size or all(
+        n == 1 or a == b for n, a, b in zip(where.size, meta.stride, where.stride, strict=True)
+    )
+
+
+def apply_step(builder: GraphBuilder, parent: fx.Node, step: ViewStep) -> fx.Node:
+    """The value of a view of `parent`."""
+    node = builder.emit(step.op, parent, *step.args, **step.kwargs)
+    return node if step.index is None else builder.item(node, step.index)
+
+
+_SQUEEZES = (
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+)
+
+
+def invert_step(
+    builder: GraphBuilder, where: Geometry, parent: fx.Node, value: fx.Node, step: ViewStep
+) -> fx.Node | None:
+    """The parent's value after its view was overwritten by `value`; None where `as_strided_scatter` must do.
+
+    A result that would not lie in memory as the parent does is not used: the layout of a storage never
+    changes under a write.
+    """
+    op, args = step.op, step.args
+    whole: fx.Node
+    if step.kwargs:
+        return None
+    if op is aten.select.int:
+        whole = builder.emit(aten.select_scatter.default, parent, value, *args)
+    elif op is aten.slice.Tensor:
+        whole = builder.emit(aten.slice_scatter.default, parent, value, *args)
+    elif op is aten.t.default:
+        whole = builder.emit(aten.t.default, value)
+    elif op is aten.transpose.int:
+        whole = builder.emit(aten.transpose.int, value, *args)
+    elif op is aten.permute.default:
+        inverse = sorted(range(len(args[0])), key=lambda i: args[0][i] % len(args[0]))
+        whole = builder.emit(aten.permute.default, value, inverse)
+    elif op in _SQUEEZES:
+        if not is_contiguous(builder.meta(value)):
+            return None
+        whole = builder.emit(aten.view.default, value, list(where.size))
+    elif op is aten.view.dtype:
+        whole = builder.emit(aten.view.dtype, value, where.dtype)
+    elif op is aten.view_as_real.default:
+        whole = builder.emit(aten.view_as_complex.default, value)
+    elif op is aten.view_as_complex.default:
+        whole = builder.emit(aten.view_as_real.default, value)
+    else:
+        return None
+    return whole if same_layout(builder.meta(whole), where) else None
+
+
+def is_contiguous(meta: ValueMeta) -> bool:
+    """Whether a value lies in row-major order."""
+    expected = 1
+    for n, s in zip(reversed(meta.size), reversed(meta.stride), strict=True):
+        if n != 1 and s != expected:
+            return False
+        expected *= n
+    return True

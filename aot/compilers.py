@@ -1,0 +1,51 @@
+"""The graph compilers that ship, and the boxed calling convention.
+
+A compiler takes ``(fx.GraphModule, example_inputs)`` and returns a callable. A *boxed* callable takes one
+list, which it may clear so that inputs die early; any other takes the inputs as positional arguments. Both
+return a tuple or list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+Compiled = Callable[..., Sequence[Any]]
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
+
+
+def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+    """Run the graph as it is.
+
+    Example:
+        >>> compiled = aot.aot_function(torch.sin, fw_compiler=aot.nop)
+    """
+    return module.forward
+
+
+def make_boxed_func(function: Callable[..., Any]) -> Compiled:
+    """A boxed callable from one that takes positional arguments."""
+
+    def boxed(arguments: list[Any]) -> Any:
+        return function(*arguments)
+
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def make_boxed_compiler(compiler: Compiler) -> Compiler:
+    """A compiler whose results are boxed, from one whose results are not."""
+
+    def boxed(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        return make_boxed_func(compiler(module, example_inputs))
+
+    return boxed
+
+
+def boxed(compiled: Compiled) -> Compiled:
+    """`compiled` as a boxed callable, whichever it is."""
+    if getattr(compiled, "_boxed_call", False):
+        return compiled
+    return make_boxed_func(compiled)

@@ -1,0 +1,437 @@
+"""What the run did: to each argument, and what each output is.
+
+In: a `Forward`. Out: `Effects`, which names the *values* that the graph must return, and says how the
+caller's world is rebuilt from them: which arguments are written, whose metadata is changed, and for every
+output the *root* that it hangs on and the views that lead to it.
+
+A root is a tensor with an autograd history of its own: an argument, the hidden base of an argument, a
+tensor made by the function, or a detached alias of any of these. An output is a root or a view of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.forward import Forward
+from aot.capture.graph import Geometry, geometry
+from aot.capture.recorder import Reshape
+from aot.capture.storages import StorageState, ViewStep
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Something that the forward graph returns.
+
+    Attributes:
+        node: where it is computed.
+        where: its size, stride and dtype as the caller must see them.
+        history: the fake tensor whose autograd history it carries; None where it carries none.
+    """
+
+    node: fx.Node
+    where: Geometry
+    history: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Copy a value into an argument.
+
+    Attributes:
+        tracked: the write carries the value's autograd history; the others go past autograd.
+        early: done before metadata mutations are repeated, to the geometry on entry.
+        through_base: for a tracked write to a view, its geometry: it is written through a new view of the
+            same base. That moves the history of all views alike, and spares the engine an assertion that
+            fails when a gradient at the view's old edge is asked for.
+    """
+
+    tensor: int
+    value: int
+    tracked: bool
+    early: bool = False
+    through_base: Geometry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRoot:
+    """The argument itself."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRoot:
+    """The base of an argument that is a view, where the base is not an argument."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRoot:
+    """A value of the graph."""
+
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class AliasRoot:
+    """A detached alias of an argument's storage (`tensor`) or of a value's (`value`); `history` is the value
+    whose autograd history it carries."""
+
+    where: Geometry
+    tensor: int | None
+    value: int | None
+    history: int | None
+
+
+Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An output that is not a tensor."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An output that is a root itself."""
+
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An output that is a differentiable view of a root: by the steps that made it, or, where they do not
+    lead there, by its geometry."""
+
+    root: int
+    steps: tuple[ViewStep, ...]
+    where: Geometry | None
+    grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An output that is the same object as an earlier one."""
+
+    output: int
+
+
+Output = Constant | Whole | View | Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What is to be done at every call, besides running the graph.
+
+    Attributes:
+        values: what the forward graph returns, in order.
+        writes: in order; the early ones come first.
+        reshapes: metadata mutations of arguments, in order, by argument.
+        roots, outputs: how the outputs are made.
+        written_storages: storages of arguments that a write changes.
+    """
+
+    values: tuple[Value, ...]
+    writes: tuple[Write, ...]
+    reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
+    roots: tuple[Root, ...]
+    outputs: tuple[Output, ...]
+    written: frozenset[int]
+
+
+class _Analysis:
+    """The working state of `analyze`."""
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self.recorder = forward.recorder
+        self.fakes = forward.entry.fakes
+        self.values: list[Value] = []
+        self.roots: list[Root] = []
+        self.root_of: dict[int, int] = {}
+        self.index_of = {id(f): i for i, f in enumerate(self.fakes)}
+        self.base_of = {id(b): i for b, i in forward.entry.bases}
+        self.base_edges = {
+            id(base): edge
+            for (base, _), edge in zip(forward.entry.bases, forward.entry.base_edges, strict=True)
+        }
+        self.argument_storages: dict[int, list[int]] = {}
+        for i, fake in enumerate(self.fakes):
+            self.argument_storages.setdefault(internals.storage_key(fake), []).append(i)
+        self.providers: dict[int, int] = {}
+        self.keep: list[Any] = []
+
+    def value(self, node: fx.Node, where: Geometry, history: Tensor | None) -> int:
+        self.values.append(Value(node, where, history))
+        return len(self.values) - 1
+
+    def history(self, fake: Tensor) -> Tensor | None:
+        return fake if fake.requires_grad and fake.grad_fn is not None else None
+
+    # ---- arguments
+
+    def check_arguments(self) -> None:
+        entry = self.forward.entry
+        for i, (fake, before, edge) in enumerate(zip(self.fakes, entry.before, entry.edges, strict=True)):
+            if (
+                internals.storage_key(fake) not in self.recorder.states
+                or geometry(fake).dtype != before.dtype
+            ):
+                raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
+            state = self.recorder.state(fake)
+            if all(e.geometry != before for e in state.entries):
+                raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
+            if id(fake) not in self.recorder.reshapes and geometry(fake) != before:
+                raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
+            if fake.is_leaf and fake.grad is not None:
+                raise errors.AutogradStateMutation(
+                    f"backward() inside the function accumulated into tensor {i}'s .grad; use autograd.grad"
+                )
+            if fake.is_leaf and fake.requires_grad != (edge is not None):
+                raise errors.AutogradStateMutation(
+                    f"requires_grad of tensor {i} was changed; change it outside"
+                )
+
+    def changed_history(self, i: int) -> bool:
+        """Whether the argument's place in the autograd graph moved: an in-place operation in grad mode on
+        it, its base or another view of its base."""
+        root = root_of(self.fakes[i])
+        if root.grad_fn is None:
+            return False
+        if id(root) in self.index_of:
+            edge = self.forward.entry.edges[self.index_of[id(root)]]
+        else:
+            edge = self.base_edges.get(id(root))
+        return edge is None or root.grad_fn is not edge.node or root.output_nr != edge.output_nr
+
+    def write_arguments(self) -> tuple[list[Write], frozenset[int]]:
+        """One copy for each argument that a write went through, so that together they cover all writes."""
+        early: list[Write] = []
+        late: list[Write] = []
+        written: set[int] = set()
+        for key, members in self.argument_storages.items():
+            state = self.recorder.states[key]
+            if not state.writes:
+                continue
+            written.update(members)
+            chosen: dict[int, None] = {}
+            for where in dict.fromkeys(state.writes):
+                member = self._member_for(members, where, final=True)
+                if member is None:
+                    member = self._member_for(members, where, final=False)
+                    if member is None:
+                        raise errors.WriteOutsideArguments(
+                            f"a write to elements {where.offset}..{where.stop - 1} of a storage is not "
+                            f"covered by any argument; pass a tensor that shows them"
+                        )
+                    before = self.forward.entry.before[member]
+                    if all(w.tensor != member for w in early):
+                        node = state.read(before)
+                        early.append(Write(member, self.value(node, before, None), False, early=True))
+                else:
+                    chosen[member] = None
+            for member in members:
+                if self.changed_history(member) and not self._follows(member, members):
+                    chosen[member] = None
+            for member in chosen:
+                fake = self.fakes[member]
+                tracked = self.changed_history(member)
+                where = geometry(fake)
+                value = self.value(state.read(where), where, fake if tracked else None)
+                is_view = root_of(fake) is not fake
+                late.append(
+                    Write(member, value, tracked, through_base=where if tracked and is_view else None)
+                )
+        return early + late, frozenset(written)
+
+    def _member_for(self, members: list[int], where: Geometry, final: bool) -> int | None:
+        candidates = [
+            m
+            for m in members
+            if covers(geometry(self.fakes[m]) if final else self.forward.entry.before[m], where)
+        ]
+        if not candidates:
+            return None
+        # A member whose history moved carries the write for autograd; among those, the smallest is cheapest.
+        return min(
+            candidates,
+            key=lambda m: (not self.changed_history(m), self.fakes[m].numel(), m),
+        )
+
+    def _follows(self, member: int, members: list[int]) -> bool:
+        """Whether the real tensor's history moves by itself: another member is its base, or a write goes
+        through a view of the same base."""
+        root = root_of(self.fakes[member])
+        return any(other != member and root_of(self.fakes[other]) is root for other in members)
+
+    # ---- outputs
+
+    def output(self, position: int, value: Any, seen: dict[int, int]) -> Output:
+        if not isinstance(value, Tensor):
+            return Constant(value)
+        if id(value) in seen:
+            return Repeat(seen[id(value)])
+        seen[id(value)] = position
+        if id(value) in self.index_of:
+            return Whole(self.root(value))
+        root = root_of(value)
+        if root is value:
+            return Whole(self.root(root))
+        steps = tuple(self._steps(value, root))
+        anchor, chain = self._anchor(steps, root)
+        grad = internals.creation_meta(value) != "NO_GRAD_MODE"
+        if chain is None:
+            return View(self.root(root), (), geometry(value), grad)
+        return View(self.root(anchor), chain, None, grad)
+
+    def _steps(self, value: Tensor, root: Tensor) -> Iterator[tuple[Tensor, ViewStep]]:
+        """The steps from `value` up to its root, each with the tensor that it starts from."""
+        current = value
+        while current is not root:
+            known = self.recorder.origins.get(id(current))
+            if known is None or known[0] is not current:
+                return
+            origin = known[1]
+            yield origin.parent, origin.step
+            current = origin.parent
+
+    def _anchor(
+        self, steps: tuple[tuple[Tensor, ViewStep], ...], root: Tensor
+    ) -> tuple[Tensor, tuple[ViewStep, ...] | None]:
+        """Where to start replaying: at an argument that the chain passes through, else at the root."""
+        chain: list[ViewStep] = []
+        for parent, step in steps:
+            chain.insert(0, step)
+            if id(parent) in self.recorder.reshapes:
+                return root, None
+            if id(parent) in self.index_of or parent is root:
+                return parent, tuple(chain)
+        return root, None
+
+    def root(self, fake: Tensor) -> int:
+        known = self.root_of.get(id(fake))
+        if known is None:
+            self.keep.append(fake)
+            self.roots.append(self._make_root(fake))
+            known = self.root_of[id(fake)] = len(self.roots) - 1
+        return known
+
+    def _make_root(self, fake: Tensor) -> Root:
+        if id(fake) in self.index_of:
+            return ArgumentRoot(self.index_of[id(fake)])
+        if id(fake) in self.base_of:
+            return BaseRoot(self.base_of[id(fake)])
+        if fake.requires_grad and fake.grad_fn is None:
+            raise errors.LeafCreatedInside(
+                f"an output of shape {tuple(fake.shape)} requires grad through a leaf that the function made "
+                f"(requires_grad_ on a new or detached tensor); make the leaf outside and pass it in"
+            )
+        key = internals.storage_key(fake)
+        where = geometry(fake)
+        history = self.history(fake)
+        state = self.recorder.state(fake)
+        if key in self.argument_storages:
+            tensor = self.argument_storages[key][0]
+            carried = None if history is None else self.value(state.read(where), where, history)
+            return AliasRoot(where, tensor, None, carried)
+        provider = self.providers.get(key)
+        if provider is None:
+            return self._first_root(key, state, fake, where, history)
+        carried = None if history is None else self.value(state.read(where), where, history)
+        return AliasRoot(where, None, provider, carried)
+
+    def _first_root(
+        self, key: int, state: StorageState, fake: Tensor, where: Geometry, history: Tensor | None
+    ) -> Root:
+        if self.sharing[key] == 1:
+            self.providers[key] = self.value(state.read(where), where, history)
+            return ValueRoot(self.providers[key])
+        base, node = state.base()
+        if base == where:
+            self.providers[key] = self.value(node, base, history)
+            return ValueRoot(self.providers[key])
+        self.providers[key] = self.value(node, base, None)
+        carried = None if history is None else self.value(state.read(where), where, history)
+        return AliasRoot(where, None, self.providers[key], carried)
+
+    def count_sharing(self) -> None:
+        """How many different roots lie on each storage that the function made."""
+        roots: dict[int, dict[int, Tensor]] = {}
+        for value in self.forward.outputs:
+            if isinstance(value, Tensor):
+                root = root_of(value)
+                roots.setdefault(internals.storage_key(root), {})[id(root)] = root
+        self.sharing = {key: len(found) for key, found in roots.items()}
+
+
+def root_of(fake: Tensor) -> Tensor:
+    """The tensor whose history `fake` shares. A view made by a custom `autograd.Function` has its own."""
+    if fake._is_view() and internals.creation_meta(fake) != "IN_CUSTOM_FUNCTION":
+        base = fake._base
+        assert base is not None
+        return base
+    return fake
+
+
+def analyze(forward: Forward) -> Effects:
+    """Classify what the run did.
+
+    Raises:
+        Unsupported: an effect that the wrapper could not repeat exactly.
+    """
+    analysis = _Analysis(forward)
+    analysis.check_arguments()
+    writes, written = analysis.write_arguments()
+    reshapes = []
+    for i, fake in enumerate(forward.entry.fakes):
+        if id(fake) in forward.recorder.reshapes:
+            reshapes.append((i, tuple(forward.recorder.reshapes[id(fake)][1])))
+    analysis.count_sharing()
+    seen: dict[int, int] = {}
+    outputs = tuple(analysis.output(p, v, seen) for p, v in enumerate(forward.outputs))
+    return Effects(
+        tuple(analysis.values), tuple(writes), tuple(reshapes), tuple(analysis.roots), outputs, written
+    )
+
+
+def covers(outer: Geometry, inner: Geometry) -> bool:
+    """Whether every element that `inner` shows is shown by `outer`, of the same dtype. Exact."""
+    if inner == outer or 0 in inner.size:
+        return True
+    if inner.dtype != outer.dtype or 0 in outer.size:
+        return False
+    if inner.offset < outer.offset or inner.stop > outer.stop:
+        return False
+    if is_stretch(outer):
+        return True
+    return bool(torch.isin(elements(inner), elements(outer)).all())
+
+
+def is_stretch(where: Geometry) -> bool:
+    """Whether the elements fill one stretch of storage without gaps."""
+    count = len(torch.unique(elements(where))) if where.overlaps_itself else None
+    reach = where.stop - where.offset
+    if count is not None:
+        return count == reach
+    total = 1
+    for n in where.size:
+        total *= n
+    return total == reach
+
+
+def elements(where: Geometry) -> Tensor:
+    """The storage offsets of all elements, int64, flat."""
+    offsets = torch.full((), where.offset, dtype=torch.int64)
+    for n, s in zip(where.size, where.stride, strict=True):
+        offsets = offsets.unsqueeze(-1) + torch.arange(n, dtype=torch.int64) * s
+    return offsets.reshape(-1)

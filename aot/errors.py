@@ -1,0 +1,89 @@
+"""One exception class per reason; each tells what was wrong, where, and what to do.
+
+`AotError` is the root. `Unsupported` is the root of every *refusal*: something the compiler knows that it
+cannot honour, raised before anything of the caller's has been changed. What is refused, and why, is
+listed in ``LIMITATIONS.md``; a test holds that list to the classes below.
+
+Example:
+    >>> import aot
+    >>> try:
+    ...     aot.aot_function(lambda x: x.item(), aot.nop)(torch.ones(()))
+    ... except aot.Unsupported as refusal:
+    ...     print(type(refusal).__name__)
+    DataDependentValue
+"""
+
+from __future__ import annotations
+
+
+class AotError(Exception):
+    """Root of everything that this library raises on its own account."""
+
+
+class BackendError(AotError):
+    """A graph compiler broke its side of the agreement: it returned something that cannot be called, or a
+    compiled graph returned another number of results than its graph has outputs."""
+
+
+class Unsupported(AotError):
+    """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made."""
+
+
+class UnsupportedOption(Unsupported):
+    """An option of an entry point has a value that is not supported."""
+
+
+class UnsupportedArgument(Unsupported):
+    """An argument is of a kind that has no specialization key yet (a tensor subclass, a sparse or quantized
+    tensor, a tensor with its conjugate or negative bit set, an arbitrary object)."""
+
+
+class UnsupportedOutput(Unsupported):
+    """The function returned something that cannot be made again on a later call (an arbitrary object, a
+    sparse tensor, a tensor with its conjugate or negative bit set)."""
+
+
+class UnsupportedOperation(Unsupported):
+    """An operation cannot be recorded: it has no meta kernel, or takes an argument that no graph can
+    hold."""
+
+
+class DataDependentValue(Unsupported):
+    """The function asks for the *value* of a tensor (`item`, `bool`, `tolist`), or an output's shape depends
+    on one: a trace knows neither."""
+
+
+class ClosureTensor(Unsupported):
+    """The function reads a tensor that is not among its arguments. Freezing it would make later calls stale;
+    pass it as an argument."""
+
+
+class DtypeViewMutation(Unsupported):
+    """A write goes through, or next to, a view of another dtype on the same storage."""
+
+
+class WriteOutsideArguments(Unsupported):
+    """A write reaches elements of an argument's storage that none of the arguments shows (`as_strided`
+    beyond the argument)."""
+
+
+class StorageMutation(Unsupported):
+    """`set_`, `resize_` or `.data =` replaced or resized the storage of a tensor."""
+
+
+class AutogradStateMutation(Unsupported):
+    """`requires_grad_`, `detach_` or `backward` inside the function changed an argument's place in the
+    autograd graph in a way that the wrapper cannot repeat."""
+
+
+class LeafCreatedInside(Unsupported):
+    """An output requires grad through a leaf that the function itself created."""
+
+
+class InferenceModeUnsupported(Unsupported):
+    """The call runs under `torch.inference_mode`, or an argument is an inference tensor."""
+
+
+class DoubleBackwardUnsupported(Unsupported):
+    """`create_graph=True`: the compiled backward is not itself differentiable; it never returns a number
+    that eager's second derivative would not."""

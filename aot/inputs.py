@@ -1,0 +1,268 @@
+"""A call's arguments: which tensors they are, how they share storage, and fakes that share it alike.
+
+`Arguments` takes a call apart: every tensor object once (an argument given twice is one tensor), everything
+else a constant. `enter` makes one fake tensor per tensor, so that identity, storage sharing, geometry,
+autograd bases, leafness and version counters of the fakes are those of the real tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.graph import Geometry, ValueMeta, geometry, intern, meta_of
+from aot.capture.recorder import Recorder
+from aot.capture.storages import StorageState
+
+_CONSTANTS = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """One call, taken apart.
+
+    Attributes:
+        tensors: every tensor among the leaves, each object once, in order of first appearance.
+        leaves: per leaf, the index of its tensor or None, and its value when it is not a tensor.
+        key: equal for two calls exactly when one trace answers both.
+    """
+
+    tensors: tuple[Tensor, ...]
+    leaves: tuple[tuple[int | None, Any], ...]
+    key: tuple[object, ...]
+
+
+def take_apart(leaves: list[Any]) -> Arguments:
+    """The tensors, constants and specialization key of a call.
+
+    Raises:
+        UnsupportedArgument: a leaf is of a kind that cannot be part of a key.
+        InferenceModeUnsupported: a tensor was made under inference mode.
+    """
+    tensors: list[Tensor] = []
+    seen: dict[int, int] = {}
+    parts: list[tuple[int | None, Any]] = []
+    key: list[object] = []
+    for position, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            index = seen.get(id(leaf))
+            if index is None:
+                index = seen[id(leaf)] = len(tensors)
+                _check_tensor(position, leaf)
+                tensors.append(leaf)
+            parts.append((index, None))
+            key.append(index)
+        else:
+            parts.append((None, leaf))
+            key.append(_constant_key(position, leaf))
+    groups: dict[int, int] = {}
+    bases: dict[int, int] = {}
+    members: dict[int, list[Tensor]] = {}
+    for tensor in tensors:
+        root = tensor._base if tensor._is_view() else tensor
+        assert root is not None
+        storage = internals.storage_key(tensor)
+        group = groups.setdefault(storage, len(groups))
+        base = bases.setdefault(id(root), len(bases))
+        if all(root is not other for other in members.setdefault(storage, [])):
+            members[storage].append(root)
+        key.append(
+            (
+                type(tensor),
+                tensor.shape,
+                tensor.stride(),
+                tensor.storage_offset(),
+                tensor.dtype,
+                tensor.device,
+                tensor.requires_grad,
+                tensor.is_leaf,
+                group,
+                base,
+            )
+        )
+        if root is not tensor:
+            key.append(
+                (
+                    geometry(root),
+                    root.requires_grad,
+                    root.is_leaf,
+                    internals.creation_meta(tensor),
+                    seen.get(id(root)),
+                )
+            )
+    for roots in members.values():
+        if len(roots) > 1:
+            key.append(tuple(internals.share_version_counter(roots[0], r) for r in roots[1:]))
+    return Arguments(tuple(tensors), tuple(parts), tuple(key))
+
+
+def _check_tensor(position: int, tensor: Tensor) -> None:
+    what = f"argument {position} (counting the leaves of the argument tree)"
+    if type(tensor) not in (Tensor, torch.nn.Parameter):
+        raise errors.UnsupportedArgument(
+            f"{what} is a {type(tensor).__name__}: tensor subclasses are not supported; pass plain tensors"
+        )
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise errors.UnsupportedArgument(
+            f"{what} has layout {tensor.layout}: only strided tensors can be compiled; call to_dense()"
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise errors.UnsupportedArgument(
+            f"{what} is lazily conjugated or negated; call resolve_conj() or resolve_neg() on it"
+        )
+    if tensor.is_inference():
+        raise errors.InferenceModeUnsupported(f"{what} was made under inference mode; clone it outside")
+
+
+def _constant_key(position: int, value: object) -> object:
+    if not isinstance(value, _CONSTANTS):
+        raise errors.UnsupportedArgument(
+            f"argument {position} (counting the leaves of the argument tree) is a {type(value).__name__}; "
+            f"tensors, numbers, strings, None and containers of them can be compiled"
+        )
+    if isinstance(value, float):
+        return (float, value.hex())  # 0.0 == -0.0 and nan != nan
+    if isinstance(value, complex):
+        return (complex, value.real.hex(), value.imag.hex())
+    return (type(value), value)
+
+
+@dataclass(frozen=True, slots=True)
+class Primal:
+    """A graph input: the tensor `tensor` itself, or, with `stretch`, a flat, detached view of the elements
+    from `stretch.offset` of the storage that it lies in."""
+
+    node: fx.Node
+    tensor: int
+    stretch: Geometry | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The arguments inside the trace.
+
+    Attributes:
+        fakes: one per tensor.
+        before: the geometry of each when the function starts.
+        edges: the gradient edge of each when the function starts; None where it requires none.
+        bases: fake bases of views whose base is not itself an argument, each with the index of one view.
+        base_edges: their gradient edges.
+    """
+
+    fakes: tuple[Tensor, ...]
+    before: tuple[Geometry, ...]
+    edges: tuple[GradientEdge | None, ...]
+    bases: tuple[tuple[Tensor, int], ...]
+    base_edges: tuple[GradientEdge | None, ...]
+
+
+def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]) -> Entry:
+    """Make the fakes of a call's tensors and a placeholder for each; `primals` is extended as more graph
+    inputs turn out to be needed."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    roots: dict[int, Tensor] = {}
+    real_roots: dict[int, Tensor] = {}
+    by_storage: dict[int, list[tuple[Tensor, Tensor]]] = {}
+
+    def root_fake(real: Tensor) -> Tensor:
+        key = internals.storage_key(real)
+        if key not in storages:
+            storages[key] = internals.meta_storage(real.untyped_storage().nbytes())
+        where = geometry(real)
+        relatives = [
+            fake for other, fake in by_storage.get(key, ()) if internals.share_version_counter(other, real)
+        ]
+        if relatives:
+            with recorder.mode, torch.no_grad():
+                fake: Tensor = relatives[0].detach()
+                if where != geometry(fake):
+                    fake = fake.as_strided(where.size, where.stride, where.offset).detach()
+        else:
+            fake = internals.fake_tensor(
+                recorder.mode, storages[key], where.size, where.stride, where.offset, real.dtype, real.device
+            )
+        by_storage.setdefault(key, []).append((real, fake))
+        if real.requires_grad:
+            internals.make_non_leaf(fake)
+        return fake
+
+    for tensor in tensors:
+        root = _root(tensor)
+        if id(root) not in roots:
+            roots[id(root)] = root_fake(root)
+            real_roots[id(root)] = root
+    fakes: list[Tensor] = []
+    for tensor in tensors:
+        root = _root(tensor)
+        fakes.append(roots[id(root)] if root is tensor else _view_fake(recorder, tensor, roots[id(root)]))
+    # Views hold the edge that their base had until here; from now on the base has one of its own, so that
+    # the gradient through a view and the gradient through its base can be told apart.
+    for name, fake in roots.items():
+        real = real_roots[name]
+        if real.requires_grad:
+            if real.is_leaf:
+                fake.detach_().requires_grad_(True)
+            else:
+                internals.make_non_leaf(fake)
+    for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
+        state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
+        where = geometry(fake)
+        node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
+        primals.append(Primal(node, position))
+        state.enter(where, node)
+        state.flat_base = _flat_base(recorder, position, tensor.device, primals)
+        if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
+            raise errors.UnsupportedArgument(
+                f"tensor {position} stands in a relation to its base that cannot be modelled "
+                f"(requires_grad={tensor.requires_grad}, is_leaf={tensor.is_leaf}); clone it"
+            )
+    argument_ids = {id(t) for t in tensors}
+    hidden: list[tuple[Tensor, int]] = []
+    for name, fake in roots.items():
+        if name not in argument_ids:
+            hidden.append((fake, next(i for i, t in enumerate(tensors) if id(_root(t)) == name)))
+    with recorder.mode:
+        edges = tuple(get_gradient_edge(f) if f.requires_grad else None for f in fakes)
+        base_edges = tuple(get_gradient_edge(f) if f.requires_grad else None for f, _ in hidden)
+    return Entry(tuple(fakes), tuple(geometry(f) for f in fakes), edges, tuple(hidden), base_edges)
+
+
+def _root(tensor: Tensor) -> Tensor:
+    """The tensor whose autograd history a tensor shares: its base, when it is a differentiable view.
+
+    A view of another dtype counts as a tensor of its own: no history passes between the two.
+    """
+    if tensor._is_view():
+        base = tensor._base
+        assert base is not None
+        if base.dtype == tensor.dtype:
+            return base
+    return tensor
+
+
+def _view_fake(recorder: Recorder, tensor: Tensor, base: Tensor) -> Tensor:
+    grad = internals.creation_meta(tensor) != "NO_GRAD_MODE"
+    with recorder.mode, torch.set_grad_enabled(grad):
+        view: Tensor = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    internals.copy_creation_meta(tensor, view)
+    return view
+
+
+def _flat_base(recorder: Recorder, tensor: int, device: torch.device, primals: list[Primal]) -> Any:
+    def make(state: StorageState) -> tuple[Geometry, fx.Node]:
+        start = min(entry.geometry.offset for entry in state.entries)
+        stop = max(entry.geometry.stop for entry in state.entries)
+        dtype = state.entries[0].geometry.dtype
+        where = Geometry((stop - start,), (1,), start, dtype)
+        meta = intern(ValueMeta(where.size, where.stride, dtype, device))
+        node = recorder.builder.placeholder(f"primals_{len(primals) + 1}", meta, start)
+        primals.append(Primal(node, tensor, where))
+        return where, node
+
+    return make

@@ -1,0 +1,273 @@
+"""The wrapper's source: a `Plan` written out as straight-line Python.
+
+What was known when compiling is not tested at the call: there is no loop over metadata, only the statements
+that this specialization needs. `generate` returns text; `build` turns it into the two functions of the
+`autograd.Function` and the callable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aot.capture.graph import Geometry
+from aot.capture.storages import ViewStep
+from aot.effects import AliasRoot, ArgumentRoot, BaseRoot, Constant, Repeat, Root, ValueRoot, View, Whole
+from aot.runtime.plan import Plan, Saving
+
+
+class _Writer:
+    """Lines of source, and the objects that they name."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.indent = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.indent + text if text else "")
+
+    def name(self, prefix: str, value: Any) -> str:
+        """A name for an object that has no literal form."""
+        for name, known in self.names.items():
+            if known is value:
+                return name
+        name = f"{prefix}{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def op(self, op: Any) -> str:
+        """An ATen operation, by its full name where it has one."""
+        text = str(op)
+        if text.startswith("aten."):
+            return f"torch.ops.{text}"
+        return self.name("op", op)
+
+    def literal(self, value: Any) -> str:
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self.literal(v) for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        if isinstance(value, float) and value == value and abs(value) != float("inf"):
+            return repr(value)
+        return self.name("constant", value)
+
+
+def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
+    """The wrapper's source and the constants that it names.
+
+    The source defines ``call(t0, t1, ...)``, given one argument per tensor of the call, and, for a program
+    with a backward, ``forward(ctx, box, ...)`` and ``backward(ctx, ...)`` of its autograd.Function.
+    """
+    writer = _Writer()
+    if plan.tracked:
+        _forward(writer, plan)
+        writer.line("")
+        _backward(writer, plan)
+        writer.line("")
+    _call(writer, plan)
+    return "\n".join(writer.lines) + "\n", writer.names
+
+
+def _as_strided(writer: _Writer, source: str, where: Geometry) -> str:
+    size, stride = writer.literal(where.size), writer.literal(where.stride)
+    return f"{source}.as_strided({size}, {stride}, {where.offset})"
+
+
+def _alias(writer: _Writer, source: str, where: Geometry) -> str:
+    """A detached alias: a tensor of its own for autograd, on the same memory."""
+    return f"{_as_strided(writer, f'{source}.detach()', where)}.detach()"
+
+
+def _carried(plan: Plan) -> dict[int, AliasRoot]:
+    """Values that reach the caller as an alias of other memory, not as the graph returned them."""
+    return {r.history: r for r in plan.roots if isinstance(r, AliasRoot) and r.history is not None}
+
+
+def _forward(writer: _Writer, plan: Plan) -> None:
+    carried = _carried(plan)
+    edges = "".join(f", e{k}" for k in range(len(plan.gradients)))
+    writer.line(f"def forward(ctx, box{edges}):")
+    writer.indent += 1
+    names = [f"v{i}" for i in range(len(plan.values))] + [f"s{i}" for i in range(len(plan.saved))]
+    tensors = sorted({r.tensor for r in carried.values() if r.tensor is not None})
+    if tensors:
+        writer.line(f"{''.join(f't{i}, ' for i in tensors)}= box[1]")
+    writer.line(f"{', '.join(names)}, = run_forward(box[0])")
+    writer.line("ctx.set_materialize_grads(False)")
+    if plan.saved:
+        keep = {
+            Saving.AS_IS: "detached(s{0})",
+            Saving.COPY: "copied(s{0})",
+            Saving.OWN_COUNTER: "s{0}.data",
+        }
+        saved = [keep[how].format(i) for i, how in enumerate(plan.saved)]
+        writer.line(f"ctx.save_for_backward({', '.join(saved)})")
+    others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
+    writer.line(f"box[1] = ({''.join(f'{n}, ' for n in others)})")
+    results = []
+    for i in plan.tracked:
+        root = carried.get(i)
+        if root is None:
+            results.append(f"detached(v{i})")
+        else:
+            source = f"t{root.tensor}" if root.tensor is not None else f"v{root.value}"
+            results.append(_alias(writer, source, root.where))
+    writer.line(f"return {', '.join(results)}" + ("," if len(results) > 1 else ""))
+    writer.indent -= 1
+
+
+def _backward(writer: _Writer, plan: Plan) -> None:
+    tangents = ", ".join(f"g{k}" for k in range(len(plan.tracked)))
+    writer.line(f"def backward(ctx, {tangents}):")
+    writer.indent += 1
+    writer.line("if torch.is_grad_enabled():")
+    writer.line("    raise double_backward_unsupported()")
+    for k, text in plan.failing:
+        writer.line(f"if g{k} is not None:")
+        writer.line(f"    raise RuntimeError({text!r})")
+    several = len(plan.tangents) > 1
+    if several:
+        bits = [f"(g{k} is not None) << {j}" for j, (k, _, _) in enumerate(plan.tangents)]
+        writer.line(f"given = {' | '.join(bits)}")
+    for k, where, device in plan.tangents:
+        size, stride = writer.literal(where.size), writer.literal(where.stride)
+        dtype = writer.name("dtype", where.dtype)
+        on = writer.name("device", device)
+        writer.line(f"g{k} = tangent(g{k}, {size}, {stride}, {dtype}, {on})")
+    inputs = ["*ctx.saved_tensors"] if plan.saved else []
+    inputs += [f"g{k}" for k, _, _ in plan.tangents]
+    names = [f"d{g.result}" for g in plan.gradients if g.result is not None]
+    if names:
+        writer.line(f"{', '.join(names)}, = run_backward([{', '.join(inputs)}])")
+    everything = (1 << len(plan.tangents)) - 1
+    results = []
+    for gradient in plan.gradients:
+        if gradient.result is None:
+            results.append("None")
+        elif several and gradient.tangents != everything:
+            results.append(f"d{gradient.result} if given & {gradient.tangents} else None")
+        else:
+            results.append(f"d{gradient.result}")
+    writer.line(f"return None, {''.join(r + ', ' for r in results)}")
+    writer.indent -= 1
+
+
+def _call(writer: _Writer, plan: Plan) -> None:
+    writer.line(f"def call({', '.join(f't{i}' for i in range(plan.tensors))}):")
+    writer.indent += 1
+    names = []
+    for k, graph_input in enumerate(plan.inputs):
+        if graph_input.stretch is None:
+            names.append(f"t{graph_input.tensor}")
+        else:
+            where = graph_input.stretch
+            source = f"t{graph_input.tensor}.detach()"
+            writer.line(f"p{k} = {_as_strided(writer, source, where)}")
+            names.append(f"p{k}")
+    mode = _GradMode(writer, plan.grad)
+    carried = _carried(plan)
+    writer.line("try:")
+    writer.indent += 1
+    if plan.tracked:
+        needed = sorted({r.tensor for r in carried.values() if r.tensor is not None})
+        writer.line(f"box = [[{', '.join(names)}], ({''.join(f't{i}, ' for i in needed)})]")
+        edges = [f"t{g.tensor}._base" if g.of_base else f"t{g.tensor}" for g in plan.gradients]
+        results = [f"v{i}" for i in plan.tracked]
+        mode.set(True)
+        target = ", ".join(results)
+        writer.line(f"{target} = apply(box{''.join(', ' + e for e in edges)})")
+        others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
+        if others:
+            writer.line(f"{', '.join(others)}, = box[1]")
+        writer.line("del box")
+    else:
+        mode.set(False)
+        target = "".join(f"v{i}, " for i in range(len(plan.values)))
+        call = f"run_forward([{', '.join(names)}])"
+        writer.line(f"{target}= {call}" if target else call)
+    _epilogue(writer, plan, mode)
+    mode.set(plan.grad_after)
+    writer.indent -= 1
+    writer.line("except BaseException:")
+    writer.line(f"    set_grad_enabled({plan.grad})")
+    writer.line("    raise")
+    writer.line(f"return [{', '.join(f'o{i}' for i in range(len(plan.outputs)))}]")
+    writer.indent -= 1
+
+
+class _GradMode:
+    """Emits a change of grad mode only where there is one."""
+
+    def __init__(self, writer: _Writer, now: bool) -> None:
+        self.writer = writer
+        self.now = now
+
+    def set(self, grad: bool) -> None:
+        if grad != self.now:
+            self.writer.line(f"set_grad_enabled({grad})")
+            self.now = grad
+
+
+def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
+    for write in plan.writes:
+        if write.early:
+            writer.line(f"t{write.tensor}.detach().copy_(v{write.value})")
+    for tensor, events in plan.reshapes:
+        for event in events:
+            mode.set(event.grad)
+            arguments = [f"t{tensor}", *(writer.literal(a) for a in event.args)]
+            arguments += [f"{k}={writer.literal(v)}" for k, v in event.kwargs.items()]
+            writer.line(f"{writer.op(event.op)}({', '.join(arguments)})")
+    for write in plan.writes:
+        if write.tracked:
+            mode.set(True)
+            target = f"t{write.tensor}"
+            if write.through_base is not None:
+                target = _as_strided(writer, f"{target}._base", write.through_base)
+            writer.line(f"{target}.copy_(v{write.value})")
+        elif not write.early:
+            writer.line(f"t{write.tensor}.detach().copy_(v{write.value})")
+    for k, root in enumerate(plan.roots):
+        writer.line(f"r{k} = {_root(writer, plan, root)}")
+    for i, output in enumerate(plan.outputs):
+        if isinstance(output, Constant):
+            writer.line(f"o{i} = {writer.literal(output.value)}")
+        elif isinstance(output, Repeat):
+            writer.line(f"o{i} = o{output.output}")
+        elif isinstance(output, Whole):
+            writer.line(f"o{i} = r{output.root}")
+        else:
+            _view(writer, mode, f"o{i}", output)
+
+
+def _root(writer: _Writer, plan: Plan, root: Root) -> str:
+    if isinstance(root, ArgumentRoot):
+        return f"t{root.tensor}"
+    if isinstance(root, BaseRoot):
+        return f"t{root.tensor}._base"
+    if isinstance(root, ValueRoot):
+        return f"v{root.value}" if root.value in plan.tracked else f"detached(v{root.value})"
+    if root.history is not None:
+        return f"v{root.history}"
+    source = f"t{root.tensor}" if root.tensor is not None else f"v{root.value}"
+    return _alias(writer, source, root.where)
+
+
+def _view(writer: _Writer, mode: _GradMode, name: str, view: View) -> None:
+    source = f"r{view.root}"
+    if view.where is not None:
+        mode.set(view.grad)
+        writer.line(f"{name} = {_as_strided(writer, source, view.where)}")
+        return
+    for step in view.steps:
+        mode.set(step.grad)
+        writer.line(f"{name} = {_step(writer, source, step)}")
+        source = name
+
+
+def _step(writer: _Writer, source: str, step: ViewStep) -> str:
+    arguments = [source, *(writer.literal(a) for a in step.args)]
+    arguments += [f"{k}={writer.literal(v)}" for k, v in step.kwargs.items()]
+    text = f"{writer.op(step.op)}({', '.join(arguments)})"
+    return text if step.index is None else f"{text}[{step.index}]"

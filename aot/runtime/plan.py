@@ -1,0 +1,131 @@
+"""The plan: everything that a call does besides running graphs, as pure data.
+
+In: `Effects`, a `Joint` and the partitioned forward graph. Out: a `Plan`, from which `codegen` writes the
+wrapper. It holds no tensor, no fake and no node.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from aot import torch_internals as internals
+from aot.capture.graph import Geometry
+from aot.capture.joint import Gradient, Joint
+from aot.capture.recorder import Reshape
+from aot.effects import Effects, Output, Root, Write
+
+
+class Saving(enum.Enum):
+    """How a value is kept for backward."""
+
+    AS_IS = "as it is"
+    COPY = "copy"  # it lies in an argument that this very call overwrites
+    OWN_COUNTER = "own counter"  # it lies in an argument whose metadata this very call changes
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A graph input: tensor number `tensor`, or a flat stretch of the storage that it lies in."""
+
+    tensor: int
+    stretch: Geometry | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a call does.
+
+    Attributes:
+        tensors: how many tensors the call has.
+        inputs: the forward graph's inputs.
+        values: the layout of each value that the forward graph returns.
+        tracked: the values that carry autograd history, in order: the results of the autograd.Function.
+        tangents: per tangent of the backward graph, the position in `tracked`, the traced layout and device.
+        gradients: the autograd.Function's differentiable inputs, and which result each takes.
+        failing: positions in `tracked` whose backward raises, with the error's text.
+        saved: how each saved value is kept.
+        writes, reshapes, roots, outputs: see `Effects`.
+        grad: grad mode at the call; `grad_after`: when it returns.
+    """
+
+    tensors: int
+    inputs: tuple[Input, ...]
+    values: tuple[Geometry, ...]
+    tracked: tuple[int, ...]
+    tangents: tuple[tuple[int, Geometry, torch.device], ...]
+    gradients: tuple[Gradient, ...]
+    failing: tuple[tuple[int, str], ...]
+    saved: tuple[Saving, ...]
+    writes: tuple[Write, ...]
+    reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
+    roots: tuple[Root, ...]
+    outputs: tuple[Output, ...]
+    grad: bool
+    grad_after: bool
+
+
+def make_plan(
+    tensors: int,
+    effects: Effects,
+    joint: Joint,
+    forward: fx.GraphModule,
+    storages: tuple[int, ...],
+    grad: bool,
+    grad_after: bool,
+) -> Plan:
+    """Combine what the stages learnt.
+
+    Args:
+        storages: for each tensor, which storage it lies in (equal numbers, equal storage).
+    """
+    tracked = tuple(i for i, v in enumerate(effects.values) if v.history is not None)
+    position = {value: k for k, value in enumerate(tracked)}
+    reshaped = {storages[i] for i, _ in effects.reshapes}
+    saved = []
+    for origin in _origins(forward)[joint.values :]:
+        tensor = None if origin is None else joint.primals[origin].tensor
+        if tensor is None:
+            saved.append(Saving.AS_IS)
+        elif tensor in effects.written:
+            saved.append(Saving.COPY)
+        elif storages[tensor] in reshaped:
+            saved.append(Saving.OWN_COUNTER)
+        else:
+            saved.append(Saving.AS_IS)
+    return Plan(
+        tensors=tensors,
+        inputs=tuple(Input(p.tensor, p.stretch) for p in joint.primals),
+        values=tuple(v.where for v in effects.values),
+        tracked=tracked,
+        tangents=tuple((position[i], where, device) for i, where, device in joint.tangents),
+        gradients=joint.gradients,
+        failing=tuple((position[i], text) for i, text in joint.failing),
+        saved=tuple(saved),
+        writes=effects.writes,
+        reshapes=effects.reshapes,
+        roots=effects.roots,
+        outputs=effects.outputs,
+        grad=grad,
+        grad_after=grad_after,
+    )
+
+
+def _origins(module: fx.GraphModule) -> list[int | None]:
+    """For each output of a graph, the position of the input whose memory it may lie in."""
+    origins: dict[fx.Node, int | None] = {}
+    inputs = 0
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            origins[node] = inputs
+            inputs += 1
+        elif node.op == "output":
+            return [origins.get(o) if isinstance(o, fx.Node) else None for o in node.args[0]]
+        else:
+            first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+            passes = not isinstance(node.target, internals.OpOverload) or internals.may_alias(node.target)
+            origins[node] = origins.get(first) if first is not None and passes else None
+    return []

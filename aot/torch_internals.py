@@ -1,0 +1,193 @@
+"""Every private torch name that aot uses, and every difference between supported torch versions.
+
+Nothing else in this package imports private API (ruff's banned-api rule keeps that), so that a torch
+upgrade touches this file alone. Supported: 2.11, 2.12, 2.13; no difference has been needed so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "OpOverload",
+    "TorchDispatchMode",
+    "TreeSpec",
+    "UnsupportedOperatorException",
+    "ambient_key",
+    "autocast_enabled",
+    "copy_creation_meta",
+    "creation_meta",
+    "disable_autocast",
+    "fake_tensor",
+    "is_fake",
+    "make_non_leaf",
+    "may_alias",
+    "meta_storage",
+    "modes_off",
+    "set_grad_enabled",
+    "share_version_counter",
+    "storage_key",
+    "tree_flatten",
+    "tree_unflatten",
+]
+
+set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.set_grad_enabled makes
+_PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
+_ATTRIBUTES = {
+    "constant": None,
+    "pytype": None,
+    "dispatch_keys": None,
+    "real_tensor": None,
+    "_nonzero_memo": None,
+    "_item_memo": None,
+    "_unique_memo": None,
+    "_unique_consecutive_memo": None,
+    "_nested_int_memo": None,
+}
+
+
+def storage_key(tensor: Tensor) -> int:
+    """The address of the tensor's storage object: equal exactly for tensors that share it, while it lives."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_fake(value: object) -> bool:
+    """Whether `value` is a fake tensor: metadata without data."""
+    return isinstance(value, FakeTensor)
+
+
+def meta_storage(nbytes: int) -> torch.UntypedStorage:
+    """A storage of `nbytes` bytes without memory behind it, for fake tensors to lie in."""
+    with torch._C._DisableTorchDispatch():
+        return torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
+
+
+def fake_tensor(
+    mode: FakeTensorMode,
+    storage: torch.UntypedStorage,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> FakeTensor:
+    """A fake tensor with the given geometry on a meta `storage`, outside autograd.
+
+    The same that `FakeTensor(mode, meta, device)` makes, without its checks: a trace makes one per
+    operation, and these are several microseconds each.
+    """
+    with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_PYTHON_DISPATCHER):
+        meta = torch.empty(0, dtype=dtype, device="meta").set_(storage, offset, size, stride)
+        fake: FakeTensor = Tensor._make_subclass(
+            FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
+        )
+    fake.fake_device = device
+    fake.__dict__.update(_ATTRIBUTES)
+    fake.fake_mode = mode
+    return fake
+
+
+def may_alias(op: OpOverload) -> bool:
+    """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
+    neither says so."""
+    return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or op in _UNDECLARED_VIEWS
+
+
+_UNDECLARED_VIEWS = {
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+    torch.ops.aten.unsafe_chunk.default,
+}
+
+
+def modes_off() -> contextlib.AbstractContextManager[Any]:
+    """Run real tensor code in the middle of a trace."""
+    manager: contextlib.AbstractContextManager[Any] = _disable_current_modes()
+    return manager
+
+
+_NON_LEAF: list[Tensor] = []
+
+
+def make_non_leaf(tensor: Tensor) -> None:
+    """Give `tensor` a fresh gradient edge of its own, as a non-leaf that requires grad.
+
+    Views that were taken before keep their old edge: that is how a trace tells the gradient that enters
+    through a view argument from the gradient that enters through its base.
+    """
+    if not _NON_LEAF:
+        _NON_LEAF.append(torch.zeros((), requires_grad=True).view_as(torch.zeros(())))
+    torch._mirror_autograd_meta_to(_NON_LEAF[0], tensor)  # type: ignore[attr-defined]
+
+
+def creation_meta(view: Tensor) -> str:
+    """How autograd remembers the making of a differentiable view: ``DEFAULT``, ``NO_GRAD_MODE``,
+    ``MULTI_OUTPUT_NODE``, ``IN_CUSTOM_FUNCTION`` or ``INFERENCE_MODE``."""
+    return str(torch._C._autograd._get_creation_meta(view).name)
+
+
+def copy_creation_meta(source: Tensor, destination: Tensor) -> None:
+    """Make autograd treat writes to the view `destination` as it treats writes to the view `source`."""
+    torch._C._autograd._set_creation_meta(destination, torch._C._autograd._get_creation_meta(source))
+
+
+def share_version_counter(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors on one storage count their in-place writes together (`detach`) or apart (`.data`).
+
+    There is no query for it: one counter is moved, the other watched, and the first set back.
+    """
+    before, other = first._version, second._version
+    if before != other:
+        return False
+    torch.autograd.graph.increment_version(first)
+    shared = second._version != other
+    torch._C._autograd._unsafe_set_version_counter((first,), (before,))
+    return shared
+
+
+def ambient_key() -> tuple[object, ...]:
+    """Everything outside the arguments that changes what a trace records."""
+    autocast = torch._C._is_any_autocast_enabled()
+    return (
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        str(torch.get_default_device()),
+        tuple(
+            (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in ("cpu", "cuda")
+        )
+        if autocast
+        else None,
+    )
+
+
+def autocast_enabled() -> bool:
+    """Whether any device is under autocast."""
+    return bool(torch._C._is_any_autocast_enabled())
+
+
+def disable_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Graphs hold the casts that autocast made while tracing; running them must not cast again."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._DisableAutocast()
+    return manager
