@@ -10,7 +10,6 @@ tensor made by the function, or a detached alias of any of these. An output is a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -287,35 +286,31 @@ class _Analysis:
         root = root_of(value)
         if root is value:
             return Whole(self.root(root))
-        steps = tuple(self._steps(value, root))
-        anchor, chain = self._anchor(steps, root)
         grad = internals.creation_meta(value) != "NO_GRAD_MODE"
-        if chain is None:
-            return View(self.root(root), (), geometry(value), grad)
-        return View(self.root(anchor), chain, None, grad)
+        anchor, steps = self._replay(value, root)
+        if steps is not None:
+            return View(self.root(anchor), steps, None, grad)
+        if value.dtype != root.dtype:
+            raise errors.UnsupportedOutput(
+                f"output {position} is a {value.dtype} view of a {root.dtype} tensor whose metadata was "
+                f"changed in place; return it from before that, or clone it"
+            )
+        return View(self.root(root), (), geometry(value), grad)
 
-    def _steps(self, value: Tensor, root: Tensor) -> Iterator[tuple[Tensor, ViewStep]]:
-        """The steps from `value` up to its root, each with the tensor that it starts from."""
-        current = value
-        while current is not root:
-            known = self.recorder.origins.get(id(current))
-            if known is None or known[0] is not current:
-                return
-            origin = known[1]
-            yield origin.parent, origin.step
-            current = origin.parent
-
-    def _anchor(
-        self, steps: tuple[tuple[Tensor, ViewStep], ...], root: Tensor
-    ) -> tuple[Tensor, tuple[ViewStep, ...] | None]:
-        """Where to start replaying: at an argument that the chain passes through, else at the root."""
-        chain: list[ViewStep] = []
-        for parent, step in steps:
-            chain.insert(0, step)
-            if id(parent) in self.recorder.reshapes:
-                return root, None
-            if id(parent) in self.index_of or parent is root:
-                return parent, tuple(chain)
+    def _replay(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...] | None]:
+        """The steps that make `value`, and where they start: at an argument that they pass through, else at
+        the root. None where the start does not lie any more as it did."""
+        steps: list[ViewStep] = []
+        known = self.recorder.origins.get(id(value))
+        origin = None if known is None else known[1]
+        while origin is not None:
+            steps.insert(0, origin.step)
+            start = origin.parent
+            if start is root or id(start) in self.index_of:
+                if self.recorder.reshaped(start) != origin.reshapes:
+                    break
+                return start, tuple(steps)
+            origin = origin.before
         return root, None
 
     def root(self, fake: Tensor) -> int:

@@ -20,7 +20,18 @@ from aot.capture.graph import Geometry, ValueMeta, geometry, intern, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.storages import StorageState
 
-_CONSTANTS = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout)
+_CONSTANTS = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 
 
 @dataclass(frozen=True, slots=True)

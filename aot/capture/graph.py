@@ -237,6 +237,8 @@ _CONSTANTS: frozenset[type] = frozenset(
 def recipe_of(result: Any, storages: Collection[int] = ()) -> Recipe:
     """The metadata of an operation's result, for arguments on `storages`; refuses results that are not
     tensors."""
+    if result is None:
+        return Recipe(True, ())
     many = isinstance(result, (tuple, list))
     results = result if many else (result,)
     for value in results:

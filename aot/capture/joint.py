@@ -107,6 +107,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         if not gradients:
             # The outputs still require grad; only that nothing comes of it, or an error.
             gradients = [Gradient(tensor, of_base, None, 0) for tensor, of_base in targets]
+            tangents, tangent_nodes = [], []
     nodes = [value.node for value in effects.values]
     primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
@@ -219,16 +220,18 @@ def _close(
 
 
 def eliminate_dead_code(graph: fx.Graph) -> None:
-    """Drop every node without users, except random draws: they move the generator, and that is seen."""
+    """Drop every node without users or effects."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "get_attr") and not is_random(node):
+        if not node.users and node.op in ("call_function", "get_attr") and not has_effect(node):
             graph.erase_node(node)
 
 
-def is_random(node: fx.Node) -> bool:
-    """Whether running the node moves a random generator."""
+def has_effect(node: fx.Node) -> bool:
+    """Whether running the node is seen even if nobody reads its result: it moves a random generator, or is
+    a check that may raise."""
     target: Any = node.target
     if node.op == "call_function" and not isinstance(target, internals.OpOverload):
         target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
-    tags = getattr(target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags
+    if not isinstance(target, internals.OpOverload):
+        return False
+    return torch.Tag.nondeterministic_seeded in target.tags or not target._schema.returns

@@ -57,10 +57,19 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class ViewOrigin:
-    """How a fake tensor came to be a view: the fake that it was taken from, and the step."""
+    """How a fake tensor came to lie as it does.
+
+    Attributes:
+        parent: the fake that it was taken from; itself, after a metadata mutation.
+        step: the view operation, or the functional form of the metadata mutation.
+        before: how the parent had come to lie as it did then; None for a tensor that is no view.
+        reshapes: how often the parent's metadata had been changed by then.
+    """
 
     parent: Tensor
     step: ViewStep
+    before: ViewOrigin | None
+    reshapes: int
 
 
 # Names of functional forms that do not follow from the in-place name.
@@ -86,7 +95,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         builder: the graph so far.
         reshapes: metadata mutations by the fake tensor they were applied to, in order.
-        origins: how each view came to be; a view whose metadata was changed afterwards has none.
+        origins: how each view came to be.
     """
 
     def __init__(self, mode: internals.FakeTensorMode, decompositions: dict[Any, Callable[..., Any]]) -> None:
@@ -166,6 +175,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self.builder.call(func, node_args, node_kwargs, recipe)
         if not recipe.many:
             return self._fresh(node, recipe.metas[0])
+        if not recipe.metas:
+            return None
         return [
             None if m is None else self._fresh(self.builder.item(node, i), m)
             for i, m in enumerate(recipe.metas)
@@ -196,7 +207,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{step.op} makes a lazily conjugated or negated view; call resolve_conj() or resolve_neg() "
                 f"on its argument first"
             )
-        self.origins[id(view)] = (view, ViewOrigin(parent, step))
+        self._note_origin(view, parent, step)
         # An explicit offset is relative to the storage, not to the parent's current value, so the step
         # cannot be replayed on the latter; reading falls back to a relative as_strided.
         if step.op is not aten.as_strided.default:
@@ -214,7 +225,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             or (operation.random and not all(t.is_contiguous() for t in flat))
         ):
             return self.on_clones(func, written, args, kwargs)
-        node_args = self._nodes(args)
+        node_args = self._nodes(with_defaults(func, args, kwargs))
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
         self._check_in_place(func, node_args, node_kwargs)
         recipe = self.builder.infer(operation.functional, node_args, node_kwargs)
@@ -293,12 +304,27 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         after = geometry(fake)
         event = Reshape(func, tuple(args[1:]), kwargs, torch.is_grad_enabled())
-        self.reshapes.setdefault(id(fake), (fake, []))[1].append(event)
-        self.origins.pop(id(fake), None)
         functional = functional_form(func)
-        if functional is not None and functional is not aten.as_strided.default:
-            state.view(before, after, ViewStep(functional, event.args, kwargs, None, event.grad))
+        if functional is not None:
+            step = ViewStep(functional, event.args, kwargs, None, event.grad)
+            if functional is not aten.as_strided.default:
+                state.view(before, after, step)
+            if id(fake) in self.origins:
+                self._note_origin(fake, fake, step)
+        self.reshapes.setdefault(id(fake), (fake, []))[1].append(event)
         return result
+
+    def _note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
+        before = self.origins.get(id(parent))
+        self.origins[id(view)] = (
+            view,
+            ViewOrigin(parent, step, None if before is None else before[1], self.reshaped(parent)),
+        )
+
+    def reshaped(self, fake: Tensor) -> int:
+        """How often the metadata of `fake` has been changed in place."""
+        known = self.reshapes.get(id(fake))
+        return 0 if known is None else len(known[1])
 
     def special(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Literals, and everything that a graph cannot say."""
@@ -442,6 +468,12 @@ def functional_form(func: Any) -> Any:
             if ours == theirs and not candidate._schema.is_mutable:
                 return candidate
     return None
+
+
+def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The positional arguments with left-out defaults filled in: the functional form may have none."""
+    missing = func._schema.arguments[len(args) :]
+    return args + tuple(a.default_value for a in missing if not a.kwarg_only and a.name not in kwargs)
 
 
 def _given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
