@@ -20,15 +20,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from fuzz import document as read
 from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief, constant_to_json
+from fuzz.ir import (
+    Argument,
+    Dict,
+    Lit,
+    Program,
+    Ref,
+    Root,
+    Same,
+    Scalar,
+    Scenario,
+    Seq,
+    Statement,
+    Storage,
+    Tree,
+    View,
+    references,
+)
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import FLOATS
-from fuzz.operators.row import Constant, Size
+from fuzz.operators.row import Constant
 from fuzz.state import Breach, State
 
 __all__ = [
@@ -66,147 +81,6 @@ MAX_STATEMENTS = 200
 _DEVICE = re.compile(r"cpu|cuda(:[0-9])?")
 MODES = ("inherit", "no_grad", "enable_grad")
 VIAS = ("view", "detach", "data", "no_grad")
-
-
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """One allocation and its root, a contiguous tensor of shape `size`.
-
-    The root's values are a fixed formula of `seed` and the element's index. With `leaf=False` the root is
-    `leaf * 1`, so that it may be written to although it requires grad.
-    """
-
-    dtype: str
-    size: Size
-    seed: int
-    requires_grad: bool = False
-    leaf: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Root:
-    """An argument: a storage's root itself."""
-
-    storage: int
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """An argument: a strided view on a root, taken plainly or hidden from autograd by `via`.
-
-    `via` is "view", "detach" (no gradient, the same version counter), "data" (no gradient, a version
-    counter of its own) or "no_grad" (a view that was taken under `torch.no_grad()`).
-    """
-
-    storage: int
-    size: Size
-    stride: Size
-    offset: int
-    via: str = "view"
-
-
-@dataclass(frozen=True, slots=True)
-class Same:
-    """An argument: the same object as an earlier argument."""
-
-    argument: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scalar:
-    """An argument: a Python number, bool, string or None."""
-
-    value: Constant
-
-
-Argument = Root | View | Same | Scalar
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A leaf of a tree: "a0".. an argument, "v0".. a statement's result."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Seq:
-    """A "tuple" or a "list" in a tree."""
-
-    kind: str
-    items: tuple[Tree, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Dict:
-    """A dict in a tree, in its order."""
-
-    items: tuple[tuple[str, Tree], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lit:
-    """A constant in a tree: None, a number, a string."""
-
-    value: Constant
-
-
-Tree = Ref | Seq | Dict | Lit
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """One call of an operator; `attributes` are in the row's order, `mode` is the grad mode around it."""
-
-    operator: str
-    operands: tuple[str, ...]
-    attributes: tuple[tuple[str, Constant], ...]
-    results: tuple[str, ...]
-    mode: str = "inherit"
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """How the program is called.
-
-    `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
-    the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
-    """
-
-    device: str = "cpu"
-    grad: bool = True
-    differentiate: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """One case. `parameters` are the function's parameters: trees in which each argument stands once."""
-
-    storages: tuple[Storage, ...]
-    arguments: tuple[Argument, ...]
-    parameters: tuple[Tree, ...]
-    statements: tuple[Statement, ...]
-    returns: Tree
-    scenario: Scenario = Scenario()
-
-
-def references(tree: Tree) -> Iterator[str]:
-    """The names in a tree, from left to right.
-
-    >>> list(references(Seq("tuple", (Ref("a0"), Lit(None), Ref("v0")))))
-    ['a0', 'v0']
-    """
-    match tree:
-        case Ref(name):
-            yield name
-        case Seq(_, items):
-            for item in items:
-                yield from references(item)
-        case Dict(entries):
-            for _, item in entries:
-                yield from references(item)
-        case Lit():
-            pass
 
 
 def begin(program: Program) -> State:
@@ -390,12 +264,15 @@ def _storage(data: object, place: str) -> Storage:
     requires_grad = read.boolean(fields["requires_grad"], f"{place}.requires_grad")
     if requires_grad and dtype not in FLOATS:
         raise ProgramError(f"{place}.requires_grad", f"{dtype} cannot require grad", "use a floating dtype")
+    leaf = read.boolean(fields["leaf"], f"{place}.leaf")
+    if not leaf and dtype not in FLOATS:
+        raise ProgramError(f"{place}.leaf", f"a {dtype} root is always a leaf", "write true")
     return Storage(
         dtype,
         read.size(fields["size"], f"{place}.size"),
         read.integer(fields["seed"], f"{place}.seed", 0, MAX_INTEGER),
         requires_grad,
-        read.boolean(fields["leaf"], f"{place}.leaf"),
+        leaf,
     )
 
 

@@ -8,6 +8,7 @@ checked program and the operator table; constants are printed with `repr`.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import isfinite, prod
@@ -141,8 +142,7 @@ def _make(program: Program) -> Iterator[str]:
                 yield f"a{i} = a{earlier}"
             case Scalar(value):
                 yield f"a{i} = {constant(value)}"
-    args = "".join(f"{_tree(parameter)}, " for parameter in program.parameters)
-    yield f"args = ({args.rstrip(' ')})"
+    yield f"args = {_tree(Seq('tuple', program.parameters))}"
     yield f"leaves = {_names(leaves)}"
     yield f"tensors = {_names(tensors)}"
     yield "return args, leaves, tensors"
@@ -153,16 +153,16 @@ def _names(names: list[str]) -> str:
 
 
 def _values(storage: Storage, device: str) -> str:
-    """The fixed formula: small values, exact in every dtype; no zeros among fractions, bits that alternate."""
-    shape = ", ".join(map(str, storage.size)) if storage.size else "()"
-    ramp = f"torch.arange({prod(storage.size)}{device}).reshape({shape}) * 7 + {storage.seed}"
+    """The fixed formula: small, exact in every dtype, no zeros among fractions, bits that alternate."""
+    ramp = f"torch.arange({prod(storage.size)}{device})"
+    if len(storage.size) != 1:
+        ramp += f".reshape({', '.join(map(str, storage.size)) or '()'})"
+    ramp = f"({ramp} * 7 + {storage.seed})"
     if storage.dtype in FLOATS:
-        values = f"(({ramp}) % 13 - 6.5) / 4"
-    elif storage.dtype in INTEGERS:
-        values = f"({ramp}) % 5 - 2"
-    else:
-        return f"(({ramp}) % 2 == 0)"
-    return f"({values}).to(torch.{storage.dtype})"
+        return f"({ramp} % 13 / 4 - 1.625).to(torch.{storage.dtype})"
+    if storage.dtype in INTEGERS:
+        return f"({ramp} % 5 - 2).to(torch.{storage.dtype})"
+    return f"{ramp} % 2 == 0"
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -270,6 +270,8 @@ def constant(value: Constant) -> str:
         return f"({', '.join(map(constant, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, float) and not isfinite(value):
         return f'float("{value!r}")'
+    if isinstance(value, str):
+        return json.dumps(value)
     return repr(value)
 
 

@@ -13,11 +13,13 @@ Three kinds of trouble are told apart:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
+from typing import TypeAlias
 
 from fuzz.operators.dtypes import FLOATS
 from fuzz.operators.layout import contiguous, overlaps_itself, positions
+from fuzz.operators.parts import as_number
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     MAX_RANK,
@@ -77,7 +79,7 @@ class Tensor:
         )
 
 
-Value = Tensor | Constant
+Value: TypeAlias = "Tensor | Constant"
 
 
 class State:
@@ -129,15 +131,25 @@ class State:
             raise Breach(f"{name} is not {'a tensor' if name in self.names else 'defined'}")
         return value
 
+    def meta(self, name: str) -> Meta:
+        """The metadata of a tensor or Python number."""
+        value = self.names[name]
+        return value.meta if isinstance(value, Tensor) else as_number(value)
+
+    def is_stale(self, name: str) -> bool:
+        """Whether a name stands for a view that raises when used."""
+        value = self.names[name]
+        return isinstance(value, Tensor) and value.stale
+
     def inputs(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
         """The metadata of a statement's operands; Breach if they are not what the row takes."""
         metas = []
         for name, operand in zip(operands, row.operands, strict=True):
             if operand.number:
                 value = self.names.get(name)
-                if type(value) not in (int, float):
+                if not isinstance(value, (int, float)) or isinstance(value, bool):
                     raise Breach(f"{name} is not a Python number")
-                meta = Meta("int64" if type(value) is int else "float32", (), None, 0, True)
+                meta = as_number(value)
             else:
                 meta = self.tensor(name).meta
             if meta.dtype not in operand.dtypes:
@@ -155,8 +167,18 @@ class State:
         attributes: Attributes,
         results: Sequence[str],
         mode: str,
-    ) -> tuple[Result, ...]:
+    ) -> None:
         """Append a statement. Raises Breach, and then nothing has changed, where it is not valid."""
+        outcome = self.infer(row, operands, attributes)
+        count = 0 if row.metadata else len(outcome)
+        if len(results) != count:
+            raise Breach(f"it has {count} results, not {len(results)}")
+        if len(set(results)) < len(results) or any(name in self.names for name in results):
+            raise Breach(f"of the results {', '.join(results)} one is defined already")
+        self.commit(row, operands, outcome, results, mode)
+
+    def infer(self, row: Operator, operands: Sequence[str], attributes: Attributes) -> tuple[Result, ...]:
+        """What a statement would give. Raises Breach where it is not valid; changes nothing."""
         metas = self.inputs(row, operands)
         try:
             outcome = row.rule(metas, attributes)
@@ -165,29 +187,35 @@ class State:
         for result in outcome:
             if len(result.meta.size) > MAX_RANK or prod(result.meta.size) > MAX_ELEMENTS:
                 raise Breach(f"a result of size {result.meta.size} is larger than any program's tensor")
-        returned = () if row.metadata else outcome
-        if len(results) != len(returned):
-            raise Breach(f"it has {len(returned)} results, not {len(results)}")
-        if len(set(results)) < len(results) or any(name in self.names for name in results):
-            raise Breach(f"of the results {', '.join(results)} one is defined already")
-        tensors = [value for name in operands if isinstance(value := self.names[name], Tensor)]
         if row.mutates:
-            undefined = self._undefined_write(row, tensors)
+            undefined = self._undefined_write(row, self._tensors(operands))
             if undefined:
                 raise Breach(undefined)
+        return outcome
+
+    def commit(
+        self,
+        row: Operator,
+        operands: Sequence[str],
+        outcome: tuple[Result, ...],
+        results: Sequence[str],
+        mode: str,
+    ) -> None:
+        """Append a statement whose outcome `infer` gave, under new names."""
+        tensors = self._tensors(operands)
         grad = self.grad_mode(mode)
         needs = [tensor.requires_grad for tensor in tensors]
         tracked = grad and row.differentiable and any(needs)
         made: list[Tensor] = []
         if row.mutates or row.metadata:
             target = tensors[0]
-            if row.mutates and self.hazard(target):
+            if self.hazard(row, operands, mode):
                 self.hazards += 1
             if row.metadata:
                 target.meta = outcome[0].meta
             self._write(target, tracked and target.meta.dtype in FLOATS)
-            made = [target]
-        for name, result in zip(results, returned, strict=True):
+            made.append(target)
+        for name, result in zip(results, outcome, strict=False):
             if result.link is Link.FRESH:
                 needed = tracked and result.meta.dtype in FLOATS
                 value = self._fresh(result.meta, needed)
@@ -199,16 +227,22 @@ class State:
         if tracked:
             for which, when in row.saves:
                 if any(needs[i] for i in when):
-                    kept = made[0] if which == "result" else tensors[which]
+                    if isinstance(which, int):
+                        kept = tensors[which]
+                    else:
+                        kept = made[0 if which == "result" else 1]
                     self._saved.append((kept.memory, kept.clock, kept.clock.version))
-        return outcome
+
+    def _tensors(self, operands: Sequence[str]) -> list[Tensor]:
+        values = self.names
+        return [value for name in operands if isinstance(value := values[name], Tensor)]
 
     # ----------------------------------------------------------------------------------------------------
     # what eager would say
 
     def illegal(self, row: Operator, operands: Sequence[str], mode: str) -> str | None:
         """Why eager raises at this statement, or None."""
-        tensors = [value for name in operands if isinstance(value := self.names[name], Tensor)]
+        tensors = self._tensors(operands)
         if any(tensor.stale for tensor in tensors):
             return "an operand is a view whose base was written to"
         if not (row.mutates or row.metadata):
@@ -227,14 +261,28 @@ class State:
                 return "the tensor written to is a leaf that requires grad"
         return None
 
-    def hazard(self, target: Tensor) -> str | None:
-        """Why a write to this tensor makes eager raise later, or None."""
+    def hazard(self, row: Operator, operands: Sequence[str], mode: str) -> str | None:
+        """Why eager raises later, in backward or at the next use of a view, or None."""
+        if not (row.mutates or row.metadata):
+            return None
+        tensors = self._tensors(operands)
+        target = tensors[0]
+        tracked = self.grad_mode(mode)
+        if row.metadata and target.requires_grad and not tracked:
+            return "its history does not know of the new metadata"
         for memory, clock, version in self._saved:
             if memory == target.memory and clock is target.clock and version == clock.version:
                 return "a backward needs the old values"
         for view in self._fragile:
             if view.clock is target.clock and view.base is not None and view is not target:
                 return "a view whose history cannot be made anew would be stale"
+        if tracked and row.differentiable:
+            for which, when in row.saves:
+                # What is kept of the target itself is cloned first; of another name for it, it is not.
+                if not isinstance(which, int) or which == 0 or tensors[which].clock is not target.clock:
+                    continue
+                if any(tensors[i].requires_grad for i in when):
+                    return "its own backward needs an operand that it writes to"
         return None
 
     def corrupts(self, target: Tensor) -> bool:
@@ -291,13 +339,9 @@ class State:
                 continue
             if other.meta.stride is None:
                 return "a write beside a view whose strides are not modelled"
-            if row.overlap and other.meta[1:] == meta[1:]:
+            same = other.meta[1:] == meta[1:]
+            if row.overlap and same:
                 continue
-            if not positions(*meta[1:4]).isdisjoint(positions(*other.meta[1:4])):
+            if same or not positions(*meta[1:4]).isdisjoint(positions(*other.meta[1:4])):
                 return "a write to a tensor that overlaps an operand has no defined result"
         return None
-
-
-def tensors(names: Mapping[str, Value]) -> dict[str, Tensor]:
-    """The names that stand for tensors."""
-    return {name: value for name, value in names.items() if isinstance(value, Tensor)}

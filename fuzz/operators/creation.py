@@ -122,7 +122,7 @@ def _of_dtype(dtype: str) -> Rule:
 
 def _drawn(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     _probability(attributes)
-    return (Result(like(metas[0])),)
+    return fresh(metas[0].dtype, metas[0].size)
 
 
 def _kept(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -183,9 +183,7 @@ ROWS = (
     _row("randint", "torch.randint(0, 7, {size}{device})", _of_dtype("int64"), (SIZE,), random=True),
     _row("rand_like", "torch.rand_like({0})", _like, operands=(REAL,), random=True),
     _row("randn_like", "torch.randn_like({0})", _like, operands=(REAL,), random=True),
-    _row(
-        "bernoulli", "{0}.bernoulli({p})", _drawn, (PROBABILITY,), (REAL,), random=True, differentiable=True
-    ),
+    _row("bernoulli", "torch.full_like({0}, {p}).bernoulli()", _drawn, (PROBABILITY,), (REAL,), random=True),
     _row(
         "dropout",
         "torch.nn.functional.dropout({0}, {p})",

@@ -16,6 +16,7 @@ from fuzz.operators.parts import (
     INDEX,
     NOTHING,
     NUMBERS,
+    SELF,
     fresh,
     integer,
     ints,
@@ -91,8 +92,8 @@ def _gathered(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
 def _indexed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta, index = metas
     sized_dim(metas, {"dim": 0})
-    if not meta.size:
-        raise Mismatch("an index into a 0-d tensor")
+    if not meta.size or not index.size:
+        raise Mismatch("an index into a 0-d tensor, or a 0-d index: eager reads its value")
     return (Result(Meta(meta.dtype, index.size + meta.size[1:], None)),)
 
 
@@ -260,9 +261,10 @@ ROWS = (
         (_FILLED, Operand(INDEX.dtypes, _slots)),
         _gathered,
         (FILLED_DIM,),
+        saves=SELF,
     ),
-    _row("index", "{0}[{1} % {n}]", (_FILLED, INDEX), _indexed),
-    _row("take", "{0}.take({1} % {elements})", (_FILLED, INDEX), _taken),
+    _row("index", "{0}[{1} % {n}]", (_FILLED, Operand(INDEX.dtypes, _RANKED.fits)), _indexed),
+    _row("take", "{0}.take({1} % {elements})", (_FILLED, INDEX), _taken, saves=SELF),
     _row(
         "masked_fill",
         "{0}.masked_fill({1}, {value})",

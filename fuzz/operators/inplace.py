@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, NUMERIC, promote
+from fuzz.operators.geometry import restrided, sliced, squeezed, transposed, transposed_matrix, unsqueezed
 from fuzz.operators.layout import dimension, expandable
 from fuzz.operators.parts import (
     ANY,
@@ -40,21 +41,7 @@ from fuzz.operators.row import (
     Rule,
     Saves,
 )
-from fuzz.operators.views import (
-    DIM0,
-    DIM1,
-    END,
-    NEW_DIM,
-    RESTRIDED,
-    START,
-    STEP,
-    restrided,
-    sliced,
-    squeezed,
-    transposed,
-    transposed_matrix,
-    unsqueezed,
-)
+from fuzz.operators.views import DIM0, DIM1, END, NEW_DIM, RESTRIDED, START, STEP
 
 
 def in_place(
@@ -217,8 +204,8 @@ def _scattered(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, .
 
 def _first_dim_filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     sized_dim(metas, {"dim": 0})
-    if not metas[0].size:
-        raise Mismatch("an index into a 0-d tensor")
+    if not metas[0].size or not metas[1].size:
+        raise Mismatch("an index into a 0-d tensor, or a 0-d index: eager reads its value")
     return _filled(metas, attributes)
 
 
@@ -400,7 +387,7 @@ ROWS = (
         "{0}.index_add_({dim}, {1} % {n}, {2})",
         (NUMBERS, _VECTOR, Operand(NUMERIC, _indexed_source)),
         _indexed,
-        NOTHING,
+        ((2, (2,)),),
         (_DIFFERING,),
         overlap=False,
     ),
@@ -409,7 +396,7 @@ ROWS = (
         "{0}.index_copy_({dim}, torch.tensor({index}, dtype=torch.int64{device}), {1})",
         (ANY, Operand(DTYPES, _like_but_one)),
         _index_copied,
-        NOTHING,
+        ((1, (1,)),),
         (_DIFFERING, _POSITIONS),
         overlap=False,
     ),
@@ -438,14 +425,14 @@ ROWS = (
         "{0}[{1}] = {value}",
         (NUMBERS, Operand(BOOL, _leading_mask)),
         _mask_chosen,
-        NOTHING,
+        ((1, (0,)),),
         (_FILL,),
         overlap=False,
     ),
     in_place(
         "setitem_index",
         "{0}[{1} % {n}] = {value}",
-        (Operand(NUMERIC, _RANKED.fits), INDEX),
+        (Operand(NUMERIC, _RANKED.fits), Operand(INDEX.dtypes, _RANKED.fits)),
         _first_dim_filled,
         NOTHING,
         (_FILL,),

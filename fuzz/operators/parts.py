@@ -25,6 +25,7 @@ from fuzz.operators.row import (
 NOTHING: Saves = ()
 SELF: Saves = ((0, (0,)),)
 RESULT: Saves = (("result", (0,)),)
+INDICES: Saves = (("second", (0,)),)
 CROSS: Saves = ((0, (1,)), (1, (0,)))
 
 # ---------------------------------------------------------------------------------------------------------

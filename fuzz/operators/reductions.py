@@ -12,6 +12,7 @@ from fuzz.operators.parts import (
     ANY,
     DIM,
     FILLED_DIM,
+    INDICES,
     KEEPDIM,
     NOTHING,
     NUMBERS,
@@ -108,7 +109,7 @@ def _spread(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     """A variance: with fewer than two elements eager warns and gives NaN."""
     size = metas[0].size
     dim = dimension(attributes["dim"], len(size))
-    if not size or size[dim] < 2:
+    if not size or size[dim] < 2 or 0 in size:
         raise Mismatch("a variance of fewer than two elements")
     return fresh(metas[0].dtype, reduced(size, [dim], attributes["keepdim"]))
 
@@ -134,7 +135,7 @@ def _sorted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 def _scanned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dimension(attributes["dim"], len(metas[0].size))
     meta = metas[0]
-    return (Result(like(meta, _summed(meta.dtype))),)
+    return fresh(_summed(meta.dtype), meta.size)
 
 
 def _softened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -190,7 +191,7 @@ ROWS = (
     _row("amax", "{0}.amax" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
     _row("amin", "{0}.amin" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
     _row("max", "{0}.max()", NUMBERS, _whole(_same, filled=True), _BOTH),
-    _row("max_dim", "{0}.max" + _DIMMED, NUMBERS, _and_indices, NOTHING, _FILLED),
+    _row("max_dim", "{0}.max" + _DIMMED, NUMBERS, _and_indices, INDICES, _FILLED),
     _row(
         "argmax",
         "{0}.argmax" + _DIMMED,
@@ -216,7 +217,7 @@ ROWS = (
     _row("vector_norm", "torch.linalg.vector_norm({0})", REAL, _whole(_same), _BOTH),
     _row("cumsum", "{0}.cumsum({dim})", NUMBERS, _scanned, NOTHING, (DIM,)),
     _row("cumprod", "{0}.cumprod({dim})", NUMBERS, _scanned, _BOTH, (DIM,)),
-    _row("sort", "{0}.sort({dim}, stable=True)", NUMBERS, _sorted, NOTHING, (DIM,)),
+    _row("sort", "{0}.sort(dim={dim}, stable=True)", NUMBERS, _sorted, INDICES, (DIM,)),
     _row("softmax", "{0}.softmax({dim})", REAL, _softened, RESULT, (DIM,)),
     _row("log_softmax", "{0}.log_softmax({dim})", REAL, _softened, RESULT, (DIM,)),
     _row("layer_norm", "torch.nn.functional.layer_norm({0}, {0}.shape[-1:])", REAL, _normalized, SELF),
@@ -225,7 +226,7 @@ ROWS = (
         "torch.nn.functional.layer_norm({0}, {0}.shape[-1:], {1}, {2})",
         REAL,
         _normalized,
-        ((0, (0, 1, 2)), (1, (0, 1, 2))),
+        ((0, (0, 1, 2)), (1, (0, 1, 2)), (2, (0, 1, 2))),
         more=(Operand(FLOATS, _weight), Operand(FLOATS, _weight)),
     ),
     _row(
@@ -237,6 +238,11 @@ ROWS = (
         more=(Operand(FLOATS, _twin),),
     ),
     _row(
-        "l1_loss", "torch.nn.functional.l1_loss({0}, {1})", REAL, _loss, _PAIR, more=(Operand(FLOATS, _twin),)
+        "l1_loss",
+        "torch.nn.functional.l1_loss({0}, {1})",
+        REAL,
+        _loss,
+        NOTHING,
+        more=(Operand(FLOATS, _twin),),
     ),
 )

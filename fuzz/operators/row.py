@@ -20,7 +20,7 @@ MAX_ELEMENTS = 4096  # in any tensor of a program: a program's cost is bounded
 MAX_RANK = 8
 
 Size = tuple[int, ...]
-Constant: TypeAlias = "int | float | bool | str | None | tuple[Constant, ...]"
+Constant: TypeAlias = "int | float | bool | str | tuple[Constant, ...] | None"
 
 
 class Mismatch(Exception):
@@ -119,9 +119,10 @@ class Attribute:
                 return isinstance(value, tuple) and all(type(item) in (int, float, bool) for item in value)
 
 
-# What the backward of a result keeps: (which, when). `which` is an operand's number or "result"; it is kept
-# if one of the operands in `when` requires grad. Writing over what was kept makes eager's backward raise.
-Saves = tuple[tuple[int | Literal["result"], tuple[int, ...]], ...]
+# What the backward of a result keeps: (which, when). `which` is an operand's number, the (first) "result" or
+# the "second" one; it is kept if one of the operands in `when` requires grad. Writing over what was kept
+# makes eager's backward raise.
+Saves = tuple[tuple[int | Literal["result", "second"], tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,18 @@ from math import prod
 
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import DTYPES
+from fuzz.operators.geometry import (
+    permuted,
+    restrided,
+    sliced,
+    squeezed,
+    transposed,
+    transposed_matrix,
+    unsqueezed,
+)
 from fuzz.operators.layout import contiguous, dimension, expandable, extent, view_stride
 from fuzz.operators.parts import ANY, DIM, NOTHING, factored, integer, ints, lengths
 from fuzz.operators.row import (
-    MAX_RANK,
     Attribute,
     Attributes,
     Constant,
@@ -54,61 +62,6 @@ def _row(
 
 def _view(meta: Meta, size: Size, stride: Size | None, offset: int | None = None) -> tuple[Result, ...]:
     return (Result(Meta(meta.dtype, size, stride, meta.offset if offset is None else offset), Link.VIEW),)
-
-
-def permuted(meta: Meta, dims: Sequence[int]) -> Meta:
-    """The dimensions in another order."""
-    stride = None if meta.stride is None else tuple(meta.stride[dim] for dim in dims)
-    return Meta(meta.dtype, tuple(meta.size[dim] for dim in dims), stride, meta.offset)
-
-
-def transposed(meta: Meta, attributes: Attributes) -> Meta:
-    """Two dimensions exchanged: attributes dim0 and dim1."""
-    rank = len(meta.size)
-    a, b = dimension(attributes["dim0"], rank), dimension(attributes["dim1"], rank)
-    if rank == 0:
-        return meta
-    dims = list(range(rank))
-    dims[a], dims[b] = b, a
-    return permuted(meta, dims)
-
-
-def squeezed(meta: Meta, dims: Sequence[int]) -> Meta:
-    """Without those of the dimensions that have size 1."""
-    keep = [dim for dim, n in enumerate(meta.size) if n != 1 or dim not in dims]
-    return permuted(meta, keep)
-
-
-def unsqueezed(meta: Meta, attributes: Attributes) -> Meta:
-    """With a dimension of size 1 more, before attribute dim."""
-    dim = dimension(attributes["dim"], len(meta.size) + 1)
-    if len(meta.size) == MAX_RANK:
-        raise Mismatch(f"more than {MAX_RANK} dimensions")
-    stride = None
-    if meta.stride is not None:
-        step = meta.size[dim] * meta.stride[dim] if dim < len(meta.size) else 1
-        stride = (*meta.stride[:dim], step, *meta.stride[dim:])
-    return Meta(meta.dtype, (*meta.size[:dim], 1, *meta.size[dim:]), stride, meta.offset)
-
-
-def restrided(meta: Meta, attributes: Attributes) -> Meta:
-    """Attributes size, stride and offset, within the elements that the tensor spans already."""
-    size, stride, offset = lengths(attributes), lengths(attributes, "stride"), integer(attributes, "offset")
-    if meta.stride is None:
-        raise Mismatch("as_strided of a tensor whose strides are not modelled")
-    if len(size) != len(stride):
-        raise Mismatch("size and stride are of different lengths")
-    end = meta.offset + extent(meta.size, meta.stride)
-    if offset < meta.offset or offset + extent(size, stride) > end:
-        raise Mismatch("as_strided beyond the tensor's own extent")
-    return Meta(meta.dtype, size, stride, offset)
-
-
-def transposed_matrix(meta: Meta) -> Meta:
-    """What `t` gives: matrices transposed, vectors and numbers as they are."""
-    if len(meta.size) > 2:
-        raise Mismatch("t of a tensor of more than two dimensions")
-    return permuted(meta, range(len(meta.size) - 1, -1, -1))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -186,22 +139,6 @@ def _select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 
 def _first(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return _select(metas, {"dim": 0, "index": attributes["index"]})
-
-
-def sliced(meta: Meta, attributes: Attributes) -> Meta:
-    """Attributes start, end and step along dim, as Python slices read them."""
-    if not meta.size:
-        raise Mismatch("a slice of a 0-d tensor")
-    dim, step = dimension(attributes["dim"], len(meta.size)), integer(attributes, "step")
-    start, end = integer(attributes, "start"), integer(attributes, "end")
-    n = meta.size[dim]
-    if step < 1 or not 0 <= start <= end <= n:
-        raise Mismatch(f"slice {start}:{end}:{step} of a dimension of size {n}")
-    size = (*meta.size[:dim], -(-(end - start) // step), *meta.size[dim + 1 :])
-    if meta.stride is None:
-        return Meta(meta.dtype, size, None)
-    stride = (*meta.stride[:dim], meta.stride[dim] * step, *meta.stride[dim + 1 :])
-    return Meta(meta.dtype, size, stride, meta.offset + start * meta.stride[dim])
 
 
 def _slice(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:

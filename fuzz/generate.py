@@ -1,0 +1,235 @@
+"""The generator: choices to a program that is valid by construction.
+
+It builds a program statement by statement on a `State`, which knows every tensor's metadata, memory and
+standing with autograd, and keeps only statements that eager accepts; torch never runs. Now and then
+(`Profile.reckless`) a program may do what eager refuses, because a compiler must refuse it, too.
+
+>>> from fuzz.choices import Random
+>>> generate(Random(seed=0, index=1)) == generate(Random(seed=0, index=1))
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+from fuzz.arguments import Inputs, draw_inputs
+from fuzz.choices import Choices
+from fuzz.operators import OPERATORS, Kind, Mismatch, Operator
+from fuzz.operators.row import Constant, Meta
+from fuzz.profiles import PROFILES, ROWS_OF, Profile
+from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Statement, Tree
+from fuzz.state import Breach, State, Tensor
+
+MAX_ELEMENTS = 48  # of any tensor: a statement costs eager microseconds
+MAX_RANK = 5
+MAX_PIECES = 4  # results of one statement
+MAX_RETURNS = 12
+TRIES = 12  # for one statement, before the program is left shorter
+
+
+def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
+    """One program of a profile (or of the profile of that name).
+
+    A program has at most `MAX_RETURNS` results and tensors of at most `MAX_ELEMENTS` elements; eager runs it
+    in a fraction of a millisecond. Raises KeyError for a profile that does not exist.
+    """
+    if isinstance(profile, str):
+        profile = PROFILES[profile]
+    if profile.mixture:
+        profile = PROFILES[choices.pick(profile.mixture)]
+    grad = not choices.chance(profile.grad_off)
+    state = State(grad)
+    inputs = draw_inputs(choices, profile, state)
+    builder = _Builder(choices, profile, state, len(inputs.arguments))
+    builder.build()
+    return Program(
+        inputs.storages,
+        inputs.arguments,
+        _parameters(choices, profile, len(inputs.arguments)),
+        tuple(builder.statements),
+        _returns(choices, profile, inputs, builder),
+        Scenario("cpu", grad, _differentiate(choices, profile)),
+    )
+
+
+class _Builder:
+    """The statements of one program under construction."""
+
+    def __init__(self, choices: Choices, profile: Profile, state: State, arguments: int) -> None:
+        self.choices = choices
+        self.profile = profile
+        self.state = state
+        self.statements: list[Statement] = []
+        self.used: set[str] = set()
+        self.count = 0
+        self.reckless = choices.chance(profile.reckless)
+        self.over = False
+        self.tickets = _tickets(choices, profile)
+        self.pool = [f"a{i}" for i in range(arguments) if isinstance(state.names[f"a{i}"], Tensor)]
+        self.numbers = [
+            f"a{i}"
+            for i in range(arguments)
+            if isinstance(value := state.names[f"a{i}"], (int, float)) and not isinstance(value, bool)
+        ]
+        self.memories = {state.tensor(name).memory for name in self.pool}
+
+    def build(self) -> None:
+        choices, profile = self.choices, self.profile
+        mode, left = "inherit", 0
+        for _ in range(choices.integer(*profile.statements)):
+            if left == 0:
+                mode = "inherit"
+                if choices.chance(profile.mode):
+                    mode, left = choices.pick(("no_grad", "enable_grad")), choices.integer(1, 3)
+            left = max(left - 1, 0)
+            for _ in range(TRIES):
+                if self.attempt(mode):
+                    break
+            if self.over:
+                break
+
+    def attempt(self, mode: str) -> bool:
+        """Try to append one statement."""
+        choices, state = self.choices, self.state
+        _, rows = choices.pick(self.tickets)
+        row = OPERATORS[choices.pick(rows)]
+        operands = self.operands(row)
+        if operands is None:
+            return False
+        try:
+            metas = state.inputs(row, operands)
+            attributes: dict[str, Constant] = {}
+            for attribute in row.attributes:
+                attributes[attribute.name] = attribute.draw(choices, metas, attributes)
+            outcome = state.infer(row, operands, attributes)
+        except (Mismatch, Breach):
+            return False
+        if len(outcome) > MAX_PIECES:
+            return False
+        for result in outcome:
+            if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
+                return False
+        if row.mutates or row.metadata:
+            target = state.tensor(operands[0])
+            if state.corrupts(target):
+                return False
+            if not self.reckless and state.hazard(row, operands, mode):
+                return False
+        illegal = state.illegal(row, operands, mode)
+        if illegal:
+            if not self.reckless:
+                return False
+            self.over = True
+        results = []
+        if not row.metadata:
+            for _ in outcome:
+                results.append(f"v{self.count}")
+                self.count += 1
+        state.commit(row, operands, outcome, results, mode)
+        self.statements.append(Statement(row.name, operands, tuple(attributes.items()), tuple(results), mode))
+        self.used.update(operands)
+        self.pool += results
+        return True
+
+    def operands(self, row: Operator) -> tuple[str, ...] | None:
+        """Operands that the row takes, or None where there are none."""
+        choices, state = self.choices, self.state
+        names: list[str] = []
+        metas: list[Meta] = []
+        for operand in row.operands:
+            if operand.number:
+                pool = self.numbers
+            elif not names and choices.chance(self.profile.focus):
+                pool = [name for name in self.pool if state.tensor(name).memory in self.memories]
+            else:
+                pool = self.pool
+            fitting = []
+            for name in pool:
+                meta = state.meta(name)
+                if meta.dtype in operand.dtypes and operand.fits(meta, metas):
+                    fitting.append(name)
+            if not fitting:
+                return None
+            name = choices.pick(fitting)
+            names.append(name)
+            metas.append(state.meta(name))
+        return tuple(names)
+
+
+Tickets = Sequence[tuple[Kind, Sequence[str]]]
+
+
+def _tickets(choices: Choices, profile: Profile) -> Tickets:
+    """Families, each as often as its weight, with the rows that the program may use."""
+    if not profile.swarm:
+        return _all_tickets(profile)
+    tickets = []
+    for kind, rows in dict(_all_tickets(profile)).items():
+        if choices.chance(0.5):
+            some = [name for name in rows if choices.chance(0.4)]
+            if some:
+                tickets.append((kind, some))
+    return tickets or _all_tickets(profile)
+
+
+@lru_cache(maxsize=64)
+def _all_tickets(profile: Profile) -> Tickets:
+    if not profile.kinds:
+        return [(row.kind, (name,)) for name, row in OPERATORS.items()]
+    return [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]
+
+
+# ---------------------------------------------------------------------------------------------------------
+# trees and scenario
+
+
+def _parameters(choices: Choices, profile: Profile, count: int) -> tuple[Tree, ...]:
+    leaves: list[Tree] = [Ref(f"a{i}") for i in range(count)]
+    if not choices.chance(profile.nested):
+        return tuple(leaves)
+    first = choices.integer(0, count - 1)
+    last = choices.integer(first + 1, count)
+    return (*leaves[:first], _tree(choices, leaves[first:last]), *leaves[last:])
+
+
+def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: _Builder) -> Tree:
+    """What is not used by another statement, so that nothing goes unseen, and some more."""
+    made = [name for statement in builder.statements for name in statement.results]
+    names = [name for name in made if name not in builder.used or choices.chance(0.25)]
+    for i in range(len(inputs.arguments)):
+        if choices.chance(profile.passed):
+            names.append(f"a{i}")
+    if names and choices.chance(profile.same):
+        names.append(choices.pick(names))
+    names = [name for name in names if not builder.state.is_stale(name)]
+    leaves: list[Tree] = [Ref(name) for name in names[-MAX_RETURNS:]]
+    if choices.chance(0.12):
+        leaves.insert(choices.integer(0, len(leaves)), Lit(choices.pick((None, 3, 0.5, "text", True))))
+    if not leaves:
+        return Lit(None)
+    if len(leaves) == 1 and choices.chance(0.5):
+        return leaves[0]
+    if choices.chance(profile.nested):
+        return _tree(choices, leaves)
+    return Seq("tuple", tuple(leaves))
+
+
+def _tree(choices: Choices, leaves: list[Tree]) -> Tree:
+    """A container of these leaves; some of them may lie deeper."""
+    items = list(leaves)
+    if len(items) > 1 and choices.chance(0.5):
+        split = choices.integer(1, len(items) - 1)
+        items = [*items[:split], _tree(choices, items[split:])]
+    kind = choices.pick(("tuple", "list", "dict"))
+    if kind == "dict":
+        return Dict(tuple((f"k{i}", item) for i, item in enumerate(items)))
+    return Seq(kind, tuple(items))
+
+
+def _differentiate(choices: Choices, profile: Profile) -> tuple[int, ...] | None:
+    if not choices.chance(profile.partial):
+        return None
+    return tuple(sorted({choices.integer(0, 7) for _ in range(choices.integer(0, 2))}))

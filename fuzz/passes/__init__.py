@@ -1,0 +1,23 @@
+"""What the reducer tries: passes, each a way to make a program smaller, in the order of their gain."""
+
+from __future__ import annotations
+
+from fuzz.passes.base import Edit, Pass, measure
+from fuzz.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
+from fuzz.passes.shapes import SHAPES
+from fuzz.passes.simplify import KINDS, MODES, OPERATORS, SCENARIO, STORAGES, TREES
+
+__all__ = ["PASSES", "Edit", "Pass", "measure"]
+
+PASSES: tuple[Pass, ...] = (
+    STATEMENTS,
+    OUTPUTS,
+    ARGUMENTS,
+    MODES,
+    SCENARIO,
+    TREES,
+    STORAGES,
+    KINDS,
+    OPERATORS,
+    SHAPES,
+)

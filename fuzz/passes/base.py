@@ -1,0 +1,91 @@
+"""What a reduction pass is, and how large a program is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from fuzz.operators import OPERATORS, Kind
+from fuzz.program import Argument, Dict, Lit, Program, Seq, Statement, Storage, Tree, View
+
+Edit = Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One way to make programs smaller: its edits of a program, and the program with some of them applied."""
+
+    name: str
+    edits: Callable[[Program], Sequence[Edit]]
+    apply: Callable[[Program, frozenset[Edit]], Program | None]
+
+
+def measure(program: Program) -> tuple[int, ...]:
+    """How large a program is; every accepted step makes it smaller, in the order of tuples."""
+    leaves, nodes = _tree_size(program.returns)
+    inner = sum(_tree_size(tree)[1] for tree in program.parameters)
+    scenario = program.scenario
+    return (
+        len(program.statements),
+        leaves,
+        len(program.arguments),
+        len(program.storages),
+        sum(_argument_cost(argument) for argument in program.arguments),
+        sum(statement.mode != "inherit" for statement in program.statements),
+        (scenario.differentiate is not None) + (not scenario.grad) + (scenario.device != "cpu"),
+        nodes + inner,
+        sum(_storage_cost(storage) for storage in program.storages),
+        sum(_operator_cost(statement) for statement in program.statements),
+        sum(prod(storage.size) + sum(storage.size) for storage in program.storages),
+        sum(storage.seed for storage in program.storages),
+    )
+
+
+def _tree_size(tree: Tree) -> tuple[int, int]:
+    match tree:
+        case Seq(_, items):
+            sizes = [_tree_size(item) for item in items]
+        case Dict(entries):
+            sizes = [_tree_size(item) for _, item in entries]
+        case Lit(None):
+            return 0, 0
+        case _:
+            return 1, 0
+    return sum(size[0] for size in sizes), 1 + sum(size[1] for size in sizes)
+
+
+def _argument_cost(argument: Argument) -> int:
+    return 1 + (argument.via != "view") if isinstance(argument, View) else 0
+
+
+def _storage_cost(storage: Storage) -> int:
+    return storage.requires_grad + (not storage.leaf) + (storage.dtype != "float32")
+
+
+def _operator_cost(statement: Statement) -> int:
+    plain = plainer(statement)
+    return (plain is not None) + sum(name == "value" and value != 2.0 for name, value in statement.attributes)
+
+
+_PLAIN = {
+    (Kind.POINTWISE, 1): ("mul_number", (("value", 2.0),)),
+    (Kind.POINTWISE, 2): ("mul", ()),
+    (Kind.IN_PLACE, 1): ("mul_number_", (("value", 2.0),)),
+    (Kind.IN_PLACE, 2): ("mul_", ()),
+    (Kind.REDUCTION, 1): ("sum", ()),
+    (Kind.VIEW, 1): ("alias", ()),
+    (Kind.INDEXING, 1): ("clone", ()),
+    (Kind.CONVERT, 1): ("clone", ()),
+}
+
+
+def plainer(statement: Statement) -> Statement | None:
+    """The statement with the plainest operator of its family and number of operands, if it has another."""
+    row = OPERATORS[statement.operator]
+    plain = _PLAIN.get((row.kind, len(row.operands)))
+    if plain is None or plain[0] == row.name or any(operand.number for operand in row.operands):
+        return None
+    name, attributes = plain
+    return dataclasses.replace(statement, operator=name, attributes=attributes)

@@ -1,0 +1,192 @@
+"""Reduction passes that delete: statements, arguments, outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from fuzz.passes.base import Edit, Pass
+from fuzz.program import (
+    Argument,
+    Dict,
+    Lit,
+    Program,
+    ProgramError,
+    Ref,
+    Root,
+    Same,
+    Seq,
+    Statement,
+    Tree,
+    View,
+    advance,
+    begin,
+    references,
+)
+from fuzz.state import State, Tensor
+
+
+def without(program: Program, dropped: frozenset[int], arguments: frozenset[int] = frozenset()) -> Program:
+    """The program without some statements and arguments, and without what cannot do without them.
+
+    The use of a dropped value goes to an operand of the dropped statement of the same size and dtype, to
+    another earlier value of that kind, or to the statement's first operand, where that is valid; otherwise
+    the user is dropped, too. Storages that no argument lies on go, and values are numbered anew.
+    """
+    kept = [i for i in range(len(program.arguments)) if i not in arguments]
+    origin = {i: _first(program.arguments, i) for i in kept}
+    stands_for: dict[int, int] = {}
+    renamed: list[Argument] = []
+    names: dict[str, str | None] = {f"a{i}": None for i in arguments}
+    for new, old in enumerate(kept):
+        argument = program.arguments[old]
+        if isinstance(argument, Same):
+            first = origin[old]
+            argument = Same(stands_for[first]) if first in stands_for else program.arguments[first]
+        stands_for.setdefault(origin[old], new)
+        names[f"a{old}"] = f"a{new}"
+        renamed.append(argument)
+    used = sorted({a.storage for a in renamed if isinstance(a, (Root, View))})
+    renamed = [
+        dataclasses.replace(a, storage=used.index(a.storage)) if isinstance(a, (Root, View)) else a
+        for a in renamed
+    ]
+    smaller = dataclasses.replace(
+        program,
+        storages=tuple(program.storages[i] for i in used),
+        arguments=tuple(renamed),
+        parameters=tuple(
+            tree
+            for old in program.parameters
+            if (tree := _rename(old, names)) is not None and any(references(tree))
+        ),
+        statements=(),
+        returns=Lit(None),
+    )
+    before, after = begin(program), begin(smaller)
+    for old in arguments:
+        names[f"a{old}"] = _alike(before, after, f"a{old}", ())
+    statements: list[Statement] = []
+    results = 0
+    for i, statement in enumerate(program.statements):
+        new_names = tuple(f"v{results + j}" for j in range(len(statement.results)))
+        operands = [names[name] for name in statement.operands]
+        present = [name for name in operands if name is not None]
+        taken = False
+        if i not in dropped and len(present) == len(operands):
+            moved = dataclasses.replace(statement, operands=tuple(present), results=new_names)
+            try:
+                advance(after, i, moved)
+                taken = True
+            except ProgramError:
+                pass
+        advance(before, i, statement)
+        if taken:
+            results += len(new_names)
+            statements.append(moved)
+            names.update(zip(statement.results, new_names, strict=True))
+        else:
+            for name in statement.results:
+                names[name] = _alike(before, after, name, present) or (present[0] if present else None)
+    returns = _rename(program.returns, names)
+    return dataclasses.replace(
+        smaller, statements=tuple(statements), returns=Lit(None) if returns is None else returns
+    )
+
+
+def _first(arguments: Sequence[Argument], index: int) -> int:
+    argument = arguments[index]
+    while isinstance(argument, Same):
+        index = argument.argument
+        argument = arguments[index]
+    return index
+
+
+def _alike(before: State, after: State, name: str, first: Sequence[str]) -> str | None:
+    """A value of the smaller program that can stand for `name`: preferably one of `first`."""
+    value = before.names[name]
+    if not isinstance(value, Tensor):
+        return None
+    for other in (*first, *after.names):
+        found = after.names[other]
+        if isinstance(found, Tensor) and found.meta[:2] == value.meta[:2]:
+            return other
+    return None
+
+
+def _rename(tree: Tree, names: dict[str, str | None]) -> Tree | None:
+    """The tree with other names; a name that is gone takes its leaf with it."""
+    match tree:
+        case Ref(name):
+            other = names[name]
+            return None if other is None else Ref(other)
+        case Seq(kind, items):
+            return Seq(kind, tuple(new for item in items if (new := _rename(item, names)) is not None))
+        case Dict(entries):
+            return Dict(
+                tuple((key, new) for key, item in entries if (new := _rename(item, names)) is not None)
+            )
+        case Lit():
+            return tree
+
+
+def _statement_edits(program: Program) -> Sequence[Edit]:
+    return range(len(program.statements) - 1, -1, -1)
+
+
+def _argument_edits(program: Program) -> Sequence[Edit]:
+    used = {name for statement in program.statements for name in statement.operands}
+    used.update(references(program.returns))
+    order = sorted(range(len(program.arguments)), key=lambda i: (f"a{i}" in used, -i))
+    return order if len(order) > 1 else []
+
+
+def _indices(edits: frozenset[Edit]) -> frozenset[int]:
+    return frozenset(edit for edit in edits if isinstance(edit, int))
+
+
+def _drop_arguments(program: Program, edits: frozenset[Edit]) -> Program | None:
+    if len(edits) == len(program.arguments):
+        return None
+    return without(program, frozenset(), _indices(edits))
+
+
+# ---------------------------------------------------------------------------------------------------------
+
+
+def leaves(tree: Tree) -> list[Tree]:
+    """The leaves of a tree, from left to right."""
+    match tree:
+        case Seq(_, items):
+            return [leaf for item in items for leaf in leaves(item)]
+        case Dict(entries):
+            return [leaf for _, item in entries for leaf in leaves(item)]
+        case _:
+            return [tree]
+
+
+def _prune(tree: Tree, gone: frozenset[int], count: Iterator[int]) -> Tree | None:
+    match tree:
+        case Seq(kind, items):
+            found = [_prune(item, gone, count) for item in items]
+            return Seq(kind, tuple(item for item in found if item is not None))
+        case Dict(entries):
+            pairs = [(key, _prune(item, gone, count)) for key, item in entries]
+            return Dict(tuple((key, item) for key, item in pairs if item is not None))
+        case _:
+            return None if next(count) in gone else tree
+
+
+def _drop_outputs(program: Program, edits: frozenset[Edit]) -> Program:
+    count = iter(range(len(leaves(program.returns))))
+    returns = _prune(program.returns, _indices(edits), count)
+    return dataclasses.replace(program, returns=Lit(None) if returns is None else returns)
+
+
+def _output_edits(program: Program) -> Sequence[Edit]:
+    return [] if program.returns == Lit(None) else range(len(leaves(program.returns)) - 1, -1, -1)
+
+
+STATEMENTS = Pass("statements", _statement_edits, lambda program, edits: without(program, _indices(edits)))
+OUTPUTS = Pass("outputs", _output_edits, _drop_outputs)
+ARGUMENTS = Pass("arguments", _argument_edits, _drop_arguments)

@@ -1,0 +1,165 @@
+"""Reduction passes that make plainer what stays: trees, modes, scenario, arguments, storages, operators."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from fuzz.passes.base import Edit, Pass, plainer
+from fuzz.passes.deletion import leaves
+from fuzz.program import (
+    Argument,
+    Dict,
+    Lit,
+    Program,
+    Ref,
+    Root,
+    Scenario,
+    Seq,
+    Statement,
+    Storage,
+    Tree,
+    View,
+)
+
+
+def _nested(program: Program) -> Sequence[Edit]:
+    edits: list[Edit] = []
+    if not all(isinstance(tree, Ref) for tree in program.parameters):
+        edits.append("parameters")
+    if isinstance(program.returns, (Seq, Dict)):
+        edits.append("returns")
+    return edits
+
+
+def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
+    if "parameters" in edits:
+        parameters: tuple[Tree, ...] = tuple(Ref(f"a{i}") for i in range(len(program.arguments)))
+        program = dataclasses.replace(program, parameters=parameters)
+    if "returns" in edits:
+        found = leaves(program.returns)
+        flat = Seq("tuple", tuple(found))
+        returns: Tree = flat if len(found) > 1 else found[0] if found else Lit(None)
+        program = dataclasses.replace(program, returns=returns)
+    return program
+
+
+# ---------------------------------------------------------------------------------------------------------
+# modes and scenario
+
+
+def _modes(program: Program) -> Sequence[Edit]:
+    return [i for i, statement in enumerate(program.statements) if statement.mode != "inherit"]
+
+
+def _drop_modes(program: Program, edits: frozenset[Edit]) -> Program:
+    statements = tuple(
+        dataclasses.replace(statement, mode="inherit") if i in edits else statement
+        for i, statement in enumerate(program.statements)
+    )
+    return dataclasses.replace(program, statements=statements)
+
+
+def _scenario_edits(program: Program) -> Sequence[Edit]:
+    plain = Scenario()
+    return [
+        name
+        for name in ("differentiate", "grad", "device")
+        if getattr(program.scenario, name) != getattr(plain, name)
+    ]
+
+
+def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
+    scenario = program.scenario
+    return dataclasses.replace(
+        program,
+        scenario=Scenario(
+            "cpu" if "device" in edits else scenario.device,
+            "grad" in edits or scenario.grad,
+            None if "differentiate" in edits else scenario.differentiate,
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# arguments and storages
+
+
+def _kind_edits(program: Program) -> Sequence[Edit]:
+    edits: list[Edit] = []
+    for i, argument in enumerate(program.arguments):
+        if isinstance(argument, View):
+            edits += [(i, "via")] if argument.via != "view" else [(i, "root")]
+    return edits
+
+
+def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
+    arguments: list[Argument] = []
+    for i, argument in enumerate(program.arguments):
+        if isinstance(argument, View):
+            if (i, "root") in edits:
+                argument = Root(argument.storage)
+            elif (i, "via") in edits:
+                argument = dataclasses.replace(argument, via="view")
+        arguments.append(argument)
+    return dataclasses.replace(program, arguments=tuple(arguments))
+
+
+def _storage_edits(program: Program) -> Sequence[Edit]:
+    edits: list[Edit] = []
+    for i, storage in enumerate(program.storages):
+        edits += [(i, "grad")] if storage.requires_grad else []
+        edits += [(i, "leaf")] if not storage.leaf else []
+        edits += [(i, "dtype")] if storage.dtype != "float32" else []
+        edits += [(i, "seed")] if storage.seed else []
+    return edits
+
+
+def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
+    storages = tuple(
+        Storage(
+            "float32" if (i, "dtype") in edits else storage.dtype,
+            storage.size,
+            0 if (i, "seed") in edits else storage.seed,
+            storage.requires_grad and (i, "grad") not in edits,
+            storage.leaf or (i, "leaf") in edits,
+        )
+        for i, storage in enumerate(program.storages)
+    )
+    return dataclasses.replace(program, storages=storages)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# operators
+
+
+def _operator_edits(program: Program) -> Sequence[Edit]:
+    edits: list[Edit] = []
+    for i, statement in enumerate(program.statements):
+        if plainer(statement) is not None:
+            edits.append((i, "operator"))
+        elif any(name == "value" and value != 2.0 for name, value in statement.attributes):
+            edits.append((i, "value"))
+    return edits
+
+
+def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
+    statements: list[Statement] = []
+    for i, statement in enumerate(program.statements):
+        if (i, "operator") in edits:
+            statement = plainer(statement) or statement
+        elif (i, "value") in edits:
+            attributes = tuple(
+                (name, 2.0 if name == "value" else value) for name, value in statement.attributes
+            )
+            statement = dataclasses.replace(statement, attributes=attributes)
+        statements.append(statement)
+    return dataclasses.replace(program, statements=tuple(statements))
+
+
+TREES = Pass("trees", _nested, _flatten)
+MODES = Pass("modes", _modes, _drop_modes)
+SCENARIO = Pass("scenario", _scenario_edits, _plain_scenario)
+KINDS = Pass("arguments' kinds", _kind_edits, _plain_arguments)
+STORAGES = Pass("storages", _storage_edits, _plain_storages)
+OPERATORS = Pass("operators", _operator_edits, _plain_operators)

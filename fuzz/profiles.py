@@ -1,0 +1,99 @@
+"""Named distributions of programs: what a campaign spends its time on.
+
+A profile says how many arguments and statements a program has, how often which family of operators is
+chosen, and how likely each feature is. `mixed` is what a campaign runs by default: it picks another profile
+for each case, because none of them finds every kind of fault first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from fuzz.operators import OPERATORS, Kind
+
+Weights = tuple[tuple[Kind, int], ...]
+
+_KINDS: Weights = (
+    (Kind.POINTWISE, 6),
+    (Kind.VIEW, 6),
+    (Kind.IN_PLACE, 7),
+    (Kind.REDUCTION, 2),
+    (Kind.MATMUL, 2),
+    (Kind.INDEXING, 2),
+    (Kind.MULTI_VIEW, 1),
+    (Kind.METADATA, 1),
+    (Kind.CREATION, 1),
+    (Kind.CONVERT, 1),
+    (Kind.JOIN, 1),
+    (Kind.RANDOM, 1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One distribution. Chances are probabilities in [0, 1]; ranges include both ends."""
+
+    name: str
+    mixture: tuple[str, ...] = ()  # if any, one of these profiles is picked for each program
+    kinds: Weights = _KINDS  # families and their weights; empty: every row is as likely as any other
+    swarm: bool = False  # each program uses only some of the families and some of the rows
+    arguments: tuple[int, int] = (1, 4)
+    statements: tuple[int, int] = (3, 12)
+    share: float = 0.35  # an argument lies in the memory of an earlier one
+    same: float = 0.1  # an argument is the same object as an earlier one
+    scalar: float = 0.06  # an argument is a Python value
+    strided: float = 0.3  # an argument on memory of its own is a view, not the root
+    hidden: float = 0.2  # a view is detached, `.data` or taken under no_grad
+    requires_grad: float = 0.6  # a floating storage requires grad
+    leaf: float = 0.4  # such a storage's root is the leaf itself
+    focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
+    mode: float = 0.1  # a block of statements under no_grad or enable_grad begins
+    grad_off: float = 0.08  # the call is made with grad mode off
+    partial: float = 0.25  # only some of the results are differentiated
+    nested: float = 0.15  # parameters or results are nested
+    passed: float = 0.3  # each argument is a result, too
+    reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
+
+
+_BASE = Profile("base")
+
+
+def _profiles() -> Mapping[str, Profile]:
+    single_kinds = tuple((kind, 1) for kind in Kind)
+    heavier = {Kind.METADATA: 5, Kind.VIEW: 8}
+    named = (
+        replace(_BASE, name="uniform", kinds=()),
+        replace(_BASE, name="single", kinds=single_kinds, statements=(1, 1), arguments=(1, 3)),
+        replace(_BASE, name="aliasing", arguments=(2, 4), share=0.75, hidden=0.3, focus=0.6, passed=0.4),
+        replace(
+            _BASE,
+            name="metadata",
+            kinds=tuple((kind, heavier.get(kind, weight)) for kind, weight in _KINDS),
+            share=0.5,
+            focus=0.6,
+            statements=(2, 8),
+        ),
+        replace(_BASE, name="duplicates", arguments=(2, 4), same=0.5, share=0.4, passed=0.5),
+        replace(
+            _BASE,
+            name="autograd",
+            requires_grad=0.85,
+            leaf=0.3,
+            mode=0.2,
+            hidden=0.35,
+            share=0.5,
+            partial=0.4,
+        ),
+        replace(_BASE, name="swarm", swarm=True, share=0.5),
+    )
+    mixed = replace(_BASE, name="mixed", mixture=tuple(profile.name for profile in named))
+    return MappingProxyType({profile.name: profile for profile in (*named, mixed)})
+
+
+PROFILES: Mapping[str, Profile] = _profiles()
+
+ROWS_OF: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
+    {kind: tuple(name for name, row in OPERATORS.items() if row.kind is kind) for kind in Kind}
+)

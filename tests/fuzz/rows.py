@@ -1,0 +1,109 @@
+"""Single-statement programs of every operator row, for the tests that hold the table against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuzz.choices import Random
+from fuzz.operators import Mismatch, Operator
+from fuzz.operators.layout import contiguous, extent
+from fuzz.operators.parts import as_number
+from fuzz.program import Argument, Program, Ref, Scalar, Seq, Statement, Storage, View
+from fuzz.state import Breach, State
+
+SIZES = ((3,), (2, 3), (3, 3), (1, 3), (2, 1, 3), (), (0, 3), (1,), (2,), (3, 2), (2, 3, 2), (2, 2, 3), (0,))
+
+
+def geometry(choices: Random, size: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """Strides and an offset: contiguous, transposed, or with gaps."""
+    rank = len(size)
+    kind = choices.integer(0, 3)
+    if rank == 0 or kind == 0:
+        return contiguous(size), 0
+    if kind == 1:
+        return tuple(reversed(contiguous(tuple(reversed(size))))), 0
+    if kind == 2:
+        return tuple(2 * step for step in contiguous(size)), 1
+    order = sorted(range(rank), key=lambda dim: choices.integer(0, 9))
+    packed = contiguous(tuple(size[dim] for dim in order))
+    return tuple(packed[order.index(dim)] for dim in range(rank)), 2
+
+
+def single(
+    row: Operator, choices: Random, dtypes: frozenset[str], grad: tuple[bool, ...] | None
+) -> Program | None:
+    """One statement on random operands, or None where they do not fit the row."""
+    storages: list[Storage] = []
+    arguments: list[Argument] = []
+    state = State()
+    metas = []
+    for i, operand in enumerate(row.operands):
+        name = f"a{i}"
+        if operand.number:
+            value = choices.pick((2, 0.5))
+            arguments.append(Scalar(value))
+            state.bind_scalar(name, value)
+            metas.append(as_number(value))
+        else:
+            allowed = sorted(operand.dtypes & dtypes)
+            if not allowed:
+                return None
+            size = choices.pick(SIZES)
+            if i and choices.chance(0.5):
+                size = metas[0].size
+            dtype = (
+                metas[0].dtype
+                if i and metas[0].dtype in allowed and choices.chance(0.7)
+                else choices.pick(allowed)
+            )
+            stride, offset = geometry(choices, size)
+            room = max(offset + extent(size, stride), 1)
+            needs = dtype.startswith(("float", "bfloat")) and (
+                choices.chance(0.5) if grad is None else grad[i]
+            )
+            leaf = not dtype.startswith(("float", "bfloat"))
+            storages.append(Storage(dtype, (room,), 3 * i + 1, needs, leaf))
+            arguments.append(View(len(storages) - 1, size, stride, offset))
+            number = state.allocate(dtype, (room,), needs, leaf)
+            state.bind_view(name, number, size, stride, offset, "view")
+            metas.append(state.tensor(name).meta)
+        if not operand.fits(metas[-1], metas[:-1]):
+            return None
+    attributes: dict[str, object] = {}
+    try:
+        for attribute in row.attributes:
+            attributes[attribute.name] = attribute.draw(choices, metas, attributes)
+        outcome = row.rule(metas, attributes)
+    except Mismatch:
+        return None
+    results = () if row.metadata else tuple(f"v{i}" for i in range(len(outcome)))
+    operands = tuple(f"a{i}" for i in range(len(row.operands)))
+    try:
+        state.apply(row, operands, attributes, results, "inherit")
+    except Breach:
+        return None
+    statement = Statement(row.name, operands, tuple(attributes.items()), results)
+    return Program(
+        tuple(storages),
+        tuple(arguments),
+        tuple(Ref(f"a{i}") for i in range(len(arguments))),
+        (statement,),
+        Seq("tuple", tuple(map(Ref, results))),
+    )
+
+
+COMMON = frozenset({"float32", "float64", "int64", "bool"})
+
+
+def singles(
+    row: Operator, count: int, *, dtypes: frozenset[str] = COMMON, grad: tuple[bool, ...] | None = None
+) -> Iterator[Program]:
+    """Up to `count` programs; the tries are bounded."""
+    found = 0
+    for index in range(60 * count):
+        program = single(row, Random(len(row.name), index), dtypes, grad)
+        if program is not None:
+            yield program
+            found += 1
+            if found == count:
+                return
