@@ -50,7 +50,11 @@ def record_ambient() -> Ambient:
 
 
 def restore_ambient(wanted: Ambient, now: Ambient) -> None:
-    """Put back what differs between two records; inference mode is left to `contained`."""
+    """Put back what differs between two records, except inference mode.
+
+    That one ends with the guard that was entered last, so a block that may leak it needs a guard of its
+    own around it.
+    """
     if now == wanted:
         return
     torch.set_grad_enabled(wanted.grad_mode)
@@ -67,18 +71,15 @@ def restore_ambient(wanted: Ambient, now: Ambient) -> None:
 
 @contextmanager
 def contained() -> Iterator[Ambient]:
-    """Run a block that may leak ambient state or draw random numbers, and leave no trace of either.
+    """Run a block that may draw random numbers and change modes, and leave no trace of either.
 
-    Yields the ambient state at entry. Leaked inference mode is undone too, because the block runs
-    inside a guard of its own, whose end puts the thread's modes back.
+    Yields the ambient state at entry.
     """
     before = record_ambient()
     generator = torch.get_rng_state()
     generators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     try:
-        with torch.inference_mode(before.inference_mode):
-            torch.set_grad_enabled(before.grad_mode)
-            yield before
+        yield before
     finally:
         restore_ambient(before, record_ambient())
         torch.set_rng_state(generator)

@@ -79,14 +79,18 @@ def _run(sides: Sides) -> Iterator[Difference]:
         yield from _ambient(sides)
         yield from _randomness(sides)
         yield from _structure(sides)
-        yield from compare_inputs(sides)
+        # The states hold everything about single tensors: for most pairs this one test is enough.
+        alike = eager.states == target.states and eager.outputs == target.outputs
+        if not alike:
+            yield from compare_inputs(sides)
         if [path for path, _ in eager.outputs] == [path for path, _ in target.outputs]:
-            yield from _results(sides)
+            yield from _results(sides, alike)
 
 
-def _results(sides: Sides) -> Iterator[Difference]:
-    yield from compare_outputs(sides)
-    yield from compare_sharing(sides)
+def _results(sides: Sides, alike: bool) -> Iterator[Difference]:
+    if not alike:
+        yield from compare_outputs(sides)
+        yield from compare_sharing(sides)
     yield from compare_overlaps(sides)
     yield from compare_histories(sides)
     gradients = tuple(compare_gradients(sides))

@@ -42,6 +42,8 @@ def _run(
     named: bool,
 ) -> Iterator[Difference]:
     """One backward; `named` says its roots in each path, which tells it from the first one."""
+    if eager == target:
+        return
     if eager.roots != target.roots or sides.unlike & {*eager.roots}:
         # Other roots: requires_grad, a history or a shape differs, which has been found.
         return

@@ -22,7 +22,7 @@ FIELDS: Mapping[str, str] = {
     "requires_grad": "requires_grad",
     "is_leaf": "is_leaf",
     "has_grad_fn": "grad_fn present",
-    "version_moved": "version counter moved by the call",
+    "version_moved": "movement of the version counter",
 }
 """How the fields of a tensor's state are called in a finding."""
 
@@ -134,6 +134,8 @@ def compare_sharing(sides: Sides) -> Iterator[Difference]:
         right = [other for other in common[:position] if _share(target[path], target[other])]
         if left != right:
             yield difference("aliasing", path, f"storage of {path}", _partners(left), _partners(right))
+            # What later writes do to them follows from this.
+            sides.differing.update((path, *left, *right))
         elif path in outputs and path not in sides.unlike:
             yield from _offset(path, left, eager, target)
 
@@ -189,7 +191,8 @@ def compare_overlaps(sides: Sides) -> Iterator[Difference]:
 
 def _comparable(sides: Sides, writer: str, reader: str) -> bool:
     """Whether two tensors share storage on both sides; if not, that has been found already."""
-    if sides.unlike & {writer, reader}:
+    if writer == reader or sides.unlike & {writer, reader}:
+        # How a tensor overlaps itself follows from its strides.
         return False
     return all(
         writer in states and reader in states and _share(states[writer], states[reader])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .observation import GradientRun, LaterWrite, Raised, Value
-from .states import Known, Register, value_of
+from .states import Known, Register, reader, value_of
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
@@ -42,50 +44,63 @@ class History:
 
     def __init__(self, register: Register, targets: int) -> None:
         """Note all known tensors; the first `targets` of them get gradients."""
-        self._edges = {
-            path: get_gradient_edge(tensor) for path, tensor in register.items() if tensor.requires_grad
-        }
         self._inputs = register.items()
-        self._targets = tuple(path for path, _ in self._inputs[:targets] if path in self._edges)
+        self._edges = {
+            path: get_gradient_edge(tensor) for path, tensor in self._inputs if tensor.requires_grad
+        }
+        self._targets = {path: self._edges[path] for path, _ in self._inputs[:targets] if path in self._edges}
+        # A leaf is never asked for its edge again: making one costs a view.
+        self._leaves = {path for path, tensor in self._inputs if tensor.requires_grad and tensor.is_leaf}
 
     def targets(self) -> dict[str, GradientEdge]:
         """What gradients are taken of: inputs as they were, and inputs that became leaves in the call."""
-        found = {path: self._edges[path] for path in self._targets}
+        found = dict(self._targets)
         for path, tensor in self._inputs:
-            if tensor.requires_grad and tensor.is_leaf and get_gradient_edge(tensor) != self._edges.get(path):
+            if tensor.requires_grad and tensor.is_leaf and path not in self._leaves:
                 found[f"{path} (a leaf since the call)"] = get_gradient_edge(tensor)
         return found
 
     def moved(self) -> Roots:
         """The inputs that have another history now: results of the call, as much as its outputs."""
-        return tuple(
-            (path, tensor)
-            for path, tensor in self._inputs
-            if tensor.grad_fn is not None and get_gradient_edge(tensor) != self._edges.get(path)
-        )
+        return tuple((path, tensor) for path, tensor in self._inputs if self._has_moved(path, tensor))
+
+    def _has_moved(self, path: str, tensor: torch.Tensor) -> bool:
+        node = tensor.grad_fn
+        if node is None:
+            return False
+        before = self._edges.get(path)
+        return before is None or node is not before.node or tensor.output_nr != before.output_nr
 
 
-@lru_cache(maxsize=512)
-def _pattern(
-    ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, bytes]:
-    """A cotangent and its elements: odd eighths, which every floating dtype holds exactly."""
-    count = 1
-    for length in shape:
-        count *= length
-    steps = torch.arange(count + 1, dtype=torch.float64)
+@dataclass(frozen=True, slots=True)
+class _Cotangent:
+    """A cotangent that every observation shares, and what its elements are when nobody wrote to them."""
+
+    tensor: torch.Tensor
+    read: Callable[[], bytes | None]
+    data: bytes | None
+
+    def restore_if_written(self) -> bool:
+        """Whether a backward has written to it; if so its elements are put back."""
+        if self.read() == self.data:
+            return False
+        original = Value(self.tensor.dtype, tuple(self.tensor.shape), self.data or b"").tensor()
+        self.tensor.copy_(original)
+        return True
+
+
+@lru_cache(maxsize=1024)
+def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> _Cotangent:
+    """The cotangent of a root: odd eighths, which every floating dtype holds exactly."""
+    steps = torch.arange(math.prod(shape) + 1, dtype=torch.float64)
     numbers = (((7 * steps + 3 * ordinal) % 11) * 2 - 11) / 8
-    if dtype.is_complex:
-        numbers = torch.complex(numbers[:-1], numbers[1:])
-    else:
-        numbers = numbers[:-1]
+    numbers = torch.complex(numbers[:-1], numbers[1:]) if dtype.is_complex else numbers[:-1]
     if ordinal % 2:
-        # A user's cotangent has any strides; a backward that counts on contiguous ones is wrong.
+        # A user's cotangent has any strides: a backward that counts on contiguous ones is wrong.
         numbers = numbers.reshape(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
-    cotangent = numbers.reshape(shape).to(device=device, dtype=dtype)
-    value = value_of(cotangent)
-    assert value is not None
-    return cotangent, value.data
+    tensor = numbers.reshape(shape).to(device=device, dtype=dtype)
+    read = reader(tensor)
+    return _Cotangent(tensor, read, read())
 
 
 def differentiate_roots(
@@ -96,32 +111,33 @@ def differentiate_roots(
     Returns the record and the exception, if the backward raised one.
     """
     names = tuple(path for path, _ in roots)
-    if not targets:
-        return GradientRun(names, None, (), True), None
-    patterns = [
-        _pattern(ordinal, tuple(tensor.shape), tensor.dtype, tensor.device)
+    cotangents = [
+        _cotangent(ordinal, tuple(tensor.shape), tensor.dtype, tensor.device)
         for ordinal, (_, tensor) in zip(ordinals, roots, strict=True)
     ]
-    cotangents = [pattern.clone() for pattern, _ in patterns]
+    error: Exception | None = None
+    gradients: Sequence[torch.Tensor | None] = ()
     try:
         gradients = torch.autograd.grad(
             [tensor for _, tensor in roots],
             list(targets.values()),
-            cotangents,
+            [cotangent.tensor for cotangent in cotangents],
             retain_graph=True,
             allow_unused=True,
         )
-    except Exception as error:
-        return GradientRun(names, record_exception(stage, error), (), True), error
-    values: tuple[tuple[str, Value | None], ...] = tuple(
-        (path, None if gradient is None else value_of(gradient))
-        for path, gradient in zip(targets, gradients, strict=True)
+    except Exception as exception:
+        error = exception
+    written = [cotangent.restore_if_written() for cotangent in cotangents]
+    run = GradientRun(
+        roots=names,
+        raised=None if error is None else record_exception(stage, error),
+        gradients=tuple(
+            (path, None if gradient is None else value_of(gradient))
+            for path, gradient in zip(targets, gradients, strict=error is None)
+        ),
+        cotangents_kept=not any(written),
     )
-    kept = all(
-        (value := value_of(cotangent)) is not None and value.data == data
-        for cotangent, (_, data) in zip(cotangents, patterns, strict=True)
-    )
-    return GradientRun(names, None, values, kept), None
+    return run, error
 
 
 def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:

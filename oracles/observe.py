@@ -60,13 +60,14 @@ def observe(
         inputs = _Inputs.of(make())
         seed_generators(seed)
         fresh = digest_of_generators()
-        torch.set_grad_enabled(grad)
         result = error = None
-        try:
-            result = function(*inputs.arguments.args)
-        except Exception as exception:
-            error = exception
-        left = record_ambient()
+        with torch.inference_mode(ambient.inference_mode):
+            torch.set_grad_enabled(grad)
+            try:
+                result = function(*inputs.arguments.args)
+            except Exception as exception:
+                error = exception
+            left = record_ambient()
         restore_ambient(ambient, left)
         drawn = digest_of_generators()
         called = Observation(

@@ -1,15 +1,17 @@
 """Aliasing, seen by writing through one tensor and reading through all others on the same storage.
 
 Every storage that two or more known tensors share is zeroed; then each tensor in turn has a tag of its
-own written to each of its elements, and it and all later tensors are read. A byte that is not zero was
-reached, and its tag says by which element of the writer. Tags have no zero byte, so readers of another
-dtype see partial overlaps as well. The elements are put back afterwards.
+own written to each of its elements, and all later tensors are read (the earlier ones have been written
+through themselves). A byte that is not zero was reached, and its tag says by which element of the
+writer. Tags have no zero byte, so readers of another dtype see partial overlaps as well. The elements
+are put back afterwards.
 
 Values play no part in it, so two runs whose numbers differ by rounding probe alike.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,7 +60,7 @@ def _probe_storage(members: Sequence[_Member]) -> list[Reach]:
     for index, writer in enumerate(members):
         whole.zero_()
         writer.distinct.copy_(_tags(tuple(writer.distinct.shape), writer.distinct.dtype, whole.device))
-        for member, read in zip(members[index:], readers[index:], strict=True):
+        for member, read in zip(members[index + 1 :], readers[index + 1 :], strict=True):
             tags = read()
             if tags.strip(b"\0"):
                 found.append(Reach(writer.name, member.name, tags))
@@ -97,10 +99,7 @@ def _raw_reader(elements: torch.Tensor) -> Callable[[], bytes]:
 @lru_cache(maxsize=512)
 def _tags(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Tags of a writer's elements, in row-major order, different from each other and in every byte from 0."""
-    count = 1
-    for length in shape:
-        count *= length
-    numbers = torch.arange(count, dtype=torch.int64)
+    numbers = torch.arange(math.prod(shape), dtype=torch.int64)
     low, high = numbers % _DIGIT + 1, numbers // _DIGIT % _DIGIT + 1
     size = torch.empty((), dtype=dtype).element_size()
     digits = torch.stack([low, high], dim=1).to(torch.uint8).repeat(1, 4)[:, :size].contiguous()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -135,15 +135,18 @@ def _bytes(tensor: torch.Tensor) -> bytes | None:
 
 
 def _readable(tensor: torch.Tensor) -> bool:
+    """Whether the storage holds all elements: one that was resized away does not."""
     if tensor.device.type == "meta":
         return False
-    size = tensor.element_size()
-    last = tensor.storage_offset() + 1
-    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        if length == 0:
-            return True
-        last += (length - 1) * stride
-    return last * size <= tensor.untyped_storage().nbytes()
+    count = tensor.numel()
+    if count == 0:
+        return True
+    end = int(tensor.storage_offset())
+    if tensor.is_contiguous():
+        end += count
+    else:
+        end += 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return end * tensor.element_size() <= int(tensor.untyped_storage().nbytes())
 
 
 def value_of(tensor: torch.Tensor) -> Value | None:
@@ -215,11 +218,13 @@ def _state(
     )
 
 
-def _meaningful(shape: Iterable[int], stride: Iterable[int]) -> tuple[int | None, ...]:
+def _meaningful(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int | None, ...]:
     """Strides with None for dimensions of size 1, and for all of them when there is no element."""
-    pairs = tuple(zip(shape, stride, strict=True))
-    empty = any(length == 0 for length, _ in pairs)
-    return tuple(None if empty or length == 1 else step for length, step in pairs)
+    if 0 in shape:
+        return (None,) * len(shape)
+    if 1 not in shape:
+        return stride
+    return tuple(None if length == 1 else step for length, step in zip(shape, stride, strict=True))
 
 
 def _base(tensor: torch.Tensor, register: Register, hidden: dict[int, tuple[str, torch.Tensor]]) -> str:

@@ -25,6 +25,7 @@ a difference there proves nothing and is marked as such.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,12 +144,13 @@ def _ulp(numbers: _Array, info: torch.finfo) -> _Array:
 
 
 def _half_of_the_digits(reference: _Array, info: torch.finfo) -> float:
-    return max(_largest(reference) * float(info.eps) ** 0.5, ULPS * float(info.smallest_normal))
+    return max(_largest(reference) * math.sqrt(info.eps), ULPS * float(info.smallest_normal))
 
 
 def _largest(numbers: _Array) -> float:
     finite: _Array = np.abs(numbers[np.isfinite(numbers)])
-    return finite.max().item() if finite.size else 0.0
+    largest: float = finite.max(initial=0.0)
+    return largest
 
 
 def _integers_are_noise(eager: Value, reference: Value) -> bool:
