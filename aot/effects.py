@@ -45,6 +45,7 @@ class Write:
 
     Attributes:
         tracked: the write carries the value's autograd history; the others go past autograd.
+        counted: the write moves the argument's version counter.
         early: done before metadata mutations are repeated, to the geometry on entry.
         through_base: for a tracked write to a view, its geometry: it is written through a new view of the
             same base. That moves the history of all views alike, and spares the engine an assertion that
@@ -54,6 +55,7 @@ class Write:
     tensor: int
     value: int
     tracked: bool
+    counted: bool
     early: bool = False
     through_base: Geometry | None = None
 
@@ -136,6 +138,7 @@ class Effects:
         values: what the forward graph returns, in order.
         writes: in order; the early ones come first.
         reshapes: metadata mutations of arguments, in order, by argument.
+        moves: arguments of which only the version counter moves.
         roots, outputs: how the outputs are made.
         written_storages: storages of arguments that a write changes.
     """
@@ -143,6 +146,7 @@ class Effects:
     values: tuple[Value, ...]
     writes: tuple[Write, ...]
     reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
+    moves: tuple[int, ...]
     roots: tuple[Root, ...]
     outputs: tuple[Output, ...]
     written: frozenset[int]
@@ -213,6 +217,27 @@ class _Analysis:
             edge = self.base_edges.get(id(root))
         return edge is None or root.grad_fn is not edge.node or root.output_nr != edge.output_nr
 
+    def moved(self, i: int) -> bool:
+        """Whether the argument's version counter moved."""
+        return self.fakes[i]._version != self.forward.entry.versions[i]
+
+    def silent_moves(self, writes: list[Write]) -> tuple[int, ...]:
+        """Arguments whose version counter moved and that nothing else of the epilogue touches."""
+        touched = [w.tensor for w in writes if w.counted or w.tracked]
+        touched += [i for i, fake in enumerate(self.fakes) if id(fake) in self.recorder.reshapes]
+        silent: list[int] = []
+        for i in range(len(self.fakes)):
+            if self.moved(i) and not any(self._count_together(i, j) for j in touched + silent):
+                silent.append(i)
+        return tuple(silent)
+
+    def _count_together(self, i: int, j: int) -> bool:
+        first, second = self.fakes[i], self.fakes[j]
+        if first is second or root_of(first) is root_of(second):
+            return True
+        same_storage = internals.storage_key(first) == internals.storage_key(second)
+        return same_storage and internals.share_version_counter(first, second)
+
     def write_arguments(self) -> tuple[list[Write], frozenset[int]]:
         """One copy for each argument that a write went through, so that together they cover all writes."""
         early: list[Write] = []
@@ -236,7 +261,11 @@ class _Analysis:
                     before = self.forward.entry.before[member]
                     if all(w.tensor != member for w in early):
                         node = state.read(before)
-                        early.append(Write(member, self.value(node, before, None), False, early=True))
+                        early.append(
+                            Write(
+                                member, self.value(node, before, None), False, self.moved(member), early=True
+                            )
+                        )
                 else:
                     chosen[member] = None
             for member in members:
@@ -249,7 +278,13 @@ class _Analysis:
                 value = self.value(state.read(where), where, fake if tracked else None)
                 is_view = root_of(fake) is not fake
                 late.append(
-                    Write(member, value, tracked, through_base=where if tracked and is_view else None)
+                    Write(
+                        member,
+                        value,
+                        tracked,
+                        self.moved(member),
+                        through_base=where if tracked and is_view else None,
+                    )
                 )
         return early + late, frozenset(written)
 
@@ -395,7 +430,13 @@ def analyze(forward: Forward) -> Effects:
     seen: dict[int, int] = {}
     outputs = tuple(analysis.output(p, v, seen) for p, v in enumerate(forward.outputs))
     return Effects(
-        tuple(analysis.values), tuple(writes), tuple(reshapes), tuple(analysis.roots), outputs, written
+        values=tuple(analysis.values),
+        writes=tuple(writes),
+        reshapes=tuple(reshapes),
+        moves=analysis.silent_moves(writes),
+        roots=tuple(analysis.roots),
+        outputs=outputs,
+        written=written,
     )
 
 

@@ -62,6 +62,11 @@ class DtypeViewMutation(Unsupported):
     """A write goes through, or next to, a view of another dtype on the same storage."""
 
 
+class ReshapedView(Unsupported):
+    """A storage is written, or reshaped through another tensor, after a differentiable view on it had its
+    metadata changed in place (`t_`, `squeeze_`, ...)."""
+
+
 class WriteOutsideArguments(Unsupported):
     """A write reaches elements of an argument's storage that none of the arguments shows (`as_strided`
     beyond the argument)."""

@@ -161,6 +161,7 @@ class Entry:
     Attributes:
         fakes: one per tensor.
         before: the geometry of each when the function starts.
+        versions: the version counter of each when the function starts.
         edges: the gradient edge of each when the function starts; None where it requires none.
         bases: fake bases of views whose base is not itself an argument, each with the index of one view.
         base_edges: their gradient edges.
@@ -168,6 +169,7 @@ class Entry:
 
     fakes: tuple[Tensor, ...]
     before: tuple[Geometry, ...]
+    versions: tuple[int, ...]
     edges: tuple[GradientEdge | None, ...]
     bases: tuple[tuple[Tensor, int], ...]
     base_edges: tuple[GradientEdge | None, ...]
@@ -239,9 +241,19 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         if name not in argument_ids:
             hidden.append((fake, next(i for i, t in enumerate(tensors) if id(_root(t)) == name)))
     with recorder.mode:
-        edges = tuple(get_gradient_edge(f) if f.requires_grad else None for f in fakes)
-        base_edges = tuple(get_gradient_edge(f) if f.requires_grad else None for f, _ in hidden)
-    return Entry(tuple(fakes), tuple(geometry(f) for f in fakes), edges, tuple(hidden), base_edges)
+        edges = tuple(_edge(f) for f in fakes)
+        base_edges = tuple(_edge(f) for f, _ in hidden)
+    before = tuple(geometry(f) for f in fakes)
+    versions = tuple(f._version for f in fakes)
+    return Entry(tuple(fakes), before, versions, edges, tuple(hidden), base_edges)
+
+
+def _edge(fake: Tensor) -> GradientEdge | None:
+    """Where gradients of a tensor go; None where they go nowhere (as for a view taken under no_grad, although
+    it requires grad when its base does)."""
+    if not fake.requires_grad or (fake.grad_fn is None and fake._is_view()):
+        return None
+    return get_gradient_edge(fake)
 
 
 def _root(tensor: Tensor) -> Tensor:

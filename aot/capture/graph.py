@@ -103,6 +103,7 @@ class GraphBuilder:
 
     Attributes:
         graph: the graph; its placeholders are added by `placeholder`, constants live on `root`.
+        backward: whether what is appended now belongs to the backward.
         metas: node -> interned metadata, a tuple of them for an operation with several results.
     """
 
@@ -112,7 +113,7 @@ class GraphBuilder:
         self.root = torch.nn.Module()
         self.metas: dict[fx.Node, int | tuple[int | None, ...]] = {}
         self.offsets: dict[fx.Node, int] = {}
-        self.backward_from: int | None = None
+        self.backward = False
         self._constants = 0
 
     def placeholder(self, name: str, meta: int, offset: int = 0) -> fx.Node:
@@ -136,7 +137,7 @@ class GraphBuilder:
         """Append ``op(*args, **kwargs)``, whose result has the given metadata."""
         node = self.graph.call_function(op, args, kwargs)
         self.metas[node] = metas.metas if metas.many else metas.metas[0]  # type: ignore[assignment]
-        if self.backward_from is not None:
+        if self.backward:
             node.meta["partitioner_tag"] = "is_backward"
         return node
 
@@ -146,7 +147,7 @@ class GraphBuilder:
         assert isinstance(metas, tuple)
         result = self.graph.call_function(operator.getitem, (node, index))
         self.metas[result] = metas[index]  # type: ignore[assignment]
-        if self.backward_from is not None:
+        if self.backward:
             result.meta["partitioner_tag"] = "is_backward"
         return result
 

@@ -51,6 +51,8 @@ class Joint:
             traced with.
         gradients: in the order of their results; empty for a program without a backward.
         failing: indices of values whose backward raises in eager, and the error's text.
+        kept: arguments that autograd keeps for its backward: one of them that is written to between
+            forward and backward makes the backward raise.
     """
 
     graph: fx.GraphModule
@@ -59,6 +61,7 @@ class Joint:
     tangents: tuple[tuple[int, Geometry, torch.device], ...]
     gradients: tuple[Gradient, ...]
     failing: tuple[tuple[int, str], ...]
+    kept: tuple[int, ...]
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:
@@ -73,7 +76,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     gradient_nodes: list[fx.Node] = []
     failing: list[tuple[int, str]] = []
     if tracked:
-        builder.backward_from = len(builder.metas)
+        builder.backward = True
         fakes: list[Tensor] = []
         for i in tracked:
             history = effects.values[i].history
@@ -108,11 +111,22 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
             # The outputs still require grad; only that nothing comes of it, or an error.
             gradients = [Gradient(tensor, of_base, None, 0) for tensor, of_base in targets]
             tangents, tangent_nodes = [], []
+    kept = _kept(forward)
     nodes = [value.node for value in effects.values]
     primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
     module = fx.GraphModule(builder.root, builder.graph, "Joint")
-    return Joint(module, len(nodes), primals, tuple(tangents), tuple(gradients), tuple(failing))
+    return Joint(module, len(nodes), primals, tuple(tangents), tuple(gradients), tuple(failing), kept)
+
+
+def _kept(forward: Forward) -> tuple[int, ...]:
+    """The arguments whose version counter the backward checks."""
+    kept = []
+    for i, fake in enumerate(forward.entry.fakes):
+        reads = forward.recorder.backward_reads.get(internals.storage_key(fake), ())
+        if any(read is fake or internals.share_version_counter(fake, read) for read in reads):
+            kept.append(i)
+    return tuple(kept)
 
 
 def _differentiate(

@@ -96,6 +96,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         builder: the graph so far.
         reshapes: metadata mutations by the fake tensor they were applied to, in order.
         origins: how each view came to be.
+        backward_reads: while a backward is recorded, the forward's tensors that it reads, by storage.
     """
 
     def __init__(self, mode: internals.FakeTensorMode, decompositions: dict[Any, Callable[..., Any]]) -> None:
@@ -105,6 +106,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states: dict[int, StorageState] = {}
         self.reshapes: dict[int, tuple[Tensor, list[Reshape]]] = {}
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
+        self.backward_reads: dict[int, list[Tensor]] = {}
         self._decompositions = decompositions
 
     @classmethod
@@ -131,6 +133,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def read(self, fake: Tensor) -> fx.Node:
         """The node for what `fake` shows now."""
+        if self.builder.backward:
+            self.backward_reads.setdefault(internals.storage_key(fake), []).append(fake)
         return self.state(fake).read(geometry(fake))
 
     # ---- dispatch
@@ -219,6 +223,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if _given(i, args, kwargs)]
         flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
         self._check_overlap(func, flat)
+        for target in flat:
+            self._check_reshaped(func, target, args)
         if (
             operation.functional is None
             or any(isinstance(i, str) for i in written)
@@ -228,6 +234,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         node_args = self._nodes(with_defaults(func, args, kwargs))
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
         self._check_in_place(func, node_args, node_kwargs)
+        if func is aten.copy_.default:
+            node_args = (self._blank(flat[0]), *node_args[1:])  # the old value does not matter
         recipe = self.builder.infer(operation.functional, node_args, node_kwargs)
         node = self.builder.call(operation.functional, node_args, node_kwargs, recipe)
         if recipe.many:
@@ -237,11 +245,37 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None
 
+    def _blank(self, fake: Tensor) -> fx.Node:
+        return self.builder.emit(
+            aten.empty_strided.default,
+            list(fake.shape),
+            list(fake.stride()),
+            dtype=fake.dtype,
+            device=fake.device,
+        )
+
     def _check_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise what eager raises for an in-place call with such shapes and dtypes."""
         if not func._schema.returns:
             return
         self.builder.infer(func, args, kwargs)
+
+    def _check_reshaped(self, func: Any, target: Tensor, args: tuple[Any, ...], same: bool = False) -> None:
+        """Refuse what would make autograd derive a reshaped view again.
+
+        When a storage is written, autograd makes the histories of its views anew: for plain tensors by
+        their geometry, for fakes by the view operation that first made them, which knows nothing of a
+        metadata change since then.
+        """
+        for view in self.state(target).reshaped:
+            if (view is not target or not same) and (
+                view.requires_grad
+                or (torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args))
+            ):
+                raise errors.ReshapedView(
+                    f"{func} on a storage of which a differentiable view had its metadata changed in place "
+                    f"before; use the out-of-place view operation"
+                )
 
     def _check_overlap(self, func: Any, targets: list[Any]) -> None:
         if func in _FILLS:
@@ -300,6 +334,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A metadata mutation: the fake changes, the storage does not."""
         fake = args[0]
         state = self.state(fake)
+        self._check_reshaped(func, fake, args, same=True)
         before = geometry(fake)
         result = func(*args, **kwargs)
         after = geometry(fake)
@@ -312,6 +347,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             if id(fake) in self.origins:
                 self._note_origin(fake, fake, step)
         self.reshapes.setdefault(id(fake), (fake, []))[1].append(event)
+        if fake._is_view() and all(view is not fake for view in state.reshaped):
+            state.reshaped.append(fake)
         return result
 
     def _note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
@@ -334,16 +371,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self.view(func, args, kwargs)
             node = self.builder.emit(aten.clone.default, self.builder.constant(value))
             return self._fresh(node, self.builder.metas[node])
-        if func is aten._local_scalar_dense.default or torch.Tag.data_dependent_output in func.tags:
-            raise errors.DataDependentValue(
-                f"the function reads a tensor's value ({func}); compute with the tensor instead, or take "
-                f"the number as an argument"
-            )
-        if torch.Tag.dynamic_output_shape in func.tags:
-            raise errors.DataDependentValue(
-                f"the shape of the result of {func} depends on its argument's values; use a form with a "
-                f"fixed shape (torch.where, masks)"
-            )
         if func._schema.name.split("::")[1] in _STORAGE_OPS:
             raise errors.StorageMutation(
                 f"{func} replaces or resizes a tensor's storage; copy into a new tensor instead"
@@ -426,12 +453,7 @@ def _classify(func: Any) -> Operation:
     tags = func.tags
     name = func._schema.name.split("::")[1]
     random = torch.Tag.nondeterministic_seeded in tags
-    if (
-        name in _STORAGE_OPS
-        or func in (aten.detach_.default, aten.lift_fresh.default, aten.lift.default)
-        or torch.Tag.data_dependent_output in tags
-        or torch.Tag.dynamic_output_shape in tags
-    ):
+    if name in _STORAGE_OPS or func in (aten.detach_.default, aten.lift_fresh.default, aten.lift.default):
         return Operation(Kind.REFUSED)
     if torch.Tag.inplace_view in tags:
         return Operation(Kind.RESHAPE)

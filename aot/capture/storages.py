@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from aot import errors
 from aot.capture.graph import Geometry, GraphBuilder, ValueMeta
@@ -47,12 +47,14 @@ class StorageState:
     Attributes:
         entries: the caller's arguments on this storage; empty for a storage that the function made.
         writes: the geometry of every write so far, in order.
+        reshaped: differentiable views whose metadata was changed in place.
     """
 
     def __init__(self, builder: GraphBuilder, storage: torch.UntypedStorage) -> None:
         self.storage = storage  # kept alive: its address is its name
         self.entries: list[EntryView] = []
         self.writes: list[Geometry] = []
+        self.reshaped: list[Tensor] = []
         self._builder = builder
         self._base: tuple[Geometry, fx.Node] | None = None
         self._nodes: dict[Geometry, fx.Node] = {}
@@ -145,7 +147,7 @@ class StorageState:
                 f"a write to elements {where.offset}..{where.stop - 1} of a storage of which the arguments "
                 f"show {base.offset}..{base.stop - 1}; pass a tensor that shows them as well"
             )
-        offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
+        offset = where.offset - base.offset
         scattered = self._builder.emit(
             aten.as_strided_scatter.default, node, value, list(where.size), list(where.stride), offset
         )
@@ -165,13 +167,21 @@ class StorageState:
         """
         entry = self.entries[0]
         if len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry):
-            return entry.geometry, entry.node
+            return entry.geometry, self._at_zero(entry.node)
         if any(e.geometry.dtype != entry.geometry.dtype for e in self.entries):
             raise errors.DtypeViewMutation(
                 "a write to a storage that is shared by arguments of different dtypes; clone one of them"
             )
         assert self.flat_base is not None
-        return self.flat_base(self)
+        where, node = self.flat_base(self)
+        return where, self._at_zero(node)
+
+    def _at_zero(self, node: fx.Node) -> fx.Node:
+        """The same value at storage offset 0: torch's scatters keep their argument's offset, other backends
+        need not, and `as_strided` counts from the start of the storage."""
+        if self._builder.offsets.get(node, 0) == 0:
+            return node
+        return self._builder.emit(aten.clone.default, node)
 
     def _without_overlap(self, where: Geometry, value: fx.Node) -> tuple[Geometry, fx.Node]:
         """Only fills may write through an expanded view; all that it shows of one element is equal."""

@@ -43,6 +43,7 @@ def build(
         "detached": _detached,
         "copied": _copied,
         "tangent": _tangent,
+        "modified": _modified,
         "double_backward_unsupported": _double_backward_unsupported,
     }
     if compile_backward is not None:
@@ -131,6 +132,15 @@ def _tangent(
     if given.stride() == stride:
         return given
     return torch.empty_strided(size, stride, dtype=dtype, device=device).copy_(given)
+
+
+def _modified(alias: Tensor, version: int) -> RuntimeError:
+    """Eager's complaint, in eager's words."""
+    return RuntimeError(
+        f"one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"[{alias.type()} {list(alias.shape)}] is at version {alias._version}; expected version {version} "
+        f"instead."
+    )
 
 
 def _double_backward_unsupported() -> errors.DoubleBackwardUnsupported:

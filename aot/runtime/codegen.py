@@ -11,7 +11,18 @@ from typing import Any
 
 from aot.capture.graph import Geometry
 from aot.capture.storages import ViewStep
-from aot.effects import AliasRoot, ArgumentRoot, BaseRoot, Constant, Repeat, Root, ValueRoot, View, Whole
+from aot.effects import (
+    AliasRoot,
+    ArgumentRoot,
+    BaseRoot,
+    Constant,
+    Repeat,
+    Root,
+    ValueRoot,
+    View,
+    Whole,
+    Write,
+)
 from aot.runtime.plan import Plan, Saving
 
 
@@ -105,6 +116,8 @@ def _forward(writer: _Writer, plan: Plan) -> None:
         writer.line(f"ctx.save_for_backward({', '.join(saved)})")
     others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
     writer.line(f"box[1] = ({''.join(f'{n}, ' for n in others)})")
+    if plan.watched:
+        writer.line("box.append(ctx)")
     results = []
     for i in plan.tracked:
         root = carried.get(i)
@@ -123,6 +136,10 @@ def _backward(writer: _Writer, plan: Plan) -> None:
     writer.indent += 1
     writer.line("if torch.is_grad_enabled():")
     writer.line("    raise double_backward_unsupported()")
+    if plan.watched:
+        writer.line("for alias, version in ctx.watched:")
+        writer.line("    if alias._version != version:")
+        writer.line("        raise modified(alias, version)")
     for k, text in plan.failing:
         writer.line(f"if g{k} is not None:")
         writer.line(f"    raise RuntimeError({text!r})")
@@ -180,6 +197,8 @@ def _call(writer: _Writer, plan: Plan) -> None:
         others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
         if others:
             writer.line(f"{', '.join(others)}, = box[1]")
+        if plan.watched:
+            writer.line("ctx = box[2]")
         writer.line("del box")
     else:
         mode.set(False)
@@ -212,7 +231,7 @@ class _GradMode:
 def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
     for write in plan.writes:
         if write.early:
-            writer.line(f"t{write.tensor}.detach().copy_(v{write.value})")
+            writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
     for tensor, events in plan.reshapes:
         for event in events:
             mode.set(event.grad)
@@ -227,7 +246,13 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
                 target = _as_strided(writer, f"{target}._base", write.through_base)
             writer.line(f"{target}.copy_(v{write.value})")
         elif not write.early:
-            writer.line(f"t{write.tensor}.detach().copy_(v{write.value})")
+            writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
+    for tensor in plan.moves:
+        writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
+    if plan.watched:
+        pairs = "".join(f"(t{i}.detach(), t{i}._version), " for i in plan.watched)
+        writer.line(f"ctx.watched = ({pairs})")
+        writer.line("del ctx")
     for k, root in enumerate(plan.roots):
         writer.line(f"r{k} = {_root(writer, plan, root)}")
     for i, output in enumerate(plan.outputs):
@@ -239,6 +264,11 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
             writer.line(f"o{i} = r{output.root}")
         else:
             _view(writer, mode, f"o{i}", output)
+
+
+def _past_autograd(write: Write) -> str:
+    """An alias of an argument that has no history, and the argument's version counter or one of its own."""
+    return f"t{write.tensor}.detach()" if write.counted else f"t{write.tensor}.data"
 
 
 def _root(writer: _Writer, plan: Plan, root: Root) -> str:

@@ -24,7 +24,7 @@ class Saving(enum.Enum):
 
     AS_IS = "as it is"
     COPY = "copy"  # it lies in an argument that this very call overwrites
-    OWN_COUNTER = "own counter"  # it lies in an argument whose metadata this very call changes
+    OWN_COUNTER = "own counter"  # it lies in an argument whose version counter this very call moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ class Plan:
         gradients: the autograd.Function's differentiable inputs, and which result each takes.
         failing: positions in `tracked` whose backward raises, with the error's text.
         saved: how each saved value is kept.
-        writes, reshapes, roots, outputs: see `Effects`.
+        watched: tensors whose version is noted when the call returns and checked by the backward, because
+            what the backward keeps of them is not they themselves.
+        writes, reshapes, moves, roots, outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
     """
 
@@ -60,8 +62,10 @@ class Plan:
     gradients: tuple[Gradient, ...]
     failing: tuple[tuple[int, str], ...]
     saved: tuple[Saving, ...]
+    watched: tuple[int, ...]
     writes: tuple[Write, ...]
     reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
+    moves: tuple[int, ...]
     roots: tuple[Root, ...]
     outputs: tuple[Output, ...]
     grad: bool
@@ -84,7 +88,8 @@ def make_plan(
     """
     tracked = tuple(i for i, v in enumerate(effects.values) if v.history is not None)
     position = {value: k for k, value in enumerate(tracked)}
-    reshaped = {storages[i] for i, _ in effects.reshapes}
+    moved = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
+    touched = moved | {storages[i] for i in effects.written}
     saved = []
     for origin in _origins(forward)[joint.values :]:
         tensor = None if origin is None else joint.primals[origin].tensor
@@ -92,7 +97,7 @@ def make_plan(
             saved.append(Saving.AS_IS)
         elif tensor in effects.written:
             saved.append(Saving.COPY)
-        elif storages[tensor] in reshaped:
+        elif storages[tensor] in moved:
             saved.append(Saving.OWN_COUNTER)
         else:
             saved.append(Saving.AS_IS)
@@ -105,8 +110,10 @@ def make_plan(
         gradients=joint.gradients,
         failing=tuple((position[i], text) for i, text in joint.failing),
         saved=tuple(saved),
+        watched=tuple(i for i in joint.kept if storages[i] in touched),
         writes=effects.writes,
         reshapes=effects.reshapes,
+        moves=effects.moves,
         roots=effects.roots,
         outputs=effects.outputs,
         grad=grad,
