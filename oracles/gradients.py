@@ -12,7 +12,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .observation import GradientRun, LaterWrite, Raised, Value
-from .states import Known, Register, reader, value_of
+from .states import Known, Register, leaf_and_grad_fn, reader, value_of
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
@@ -45,19 +45,20 @@ class History:
     def __init__(self, register: Register, targets: int) -> None:
         """Note all known tensors; the first `targets` of them get gradients."""
         self._inputs = register.items()
-        self._edges = {
-            path: get_gradient_edge(tensor) for path, tensor in self._inputs if tensor.requires_grad
-        }
+        edges = {path: edge_of(tensor) for path, tensor in self._inputs if tensor.requires_grad}
+        self._edges = {path: edge for path, edge in edges.items() if edge is not None}
         self._targets = {path: self._edges[path] for path, _ in self._inputs[:targets] if path in self._edges}
         # A leaf is never asked for its edge again: making one costs a view.
-        self._leaves = {path for path, tensor in self._inputs if tensor.requires_grad and tensor.is_leaf}
+        self._leaves = {path for path, tensor in self._inputs if path in edges and tensor.grad_fn is None}
 
     def targets(self) -> dict[str, GradientEdge]:
         """What gradients are taken of: inputs as they were, and inputs that became leaves in the call."""
         found = dict(self._targets)
         for path, tensor in self._inputs:
-            if tensor.requires_grad and tensor.is_leaf and path not in self._leaves:
-                found[f"{path} (a leaf since the call)"] = get_gradient_edge(tensor)
+            if path not in self._leaves and tensor.requires_grad and leaf_and_grad_fn(tensor)[0]:
+                edge = edge_of(tensor)
+                if edge is not None:
+                    found[f"{path} (a leaf since the call)"] = edge
         return found
 
     def moved(self) -> Roots:
@@ -65,11 +66,32 @@ class History:
         return tuple((path, tensor) for path, tensor in self._inputs if self._has_moved(path, tensor))
 
     def _has_moved(self, path: str, tensor: torch.Tensor) -> bool:
-        node = tensor.grad_fn
+        _, node = leaf_and_grad_fn(tensor)
         if node is None:
             return False
         before = self._edges.get(path)
         return before is None or node is not before.node or tensor.output_nr != before.output_nr
+
+
+def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
+    """The autograd edge of a tensor that requires grad, or None for one that has none all the same.
+
+    Views that are taken from a leaf without grad mode claim to require grad and lead nowhere; views that
+    autograd has forbidden raise.
+    """
+    try:
+        return get_gradient_edge(tensor)
+    except (AssertionError, RuntimeError):
+        return None
+
+
+def differentiable(results: Roots) -> Roots:
+    """The results that a backward can start from."""
+    return tuple(
+        (path, tensor)
+        for path, tensor in results
+        if tensor.requires_grad and (leaf_and_grad_fn(tensor)[1] or edge_of(tensor)) is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,4 +197,5 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
 def may_be_written(tensor: torch.Tensor) -> bool:
     """Whether a later write to this result says anything: autograd forbids it on leaves anyway."""
     floating = tensor.is_floating_point() or tensor.is_complex()
-    return floating and not (tensor.is_leaf and tensor.requires_grad)
+    is_leaf, _ = leaf_and_grad_fn(tensor)
+    return floating and not (is_leaf and tensor.requires_grad)

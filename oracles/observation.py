@@ -54,9 +54,11 @@ class TensorState:
     `stride` has None where a stride means nothing (size 1, or no elements at all). `base` is "" for a
     tensor that is no view, the name of the base where that is a known tensor, and otherwise `hidden 0`,
     `hidden 1`, ... in order of appearance. `offset` and `storage_bytes` are in bytes. `storage` numbers
-    the storages in order of appearance; None for a tensor that has none, or an empty one.
-    `storage_kept` and `version_moved` compare with the moment before the call and are None for tensors
-    that did not exist then. `value` is None where there is nothing to read (a storage resized away).
+    the storages in order of appearance; None for a tensor that has none, or an empty one. `is_leaf` and
+    `has_grad_fn` are None where torch raises on being asked (a view whose base was written to in a way
+    that autograd forbids). `storage_kept` and `version_moved` compare with the moment before the call
+    and are None for tensors that did not exist then. `value` is None where there is nothing to read (a
+    storage resized away).
     """
 
     path: str
@@ -69,8 +71,8 @@ class TensorState:
     conj: bool
     neg: bool
     requires_grad: bool
-    is_leaf: bool
-    has_grad_fn: bool
+    is_leaf: bool | None
+    has_grad_fn: bool | None
     is_view: bool
     base: str
     offset: int

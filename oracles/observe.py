@@ -16,8 +16,8 @@ import torch
 from .ambient import contained, digest_of_generators, record_ambient, restore_ambient, seed_generators
 from .gradients import (
     History,
-    Roots,
     choose,
+    differentiable,
     differentiate_roots,
     later_write,
     may_be_written,
@@ -162,7 +162,7 @@ def _with_result(
 
     moved = inputs.history.moved()
     targets = inputs.history.targets()
-    roots = _requiring_grad(results) + moved
+    roots = differentiable(results) + moved
     runs: list[GradientRun] = []
     refused: str | None = None
     ambient_after: Ambient | None = None
@@ -186,7 +186,7 @@ def _with_result(
         writes = [
             later_write(name, tensor, known) for name, tensor in unique.items() if may_be_written(tensor)
         ]
-        later = _requiring_grad(results) + inputs.history.moved()
+        later = differentiable(results) + inputs.history.moved()
         if later and targets and any(write.raised is None for write in writes):
             last, _ = differentiate_roots(later, targets, range(len(later)), "later backward")
     return replace(
@@ -204,7 +204,3 @@ def _with_result(
         later_gradient=last,
         reaches=probe(states, known),
     )
-
-
-def _requiring_grad(results: Roots) -> Roots:
-    return tuple((path, tensor) for path, tensor in results if tensor.requires_grad)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch.autograd.graph import Node
 
 from .observation import TensorState, Value
 
@@ -155,6 +156,17 @@ def value_of(tensor: torch.Tensor) -> Value | None:
     return None if data is None else Value(tensor.dtype, tuple(tensor.shape), data)
 
 
+def leaf_and_grad_fn(tensor: torch.Tensor) -> tuple[bool | None, Node | None]:
+    """A tensor's `is_leaf` and `grad_fn`; (None, None) for a view that autograd has forbidden.
+
+    Of a view out of `unbind` or `split` whose base was written to, torch raises on being asked.
+    """
+    try:
+        return tensor.is_leaf, tensor.grad_fn
+    except RuntimeError:
+        return None, None
+
+
 def capture(
     register: Register, witnesses: Mapping[str, Witness]
 ) -> tuple[tuple[TensorState, ...], tuple[Known, ...]]:
@@ -181,7 +193,7 @@ def _state(
 ) -> TensorState:
     shape = tuple(tensor.shape)
     strided = tensor.layout is torch.strided
-    is_leaf = tensor.is_leaf
+    is_leaf, grad_fn = leaf_and_grad_fn(tensor)
     is_view = tensor._is_view()
     storage: int | None = None
     storage_bytes = offset = 0
@@ -206,7 +218,7 @@ def _state(
         neg=strided and tensor.is_neg(),
         requires_grad=tensor.requires_grad,
         is_leaf=is_leaf,
-        has_grad_fn=tensor.grad_fn is not None,
+        has_grad_fn=None if is_leaf is None else grad_fn is not None,
         is_view=is_view,
         base=_base(tensor, register, hidden) if is_view else "",
         offset=offset,
