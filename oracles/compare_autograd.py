@@ -29,45 +29,41 @@ def compare_gradients(sides: Sides) -> Iterator[Difference]:
         if target.raised is not None and sides.target.refused is not None:
             continue
         reference = references[index] if index < len(references) else None
-        yield from _run(sides, "errors", "gradients", eager, target, reference, index > 0)
+        which = "" if index == 0 else f" from {', '.join(eager.roots)}"
+        yield from _run(sides, ("errors", "gradients"), which, eager, target, reference)
 
 
 def _run(
     sides: Sides,
-    errors: str,
-    clause: str,
+    clauses: tuple[str, str],
+    which: str,
     eager: GradientRun,
     target: GradientRun,
     reference: GradientRun | None,
-    named: bool,
 ) -> Iterator[Difference]:
-    """One backward; `named` says its roots in each path, which tells it from the first one."""
+    """One backward. `clauses` are those of its exceptions and of its gradients, `which` ends its paths."""
     if eager == target:
         return
     if eager.roots != target.roots or sides.unlike & {*eager.roots}:
         # Other roots: requires_grad, a history or a shape differs, which has been found.
         return
-    roots = ", ".join(eager.roots)
-    if not same_exception(eager.raised, target.raised):
-        path = f"{_stage(eager, target)} from {roots}"
-        yield difference(errors, path, path, outcome(eager.raised), outcome(target.raised))
-    if eager.raised is not None or target.raised is not None:
+    errors, clause = clauses
+    raised = eager.raised if eager.raised is not None else target.raised
+    if raised is not None:
+        if not same_exception(eager.raised, target.raised):
+            path = f"{raised.stage}{which}"
+            what = f"{path}, starting at {', '.join(eager.roots)}"
+            yield difference(errors, path, what, outcome(eager.raised), outcome(target.raised))
         return
     if eager.cotangents_kept != target.cotangents_kept:
-        path = f"cotangents of {roots}"
+        path = f"cotangents of the backward{which}"
         yield difference(clause, path, path, _kept(eager), _kept(target))
     others = dict(target.gradients)
     known = dict(reference.gradients) if reference is not None and reference.roots == eager.roots else {}
-    suffix = f" from {roots}" if named else ""
     for path, value in eager.gradients:
         if path in others:
-            what = f"grad of {path}{suffix}"
+            what = f"grad of {path}{which}"
             yield from sides.tensors(clause, what, value, others[path], known.get(path))
-
-
-def _stage(eager: GradientRun, target: GradientRun) -> str:
-    raised = eager.raised if eager.raised is not None else target.raised
-    return "backward" if raised is None else raised.stage
 
 
 def _kept(run: GradientRun) -> str:
@@ -131,5 +127,5 @@ def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
     eager, target = sides.eager.later_gradient, sides.target.later_gradient
     if eager is not None and target is not None:
         reference = None if sides.reference is None else sides.reference.later_gradient
-        clause = "autograd-metadata"
-        yield from _run(sides, clause, clause, eager, target, reference, True)
+        clauses = ("autograd-metadata", "autograd-metadata")
+        yield from _run(sides, clauses, " after later writes", eager, target, reference)

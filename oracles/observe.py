@@ -188,7 +188,7 @@ def _with_result(
         ]
         later = differentiable(results) + inputs.history.moved()
         if later and targets and any(write.raised is None for write in writes):
-            last, _ = differentiate_roots(later, targets, range(len(later)), "later backward")
+            last, _ = differentiate_roots(later, targets, range(len(later)), "backward")
     return replace(
         called,
         refused=refused,

@@ -86,6 +86,13 @@ def nested() -> Arguments:
     return Arguments(({"a": w, "b": [x, 3]}, None), {"w": w}, {"x": x})
 
 
+def views_without_grad() -> Arguments:
+    """Views of a leaf, taken without grad mode: they claim to require grad and lead nowhere."""
+    w = grid(3, 4).requires_grad_()
+    with torch.no_grad():
+        return Arguments((w[1:], w.as_strided((2, 2), (4, 1), 2)), {"w": w}, {"w": w})
+
+
 def numbers() -> Arguments:
     return Arguments((torch.arange(6).reshape(2, 3), torch.tensor([True, False, True])))
 
@@ -109,6 +116,25 @@ def complex_pair() -> Arguments:
 @case(leaf)
 def sine(w: Tensor) -> Tensor:
     return w.sin()
+
+
+@case(leaf)
+def exponential(w: Tensor) -> Tensor:
+    return w.exp()
+
+
+@case(leaf)
+def unbound(w: Tensor) -> tuple[Tensor, Tensor]:
+    y = w * 2
+    return y.unbind(0)[0], y
+
+
+@case(leaf)
+def split_and_written(w: Tensor) -> tuple[Tensor, Tensor]:
+    y = w * 2
+    first, _ = y.split(2, 1)
+    y.mul_(2)
+    return first, y
 
 
 @case(leaf)
@@ -325,6 +351,11 @@ def containers(tree: dict[str, Any], nothing: None) -> tuple[Any, ...]:
 def container_changed(tree: dict[str, Any], nothing: None) -> Tensor:
     tree["c"] = tree["a"] * 2
     return tree["a"]
+
+
+@case(views_without_grad)
+def read_without_grad(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x * 2, y
 
 
 @case(numbers)
