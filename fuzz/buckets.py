@@ -1,0 +1,194 @@
+"""Buckets: which findings are the same bug. A key says what is wrong, where, and the reduced program's shape.
+
+Two keys, both plain text, equal on every run and independent of the target:
+
+* `signature(findings)`, the coarse one, is what a reduction must hold on to: the clause of the *main* finding
+  (the first by `PRECEDENCE`: a lost write explains a wrong gradient, not the other way round), the kind of
+  place (`out`, `arg`, `grad of arg`), and what differs there, without numbers, names or element positions.
+  For exceptions it has the type and the gist of the message.
+* `bucket(findings, program)` adds, of the reduced program, the operators and the pattern of the arguments:
+  two bugs with the same symptom are told apart by what it takes to show them. Pointwise operators, in-place
+  or not, count by their kind because one may stand for another; views, metadata changes and the rest by name.
+
+    input-data/arg elements/in-place:pointwise/a:float64:0d
+    errors/call: RuntimeError a view of a leaf Variable/expand + in-place:pointwise/a:grad a~
+
+The last part reads: letters are storages in the order of their first use, with dtype unless float32, `0d` or
+`empty`, `grad` and `nonleaf`; `a~` is a view on it, `a~detach` a hidden one, `=` the same object again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+from fuzz.operators import OPERATORS
+from fuzz.operators.row import Kind
+from fuzz.program import Program, Root, Same, Scalar, Statement, Storage, View
+from oracles import Finding
+
+PRECEDENCE = (
+    "errors",
+    "structure",
+    "input-metadata",
+    "input-data",
+    "values",
+    "aliasing",
+    "identity",
+    "strides",
+    "autograd-metadata",
+    "gradients",
+    "versions",
+    "randomness",
+    "ambient",
+)
+_PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
+_ELEMENTS = re.compile(r" at (the )?element\b.*")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_NESTED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|<[^<>]*>")
+_NUMBERED = re.compile(r"\S*\d\S*")
+_PLAIN = ("None", "True", "False")
+_INTERCHANGEABLE = (Kind.POINTWISE, Kind.IN_PLACE)
+_GIST_WORDS = 10
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def main(findings: Sequence[Finding]) -> Finding:
+    """The finding that the others follow from, as far as clauses can tell. `findings` must not be empty."""
+    return min(findings, key=lambda finding: PRECEDENCE.index(finding.clause))
+
+
+def signature(findings: Sequence[Finding]) -> str:
+    """The coarse key of a set of findings: what a reduction must preserve.
+
+    >>> signature([Finding("strides", "out", "(1, 2)", "(2, 1)", "strides of out: (1, 2) in eager, ...")])
+    'strides/strides of out'
+    """
+    finding = main(findings)
+    if finding.clause == "errors":
+        place = finding.path.split(" from ")[0]
+        return f"errors/{place}: {_how_it_ended(finding)}"
+    return f"{finding.clause}/{_what(finding)}"
+
+
+def bucket(findings: Sequence[Finding], program: Program) -> str:
+    """The key of a bug, from the findings of its reduced program and that program."""
+    scenario = "" if program.scenario.grad else " no-grad"
+    return "/".join((signature(findings), operators(program) or "nothing", arguments(program) + scenario))
+
+
+def operators(program: Program) -> str:
+    """The operators of a program as a multiset, in alphabetical order.
+
+    Two additions and an `expand` are `2 pointwise + expand`.
+    """
+    counts = Counter(map(_operator, program.statements))
+    return " + ".join(name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+def arguments(program: Program) -> str:
+    """The arguments and how they alias, in their order; Python numbers are left out.
+
+    Storages that no argument shows are left out as well.
+    """
+    letters: dict[int, str] = {}
+    words = []
+    for argument in program.arguments:
+        match argument:
+            case Root(number):
+                words.append(_storage(letters, number, program.storages[number]))
+            case View(number, size, _, _, via):
+                known = number in letters
+                word = _storage(letters, number, program.storages[number])
+                kind = "~" if via == "view" else f"~{via}"
+                words.append((word[0] if known else word) + kind + _extent(size))
+            case Same():
+                words.append("=")
+            case Scalar():
+                pass
+    return " ".join(words) or "nothing"
+
+
+def death(kind: Literal["crash", "timeout"], cause: str, stack: str) -> Finding:
+    """The finding that a worker's death makes: `cause` in words, `stack` the Python stack if there is one."""
+    how = "takes the process down" if kind == "crash" else "does not return"
+    where = _frame(stack)
+    target = f"crash, {cause}" if kind == "crash" else "timeout"
+    message = f"the target {how} ({cause}{f', in {where}' if where else ''}); eager returns"
+    return Finding("errors", "call", "no exception", target, message)
+
+
+def _how_it_ended(finding: Finding) -> str:
+    """The side that did raise, or both: "RuntimeError a view of a leaf"."""
+    eager, target = finding.eager, finding.target
+    if eager == "no exception":
+        return _gist(target)
+    if target == "no exception":
+        return f"nothing instead of {_gist(eager)}"
+    return f"{_gist(target)} instead of {eager.split(':')[0]}"
+
+
+def _gist(text: str) -> str:
+    """An exception's type and the first words of its message, without what changes from case to case.
+
+    >>> _gist("RuntimeError: size 3 of 'x' (a view) must match")
+    'RuntimeError size of must match'
+    """
+    text = _QUOTED.sub(" ", text)
+    while (shorter := _NESTED.sub(" ", text)) != text:
+        text = shorter
+    words = _NUMBERED.sub(" ", text).replace(":", " ").split()
+    return " ".join(words[:_GIST_WORDS])
+
+
+def _what(finding: Finding) -> str:
+    """What differs: the subject of the finding's sentence with kinds of places for places."""
+    subject = finding.message.split(f": {finding.eager} in eager")[0]
+    subject, elements = _ELEMENTS.subn(" elements", subject)
+    subject = _PATH.sub(r"\1", subject.split(" from ")[0])
+    subject = " ".join(_NUMBERED.sub("", subject).split())
+    sides = [side for side in map(_side, (finding.eager, finding.target)) if side]
+    if elements or len(sides) < 2 or sides[0] == sides[1]:
+        return subject
+    return f"{subject} {sides[0]}, not {sides[1]}"
+
+
+def _side(text: str) -> str:
+    """A side of a finding if it is one of a few words; "" for anything with values in it."""
+    if text in _PLAIN:
+        return text
+    return "a tensor" if text.startswith("a tensor ") else ""
+
+
+def _operator(statement: Statement) -> str:
+    kind = OPERATORS[statement.operator].kind
+    name = str(kind) if kind in _INTERCHANGEABLE else statement.operator
+    return name if statement.mode == "inherit" else f"{name}@{statement.mode}"
+
+
+def _storage(letters: dict[int, str], number: int, storage: Storage) -> str:
+    if number in letters:
+        return letters[number]
+    letters[number] = _LETTERS[len(letters) % len(_LETTERS)]
+    words = [letters[number]]
+    if storage.dtype != "float32":
+        words.append(storage.dtype)
+    if storage.requires_grad:
+        words.append("grad")
+    if not storage.leaf:
+        words.append("nonleaf")
+    return ":".join(words) + _extent(storage.size)
+
+
+def _extent(size: tuple[int, ...]) -> str:
+    if not size:
+        return ":0d"
+    return ":empty" if 0 in size else ""
+
+
+def _frame(stack: str) -> str:
+    """The innermost frame of a faulthandler stack, as file name and function."""
+    found = re.search(r'File "([^"]*)", line \d+ in (\S+)', stack)
+    return f"{found[1].rsplit('/', 1)[-1]}:{found[2]}" if found else ""

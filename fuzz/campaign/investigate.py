@@ -1,0 +1,213 @@
+"""One finding under the lens: seen again in a fresh worker, reduced, confirmed, and given its script.
+
+Each step runs programs in the pool, so a reduced program that segfaults or hangs costs a worker and not the
+finding. An investigation is an ordinary blocking function in a thread of its own; it reaches the pool through
+`Runner`, whose futures the driver's loop fulfils.
+
+    example = investigate(suspect, Runner(pool, limit=30.0), budget=Budget())
+    example.bucket, example.program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from fuzz import buckets, repro
+from fuzz.campaign import jobs
+from fuzz.campaign.pool import Answer, Death, Event, Job, Pool
+from fuzz.errors import PoolError
+from fuzz.execute import Result
+from fuzz.program import Program
+from fuzz.reduce import reduce
+from oracles import Finding
+
+T = TypeVar("T")
+EAGER = "eager"
+State = Literal["shown", "confirmed", "unconfirmed", "unreduced"]
+STATES: tuple[State, ...] = ("shown", "confirmed", "unconfirmed", "unreduced")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one run of a program on a target showed.
+
+    `signature` is "" unless there is a finding. A dead worker is a finding too: `kind` is then "crash" or
+    "timeout" and `stack` the Python stack at that moment, and otherwise they are empty.
+    """
+
+    outcome: str
+    signature: str
+    findings: tuple[Finding, ...]
+    reason: str
+    seconds: float
+    kind: str = ""
+    stack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A finding that a campaign made: case `index`, its program, and the signature to hold on to."""
+
+    target: str
+    index: int
+    program: Program
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An investigated finding.
+
+    `state` says how sure it is: a repro script "shown" to show it; "confirmed" by a worker that had run
+    nothing else; "unconfirmed" when such a worker did not show it; "unreduced" when nothing has been tried.
+    `evaluations` is how many programs the reduction ran.
+    """
+
+    suspect: Suspect
+    program: Program
+    seen: Seen
+    bucket: str
+    script: str
+    state: State
+    evaluations: int
+
+    @property
+    def statements(self) -> int:
+        """Of the reduced program."""
+        return len(self.program.statements)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one reduction may take: programs run, and seconds of workers' time."""
+
+    evaluations: int = 250
+    seconds: float = 60.0
+    hang_limit: float = 10.0
+
+
+DEFAULT_BUDGET = Budget()
+
+
+def understand(event: Event) -> Seen:
+    """What an event of the pool says about the program that ran; PoolError for a mistake of the fuzzer."""
+    match event:
+        case Answer(_, _, value, seconds):
+            result = Result.from_json(value)
+            signature = buckets.signature(result.findings) if result.outcome == "finding" else ""
+            return Seen(result.outcome, signature, result.findings, result.reason, seconds)
+        case Death(_, _, kind, cause, stack, output, seconds):
+            finding = buckets.death(kind, cause, stack)
+            text = "\n".join(part for part in (stack, output) if part)
+            return Seen(
+                "finding", buckets.signature((finding,)), (finding,), finding.message, seconds, kind, text
+            )
+        case _:
+            raise PoolError(f"the fuzzer failed on a case:\n{event.text}")
+
+
+class Runner:
+    """Runs programs in the pool for threads other than the driver's."""
+
+    def __init__(self, pool: Pool, limit: float) -> None:
+        self._pool = pool
+        self.limit = limit
+        self._cancelled = False
+        self._waiting: set[Future[Event]] = set()
+
+    def run(self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None) -> Seen:
+        """Run a program and wait for it; CancelledError when the campaign ends first."""
+        return understand(self._ask(jobs.program_item(program, target), fresh, limit or self.limit))
+
+    def shows(self, script: str) -> bool:
+        """Whether a repro script shows its difference: it exits with 1, or takes its process down."""
+        event = self._ask(jobs.script_item(script), True, self.limit)
+        return isinstance(event, Death) or (isinstance(event, Answer) and event.value == 1)
+
+    def wake(self) -> None:
+        """Let the driver's loop look at what has been done."""
+        self._pool.wake()
+
+    def cancel(self) -> None:
+        """Let no thread wait any longer."""
+        self._cancelled = True
+        for future in list(self._waiting):
+            future.cancel()
+
+    def _ask(self, item: dict[str, Any], fresh: bool, limit: float) -> Event:
+        future: Future[Event] = Future()
+        self._waiting.add(future)
+        try:
+            if self._cancelled:
+                raise CancelledError
+            self._pool.submit(Job((item,), limit, urgent=True, fresh=fresh, tag=future))
+            return future.result()
+        finally:
+            self._waiting.discard(future)
+
+
+def attended(pool: Pool, work: Callable[[], T]) -> T:
+    """The result of `work`, which asks a `Runner` in a thread, while this thread serves the pool."""
+    with ThreadPoolExecutor(1) as threads:
+        future = threads.submit(work)
+        future.add_done_callback(lambda _: pool.wake())
+        while not future.done():
+            for event in pool.wait(1.0):
+                event.job.tag.set_result(event)
+        return future.result()
+
+
+def investigate(suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGET) -> Example:
+    """Confirm, reduce and describe one finding. Whatever fails on the way, the finding itself is kept."""
+    signature = suspect.seen.signature
+    again = runner.run(suspect.program, suspect.target, fresh=True)
+    if again.signature != signature:
+        # It needs what an earlier case left behind in the process, or luck: kept as it is, and said so.
+        return _example(suspect, suspect.program, suspect.seen, runner, confirmed=False, evaluations=0)
+    predicate, spent = _interesting(suspect, runner, budget)
+    reduction = reduce(suspect.program, predicate, budget=budget.evaluations)
+    final = runner.run(reduction.program, suspect.target, fresh=True)
+    if final.signature != signature:
+        return _example(suspect, suspect.program, again, runner, confirmed=True, evaluations=spent())
+    return _example(suspect, reduction.program, final, runner, confirmed=True, evaluations=spent())
+
+
+def _interesting(
+    suspect: Suspect, runner: Runner, budget: Budget
+) -> tuple[Callable[[Program], bool], Callable[[], int]]:
+    """The reducer's predicate (the same signature, within the budget of time) and a count of its calls."""
+    calls = 0
+    seconds = 0.0
+    hangs = suspect.seen.kind == "timeout"
+    limit = min(runner.limit, budget.hang_limit) if hangs else runner.limit
+
+    def interesting(program: Program) -> bool:
+        nonlocal calls, seconds
+        if seconds > budget.seconds:
+            return False
+        calls += 1
+        seen = runner.run(program, suspect.target, limit=limit)
+        seconds += seen.seconds
+        same = seen.signature == suspect.seen.signature
+        if same and seen.kind:
+            # The target's observation includes what eager does: a program that kills eager shows nothing.
+            return runner.run(program, EAGER, limit=limit).outcome == "agree"
+        return same
+
+    return interesting, lambda: calls
+
+
+def _example(
+    suspect: Suspect, program: Program, seen: Seen, runner: Runner, *, confirmed: bool, evaluations: int
+) -> Example:
+    script = repro.script(program, suspect.target, buckets.main(seen.findings))
+    bucket = buckets.bucket(seen.findings, program)
+    state: State = "confirmed"
+    if not confirmed:
+        bucket, state = f"unconfirmed/{seen.signature}", "unconfirmed"
+    elif runner.shows(script):
+        state = "shown"
+    return Example(suspect, program, seen, bucket, script, state, evaluations)

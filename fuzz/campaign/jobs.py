@@ -1,0 +1,96 @@
+"""What a worker does with one item: run a generated case, run a given program, or try a repro script.
+
+Items and answers are plain data, so that they cross a pipe as JSON:
+
+    {"kind": "case", "seed": 0, "index": 17, "profile": "uniform", "device": "cpu", "target": "aot"}
+    {"kind": "program", "program": {...}, "target": "aot"}
+    {"kind": "script", "text": "import torch..."}
+
+The first two are answered by `Result.to_json`, the last by the script's exit status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from fuzz.choices import Random
+from fuzz.execute import execute
+from fuzz.generate import generate
+from fuzz.profiles import PROFILES
+from fuzz.program import Program, from_json, to_json
+from fuzz.targets import Target, find
+
+HANDLER = "fuzz.campaign.jobs:handle"
+BROKEN_SCRIPT = 70
+
+
+def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
+    """Case `index` of a campaign: the same on every machine and whatever ran before it."""
+    made = generate(Random(seed, index), PROFILES[profile])
+    if device == "cpu":
+        return made
+    return replace(made, scenario=replace(made.scenario, device=device))
+
+
+def case_item(seed: int, index: int, profile: str, device: str, target: str) -> dict[str, Any]:
+    """The item that runs one generated case."""
+    return {
+        "kind": "case",
+        "seed": seed,
+        "index": index,
+        "profile": profile,
+        "device": device,
+        "target": target,
+    }
+
+
+def program_item(given: Program, target: str) -> dict[str, Any]:
+    """The item that runs one given program."""
+    return {"kind": "program", "program": to_json(given), "target": target}
+
+
+def script_item(text: str) -> dict[str, Any]:
+    """The item that executes a repro script, whose exit status says whether it shows its difference."""
+    return {"kind": "script", "text": text}
+
+
+def handle(item: dict[str, Any]) -> Any:
+    """Do one item. An exception from here is a mistake in the fuzzer."""
+    match item["kind"]:
+        case "case":
+            given = program(item["seed"], item["index"], item["profile"], item["device"])
+            return execute(given, _prepared(item["target"])).to_json()
+        case "program":
+            return execute(from_json(item["program"]), _prepared(item["target"])).to_json()
+        case "script":
+            return _run_script(item["text"])
+        case kind:
+            raise ValueError(f"no item of kind {kind!r}")
+
+
+@cache
+def _prepared(name: str) -> Target:
+    """The target, made ready once in each process."""
+    target = find(name)
+    target.prepare()
+    return target
+
+
+def _run_script(text: str) -> int:
+    """Execute a script of ours as `python script.py` would; its exit status, BROKEN_SCRIPT if it raised."""
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file, contextlib.redirect_stdout(io.StringIO()):
+        file.write(text)
+        file.flush()
+        space = {"__name__": "__main__", "__file__": file.name}
+        try:
+            exec(compile(text, file.name, "exec"), space)
+        except SystemExit as leave:
+            return leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
+        except Exception:
+            return BROKEN_SCRIPT
+    return 0

@@ -1,0 +1,50 @@
+"""What the fork server imports and warms once, so that a worker forked from it starts in milliseconds.
+
+Importing this module has effects on purpose: it loads torch, the oracles and the fuzzer, and compiles one
+toy function forwards and backwards through stock AOTAutograd, which fills the caches that the first
+compilation in a process pays for; then it warms the shipped targets that the environment names. It leaves
+one thread, touches no accelerator, and does not load `aot`: a campaign on a changed `aot` must see that
+change. `WARM` tells a worker that its fork server really did this, because Python 3.11's swallows an
+ImportError.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+
+import torch
+
+from fuzz.campaign import worker
+from fuzz.targets import SHIPPED
+
+STAGES = ("fuzz.execute", "fuzz.generate", "fuzz.source", "fuzz.profiles", "fuzz.campaign.jobs")
+
+
+def _without_monitor_thread() -> None:
+    """Dynamo uses tqdm where it is installed, and tqdm starts a thread: a fork must not copy half of it."""
+    try:
+        tqdm = importlib.import_module("tqdm")
+    except ImportError:
+        return
+    tqdm.tqdm.monitor_interval = 0
+
+
+def _warm() -> bool:
+    torch.set_num_threads(1)
+    _without_monitor_thread()
+    for stage in STAGES:
+        importlib.import_module(stage)
+    SHIPPED["torch-aot-function"].warm()
+    for name in os.environ.get(worker.WARM, "").split():
+        if name in SHIPPED and SHIPPED[name].available() is None:
+            SHIPPED[name].warm()
+    sys.stdout.flush()
+    gc.collect()
+    gc.freeze()
+    return True
+
+
+WARM = _warm()

@@ -1,0 +1,58 @@
+"""One corpus case made smaller on a target, for `aotfuzz reduce`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fuzz import buckets, corpus
+from fuzz.campaign import jobs
+from fuzz.campaign.investigate import Example, Runner, Seen, Suspect, attended, investigate
+from fuzz.campaign.pool import Pool
+from fuzz.corpus import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What became of a case.
+
+    `case` is the smaller one, None if it does not differ; `said` one sentence; `as_recorded` says whether
+    it is still the difference that its file records.
+    """
+
+    case: Case | None
+    said: str
+    as_recorded: bool
+
+
+def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
+    """Run a case on a target and, if it differs, reduce it without slipping to another difference."""
+    import torch
+
+    with Pool(jobs.HANDLER, jobs=1, warm=[target]) as pool:
+        runner = Runner(pool, limit)
+        found = attended(pool, lambda: _investigate(case, target, runner))
+    if isinstance(found, Seen):
+        return Reduced(None, f"does not differ on {target}: {found.outcome}. {found.reason}".rstrip(), False)
+    program = found.program
+    smaller = replace(
+        case,
+        program=program,
+        bucket=found.bucket,
+        clause=buckets.main(found.seen.findings).clause,
+        torch=str(torch.__version__),
+        origin=replace(case.origin, target=target),
+        expected={**case.expected, target: corpus.DIFFERS},
+        findings=found.seen.findings,
+    )
+    said = (
+        f"{len(case.program.statements)} -> {len(program.statements)} statements "
+        f"in {found.evaluations} evaluations: {found.bucket}"
+    )
+    return Reduced(smaller, said, found.bucket == case.bucket)
+
+
+def _investigate(case: Case, target: str, runner: Runner) -> Example | Seen:
+    seen = runner.run(case.program, target)
+    if not seen.signature:
+        return seen
+    return investigate(Suspect(target, case.origin.case, case.program, seen), runner)

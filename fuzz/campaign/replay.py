@@ -1,0 +1,94 @@
+"""Corpus cases run again: each on the targets it has an expectation for, or on those that were asked for.
+
+A case runs in a worker, so that one which segfaults or hangs costs itself only. Whether the outcome is as
+expected is decided here: a case that "differs" must show a finding of its recorded bucket, and one that
+"agrees" must agree. A case on a target that its file says nothing about may do anything but differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fuzz import buckets
+from fuzz.campaign import jobs
+from fuzz.campaign.investigate import Seen, understand
+from fuzz.campaign.pool import Job, Pool
+from fuzz.corpus import AGREES, DIFFERS, Case
+from fuzz.targets import SHIPPED
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One case on one target.
+
+    `bucket` is "" unless it differs; `expected` is None where the file says nothing of this target.
+    """
+
+    file: Path
+    target: str
+    outcome: str
+    bucket: str
+    reason: str
+    expected: str | None
+    same_bucket: bool
+    as_expected: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "file": str(self.file),
+            "target": self.target,
+            "outcome": self.outcome,
+            "bucket": self.bucket or None,
+            "reason": self.reason,
+            "expected": self.expected,
+            "same_bucket": self.same_bucket,
+            "as_expected": self.as_expected,
+        }
+
+
+def replay(
+    cases: Iterable[tuple[Path, Case]],
+    targets: Sequence[str] = (),
+    *,
+    jobs_at_once: int = 1,
+    limit: float = 60.0,
+) -> list[Replayed]:
+    """Run each case on `targets`, or on the shipped ones among those of its own file, in that order.
+
+    A target that is written package.module:function runs only when it is asked for by name: a corpus file
+    must not be able to import a module.
+    """
+    work = [
+        (file, case, name)
+        for file, case in cases
+        for name in (targets or [name for name in case.expected if name in SHIPPED])
+    ]
+    found: dict[int, Replayed] = {}
+    with Pool(jobs.HANDLER, jobs=jobs_at_once, warm=[name for _, _, name in work]) as pool:
+        queue = [
+            Job((jobs.program_item(case.program, name),), limit, tag=place)
+            for place, (_, case, name) in enumerate(work)
+        ]
+        for event in pool.run(queue):
+            file, case, name = work[event.job.tag]
+            found[event.job.tag] = judge(file, case, name, understand(event))
+    return [found[place] for place in sorted(found)]
+
+
+def judge(file: Path, case: Case, target: str, seen: Seen) -> Replayed:
+    """Hold what was seen against what the file expects of this target."""
+    bucket = buckets.bucket(seen.findings, case.program) if seen.outcome == "finding" else ""
+    expected = case.expected.get(target)
+    same = bucket == case.bucket
+    match expected:
+        case state if state == DIFFERS:
+            as_expected = same
+        case state if state == AGREES:
+            as_expected = seen.outcome == "agree"
+        case _:
+            as_expected = seen.outcome != "finding"
+    return Replayed(file, target, seen.outcome, bucket, seen.reason, expected, same, as_expected)

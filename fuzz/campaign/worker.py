@@ -1,0 +1,112 @@
+"""One worker process: takes leases of items from its pipe, answers each item, and may die at any moment.
+
+What happens to a process that runs strangers' compilers is arranged here: its own process group (so that one
+signal takes its children too), a file for the Python stack of a segfault or of a hang, a memory limit, an
+alarm that ends it even when the parent is gone and native code holds the interpreter lock, and its output
+kept away from the campaign's. Messages are JSON: nothing that a target makes is ever pickled.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import math
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+PRELOAD = "fuzz.campaign.preload"
+# The environment variable with the names of the targets that the fork server warms.
+WARM = "AOTFUZZ_WARM"
+Handler = Callable[[Any], Any]
+
+# A target that prints for ever must not fill the disk; only the end of its output is ever shown.
+OUTPUT_LIMIT = 1 << 20
+# The parent's own deadline comes first and leaves a stack behind; the alarm is for when there is no parent.
+ALARM_GRACE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is told at its start.
+
+    `handler` is `module:function`, called with one item (plain data) and answering plain data; `memory` is
+    the limit on the process's data in bytes, 0 for none; `folder` and `path` are the campaign's current
+    directory and import path; `stack` and `output` are the worker's own files.
+    """
+
+    handler: str
+    folder: str
+    path: tuple[str, ...]
+    memory: int
+    stack: str
+    output: str
+
+
+def serve(connection: Connection, setup: Setup) -> None:
+    """The whole life of a worker: greet, then answer leases until the pipe closes."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    try:
+        handler = _prepare(setup)
+    except Exception:
+        connection.send_bytes(_message("broken", traceback.format_exc()))
+        return
+    connection.send_bytes(_message("ready", os.getpid()))
+    try:
+        while True:
+            lease = json.loads(connection.recv_bytes())
+            _answer(connection, handler, lease["items"], lease["limit"])
+    except (EOFError, OSError):
+        # The campaign is over. Interpreter shutdown would run the exit hooks of whatever was under test.
+        os._exit(0)
+
+
+def _prepare(setup: Setup) -> Handler:
+    if not getattr(sys.modules.get(PRELOAD), "WARM", False):
+        raise RuntimeError(
+            f"the fork server has not loaded {PRELOAD}: install the package (pip install -e . or a wheel), "
+            "and use no other fork server in this process"
+        )
+    output = os.open(setup.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    stack = os.open(setup.stack, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
+    faulthandler.enable(file=stack)
+    # The parent asks for the stack of a hang by this signal; the C handler answers whoever holds the GIL.
+    faulthandler.register(signal.SIGUSR1, file=stack)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if setup.memory:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = setup.memory if hard == resource.RLIM_INFINITY else min(setup.memory, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    os.chdir(setup.folder)
+    sys.path[:] = setup.path
+    module, _, name = setup.handler.partition(":")
+    handler: Handler = getattr(importlib.import_module(module), name)
+    return handler
+
+
+def _answer(connection: Connection, handler: Handler, items: list[Any], limit: float) -> None:
+    for item in items:
+        signal.alarm(math.ceil(limit) + ALARM_GRACE)
+        try:
+            message = _message("answer", handler(item))
+        except BaseException:
+            message = _message("failure", traceback.format_exc())
+        if os.fstat(1).st_size > OUTPUT_LIMIT:
+            os.ftruncate(1, 0)
+        connection.send_bytes(message)
+    signal.alarm(0)
+
+
+def _message(kind: str, value: Any) -> bytes:
+    return json.dumps([kind, value]).encode()

@@ -1,0 +1,267 @@
+"""Corpus files: one recorded case each, as JSON that people read and diff, and that is read as a stranger's.
+
+A file holds a header (what differs, on which target and torch, what is expected of which target, where the
+case came from) and the program. Only the program's IR is ever run; the rendered source beside it is for the
+reader of the file. A file that is truncated, hostile or of another format raises CorpusError with the file
+and the place inside it, and nothing of it is executed. `docs/corpus.md` describes the format.
+
+    case = read(Path("corpus/input-data-lost.json"))
+    write(Path("other.json"), case)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fuzz import document
+from fuzz.errors import CorpusError
+from fuzz.program import FORMAT, Program, ProgramError, from_json, to_json
+from oracles import CLAUSES, Finding
+
+MAX_BYTES = 1_000_000
+MAX_LINE = 4000
+DIFFERS = "differs"
+AGREES = "agrees"
+STATES = (DIFFERS, AGREES)
+
+_FIELDS = (
+    "format",
+    "bucket",
+    "clause",
+    "note",
+    "issue",
+    "torch",
+    "origin",
+    "expected",
+    "findings",
+    "program",
+    "source",
+)
+_FINDING = ("clause", "path", "eager", "target", "message")
+_TARGET = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
+_WIDTH = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a case was first met: case `case` of seed `seed` under a profile, on a target.
+
+    `case` is -1 for a case that no campaign made.
+    """
+
+    target: str
+    seed: int
+    case: int
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One corpus file.
+
+    `expected` says for each target by name whether it "differs" from eager or "agrees"; `findings` are what
+    was seen on the origin's target under the torch version `torch`; `issue` is the upstream issue's number.
+    """
+
+    program: Program
+    bucket: str
+    clause: str
+    torch: str
+    origin: Origin
+    expected: Mapping[str, str]
+    findings: tuple[Finding, ...] = ()
+    note: str = ""
+    issue: int | None = None
+
+
+def read(file: Path) -> Case:
+    """The case in a corpus file; CorpusError says what is wrong with the file and where."""
+    data = _load(file)
+    try:
+        return _case(data)
+    except ProgramError as error:
+        raise CorpusError(file, error.place, error.what, error.hint) from error
+
+
+def write(file: Path, case: Case) -> None:
+    """Write a corpus file, whole or not at all. OSError as for any file."""
+    text = dumps(case)
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def dumps(case: Case) -> str:
+    """The text of a corpus file: one line for each storage, argument and statement."""
+    from fuzz.source import render
+
+    document_ = {
+        "format": FORMAT,
+        "bucket": case.bucket,
+        "clause": case.clause,
+        "note": case.note,
+        "issue": case.issue,
+        "torch": case.torch,
+        "origin": {
+            "target": case.origin.target,
+            "seed": case.origin.seed,
+            "case": case.origin.case,
+            "profile": case.origin.profile,
+        },
+        "expected": dict(case.expected),
+        "findings": [finding_to_json(finding) for finding in case.findings],
+        "program": to_json(case.program),
+        "source": render(case.program).splitlines(),
+    }
+    return _pretty(document_, 0) + "\n"
+
+
+def files(paths: Iterable[Path]) -> Iterator[Path]:
+    """The corpus files among files and folders (searched to any depth), in the order of their names.
+
+    A path that does not exist is yielded as it is: reading it gives the error.
+    """
+    for path in paths:
+        if path.is_dir():
+            yield from sorted(found for found in path.rglob("*.json") if not found.name.startswith("."))
+        else:
+            yield path
+
+
+def slug(bucket: str, target: str) -> str:
+    """A file name, without suffix, for the case of a bucket on a target.
+
+    >>> slug("values/out elements/add_+expand", "torch-aot-eager")
+    'torch-aot-eager-values-out-elements-add_-expand'
+    """
+    words = re.sub(r"[^A-Za-z0-9_]+", "-", f"{target}-{bucket}").strip("-")
+    if len(words) <= 100:
+        return words
+    return f"{words[:90].rstrip('-')}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+
+
+def finding_to_json(finding: Finding) -> dict[str, str]:
+    """A finding as plain data."""
+    return {name: getattr(finding, name) for name in _FINDING}
+
+
+def finding_from_json(data: object, place: str = "finding") -> Finding:
+    """The finding that plain data describes; ProgramError with `place` otherwise."""
+    fields = document.fields(data, place, _FINDING)
+    document.choice(fields["clause"], f"{place}.clause", CLAUSES)
+    return Finding(**{name: _text(fields[name], f"{place}.{name}") for name in _FINDING})
+
+
+def _load(file: Path) -> object:
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise CorpusError(file, "", f"cannot be read: {error.strerror or error}") from error
+    if len(raw) > MAX_BYTES:
+        raise CorpusError(file, "", f"larger than {MAX_BYTES} bytes", "a corpus file holds one small program")
+    try:
+        data: object = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise CorpusError(file, f"byte {error.start}", "not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise CorpusError(file, place, f"not JSON: {error.msg}", "the file may be truncated") from error
+    except RecursionError as error:
+        raise CorpusError(file, "", "nested too deeply") from error
+    except ValueError as error:
+        raise CorpusError(file, "", f"not JSON: {error}") from error
+    return data
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _case(data: object) -> Case:
+    if not isinstance(data, dict):
+        raise ProgramError("", "not an object", "a corpus file is one JSON object")
+    version = data.get("format")
+    if type(version) is not int or version != FORMAT:
+        raise ProgramError(
+            "format",
+            f"found format version {document.brief(version)}, this version of aotfuzz reads {FORMAT}",
+            "record the case again, or use the version that wrote it",
+        )
+    fields = document.fields(data, "", _FIELDS)
+    issue = fields["issue"]
+    expected = fields["expected"]
+    if not isinstance(expected, dict) or not expected or len(expected) > 32:
+        raise ProgramError("expected", "not an object of 1 to 32 targets", 'write {"target": "differs"}')
+    for name in expected:
+        if not _TARGET.fullmatch(name):
+            raise ProgramError("expected", f"{document.brief(name)} is not a target's name", "correct it")
+    for line, text in enumerate(document.items(fields["source"], "source", 2000)):
+        _text(text, f"source[{line}]")
+    return Case(
+        program=_program(fields["program"]),
+        bucket=_text(fields["bucket"], "bucket"),
+        clause=document.choice(fields["clause"], "clause", CLAUSES),
+        torch=_text(fields["torch"], "torch"),
+        origin=_origin(fields["origin"]),
+        expected={
+            name: document.choice(state, f"expected.{name}", STATES) for name, state in expected.items()
+        },
+        findings=tuple(
+            finding_from_json(item, f"findings[{i}]")
+            for i, item in enumerate(document.items(fields["findings"], "findings"))
+        ),
+        note=_text(fields["note"], "note"),
+        issue=None if issue is None else document.integer(issue, "issue", 1, document.MAX_INTEGER),
+    )
+
+
+def _program(data: object) -> Program:
+    try:
+        return from_json(data)
+    except ProgramError as error:
+        place = f"program.{error.place}" if error.place else "program"
+        raise ProgramError(place, error.what, error.hint) from error
+
+
+def _origin(data: object) -> Origin:
+    fields = document.fields(data, "origin", ("target", "seed", "case", "profile"))
+    return Origin(
+        target=_text(fields["target"], "origin.target"),
+        seed=document.integer(fields["seed"], "origin.seed", 0, 2**63),
+        case=document.integer(fields["case"], "origin.case", -1, 2**63),
+        profile=_text(fields["profile"], "origin.profile"),
+    )
+
+
+def _text(data: object, place: str) -> str:
+    if not isinstance(data, str):
+        raise ProgramError(place, f"expected a text, found {document.brief(data)}", "write a text here")
+    if len(data) > MAX_LINE:
+        raise ProgramError(place, f"a text of {len(data)} characters", f"stay within {MAX_LINE}")
+    return data
+
+
+def _pretty(data: Any, indent: int) -> str:
+    """JSON with everything on one line that fits on one, except the document itself."""
+    line = json.dumps(data, ensure_ascii=False)
+    if not isinstance(data, (dict, list)) or not data or (indent and len(line) + indent <= _WIDTH):
+        return line
+    inner = " " * (indent + 1)
+    if isinstance(data, dict):
+        parts = [f"{json.dumps(key)}: {_pretty(value, indent + 1)}" for key, value in data.items()]
+        opening, closing = "{", "}"
+    else:
+        parts = [_pretty(value, indent + 1) for value in data]
+        opening, closing = "[", "]"
+    return f"{opening}\n{inner}" + f",\n{inner}".join(parts) + f"\n{' ' * indent}{closing}"

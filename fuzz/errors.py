@@ -1,0 +1,47 @@
+"""What can go wrong around a fuzzing run: one exception class for each reason.
+
+All of them are mistakes or circumstances that a user can act on (a misspelt target, a damaged corpus file,
+a full disk), so the command line prints their text without a traceback and exits with status 2. Differences
+between eager and a target are never exceptions: they are findings.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class FuzzError(Exception):
+    """Base class: the text says what was wrong, where, and what to do."""
+
+
+class TargetError(FuzzError):
+    """A target does not exist, cannot be imported, or cannot work on this machine."""
+
+
+class CorpusError(FuzzError):
+    """A corpus file is damaged, hostile or of another format.
+
+    >>> str(CorpusError(Path("a.json"), "program.storages[0].size", "too large", "make it smaller"))
+    'a.json: at program.storages[0].size: too large (make it smaller)'
+    """
+
+    def __init__(self, file: Path, place: str, what: str, hint: str = "") -> None:
+        """`place` is the position inside the document ("" for the whole file)."""
+        self.file = file
+        self.place = place
+        self.what = what
+        self.hint = hint
+        where = f"at {place}: " if place else ""
+        super().__init__(f"{file}: {where}{what}" + (f" ({hint})" if hint else ""))
+
+
+class StoreError(FuzzError):
+    """The folder of a campaign cannot be written (any more), or already holds another campaign."""
+
+
+class PoolError(FuzzError):
+    """Workers cannot be started at all: the installation is at fault, not a program under test."""
+
+
+class ConfigurationError(FuzzError):
+    """The options of a run contradict each other or ask for what this machine does not have."""

@@ -1,0 +1,205 @@
+"""Compilers that are wrong in one way each: they run the function and spoil what it did."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+Function = Callable[..., Any]
+not_callable = 3
+calls = 0
+
+
+def good(function: Function) -> Function:
+    """Not wrong at all."""
+    return function
+
+
+def drops_mutation(function: Function) -> Function:
+    """What the function writes to its arguments is undone behind autograd's back."""
+
+    def compiled(*args: Any) -> Any:
+        before = [(tensor, tensor.detach().clone()) for tensor in _tensors(args)]
+        result = function(*args)
+        for tensor, data in before:
+            if tensor.shape == data.shape:
+                tensor.data.copy_(data)
+        return result
+
+    return compiled
+
+
+def copies_alias(function: Function) -> Function:
+    """An output that shares storage with an argument, and is not one, is a copy."""
+
+    def compiled(*args: Any) -> Any:
+        inputs = list(_tensors(args))
+        storages = {tensor.untyped_storage().data_ptr() for tensor in inputs}
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            if any(tensor is other for other in inputs):
+                return tensor
+            return tensor.clone() if tensor.untyped_storage().data_ptr() in storages else tensor
+
+        return _mapped(function(*args), copied)
+
+    return compiled
+
+
+def doubles_duplicate(function: Function) -> Function:
+    """The gradient of an argument that is passed twice counts double."""
+
+    def compiled(*args: Any) -> Any:
+        inputs = list(_tensors(args))
+        for tensor in {id(tensor): tensor for tensor in inputs}.values():
+            twice = sum(tensor is other for other in inputs) > 1
+            if twice and tensor.requires_grad:
+                tensor.register_hook(lambda gradient: gradient * 2)
+        return function(*args)
+
+    return compiled
+
+
+def segfaults(function: Function) -> Function:
+    """Every tenth call in a process is a segmentation fault."""
+    return _every_tenth(function, lambda: ctypes.string_at(0))
+
+
+def hangs(function: Function) -> Function:
+    """Every tenth call in a process never returns."""
+    return _every_tenth(function, lambda: time.sleep(1000))
+
+
+def exits(function: Function) -> Function:
+    """Every tenth call in a process ends it, as if all was well."""
+    return _every_tenth(function, lambda: os._exit(0))
+
+
+def crashes_on_exp(function: Function) -> Function:
+    """Aborts whenever a program takes an exponential."""
+
+    def compiled(*args: Any) -> Any:
+        if "exp" in function.__code__.co_names:
+            os.abort()
+        return function(*args)
+
+    return compiled
+
+
+def leaves(function: Function) -> Function:
+    """Raises SystemExit."""
+
+    def compiled(*args: Any) -> Any:
+        raise SystemExit(0)
+
+    return compiled
+
+
+def cannot_compile(function: Function) -> Function:
+    """Raises an exception that cannot be unpickled, before there is anything to call."""
+    raise Unpicklable(1, 2)
+
+
+def _afterwards(change: Callable[[tuple[Any, ...], Any], Any]) -> Callable[[Function], Function]:
+    """A compiler that runs the function and then lets `change` have the arguments and the result."""
+    return lambda function: lambda *args: change(args, function(*args))
+
+
+def _mutates(action: Callable[[tuple[Any, ...]], Any]) -> Callable[[tuple[Any, ...], Any], Any]:
+    def change(args: tuple[Any, ...], result: Any) -> Any:
+        action(args)
+        return result
+
+    return change
+
+
+class _Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("no gradient today")
+
+
+class _Saves(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, value: torch.Tensor) -> torch.Tensor:
+        result = value.clone()
+        context.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (_,) = context.saved_tensors
+        return gradient
+
+
+def hides_the_version(function: Function) -> Function:
+    """Writes to its first argument past autograd's version counter."""
+
+    def compiled(first: torch.Tensor, *rest: Any) -> Any:
+        copy = first.detach().clone()
+        result = function(copy, *rest)
+        first.data.copy_(copy)
+        return result
+
+    return compiled
+
+
+loses_requires_grad = _afterwards(lambda args, result: result.detach())
+loses_strides = _afterwards(
+    lambda args, result: args[0].as_strided(result.shape, args[0].stride(), args[0].storage_offset())
+)
+draws = _afterwards(_mutates(lambda args: torch.rand(3)))
+leaks_grad_mode = _afterwards(_mutates(lambda args: torch.set_grad_enabled(False)))
+returns_a_list = _afterwards(lambda args, result: [result])
+wrong_by_one = _afterwards(lambda args, result: result + 1)
+unsqueezes_the_argument = _afterwards(_mutates(lambda args: args[0].unsqueeze_(0)))
+fails_in_backward = _afterwards(lambda args, result: _Fails.apply(result))
+fails_after_a_write = _afterwards(lambda args, result: _Saves.apply(result))
+
+
+class Unpicklable(Exception):
+    """Its constructor needs two arguments."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__("cannot be made again")
+
+
+def _every_tenth(function: Function, fault: Callable[[], Any]) -> Function:
+    def compiled(*args: Any) -> Any:
+        global calls
+        calls += 1
+        if calls % 10 == 0:
+            fault()
+        return function(*args)
+
+    return compiled
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from _tensors(item)
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from _tensors(item)
+
+
+def _mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, dict):
+        return {key: _mapped(item, change) for key, item in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(_mapped(item, change) for item in tree)
+    return tree

@@ -1,0 +1,47 @@
+"""Programs of one or two statements that the tests of the fuzzer share."""
+
+from __future__ import annotations
+
+from fuzz.program import Constant, Program, Ref, Root, Same, Seq, Statement, Storage, Tree, View
+
+
+def call(operator: str, *operands: str, to: str = "", **attributes: Constant) -> Statement:
+    """One statement; `to` names its result."""
+    return Statement(operator, operands, tuple(attributes.items()), (to,) if to else ())
+
+
+def program(*statements: Statement, returns: Tree | None = None, storage: Storage | None = None) -> Program:
+    """A program on one argument, which it returns unless `returns` says otherwise."""
+    argument = Ref("a0")
+    storages = (storage or Storage("float32", (2, 3), 1),)
+    return Program(storages, (Root(0),), (argument,), statements, returns or argument)
+
+
+DOUBLE_IN_PLACE = program(call("mul_number_", "a0", value=2.0), returns=Seq("tuple", ()))
+RETURN_VIEW = program(call("t", "a0", to="v0"), returns=Ref("v0"))
+SINE = program(call("sin", "a0", to="v0"), returns=Ref("v0"))
+EXPONENTIAL = program(call("exp", "a0", to="v0"), returns=Ref("v0"))
+SQUARE_OF_LEAF = program(
+    call("square", "a0", to="v0"), returns=Ref("v0"), storage=Storage("float32", (3,), 1, requires_grad=True)
+)
+DUPLICATE = Program(
+    (Storage("float32", (3,), 1, requires_grad=True),),
+    (Root(0), Same(0)),
+    (Ref("a0"), Ref("a1")),
+    (call("mul", "a0", "a1", to="v0"),),
+    Ref("v0"),
+)
+# Stock torch 2.13: the write to the expanded view is lost (pytorch issue 197448).
+LOST_THROUGH_EXPAND = program(
+    call("expand", "a0", to="v0", size=(3,)), call("zero_", "v0"), storage=Storage("float32", (1,), 1)
+)
+# Stock torch 2.13, through Dynamo: the write to a 0-d float64 argument is lost.
+LOST_IN_SCALAR = program(call("mul_number_", "a0", value=2.0), storage=Storage("float64", (), 1))
+# Stock torch 2.13: an internal assertion.
+TWO_MUTATED_ALIASES = Program(
+    (Storage("float32", (3,), 1, requires_grad=True, leaf=False),),
+    (Root(0), View(0, (2,), (1,), 1)),
+    (Ref("a0"), Ref("a1")),
+    (call("mul_number_", "a0", value=2.0), call("mul_number_", "a1", value=2.0)),
+    Ref("a0"),
+)

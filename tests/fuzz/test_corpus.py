@@ -1,0 +1,128 @@
+"""Corpus files: what is written is read again, what is damaged or hostile is refused with file and place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_programs import DOUBLE_IN_PLACE, DUPLICATE, TWO_MUTATED_ALIASES
+
+from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
+from fuzz.errors import CorpusError
+from oracles import Finding
+
+CASE = Case(
+    program=DOUBLE_IN_PLACE,
+    bucket="input-data/arg elements/in-place/a",
+    clause="input-data",
+    torch="2.13.0",
+    origin=Origin("torch-aot-eager", 0, 17, "mixed"),
+    expected={"torch-aot-eager": "differs", "aot": "agrees"},
+    findings=(Finding("input-data", "arg[0]", "2.0", "1.0", "arg[0]: 2.0 in eager, 1.0 in the target"),),
+    note="a write is lost",
+    issue=197448,
+)
+
+
+@pytest.mark.parametrize("program", [DOUBLE_IN_PLACE, DUPLICATE, TWO_MUTATED_ALIASES])
+def test_what_is_written_is_read_again(program: Any, tmp_path: Path) -> None:
+    case = replace(CASE, program=program)
+    write(tmp_path / "case.json", case)
+    assert read(tmp_path / "case.json") == case
+    write(tmp_path / "case.json", replace(case, issue=None))
+    assert read(tmp_path / "case.json").issue is None
+    assert [file.name for file in tmp_path.iterdir()] == ["case.json"]
+
+
+def test_a_file_is_for_people_too() -> None:
+    text = dumps(CASE)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 170
+    assert any('"def f(a0):"' in line for line in lines)
+    assert any("mul_number_" in line and "attributes" in line for line in lines), "a statement is one line"
+    assert list(json.loads(text))[:3] == ["format", "bucket", "clause"]
+
+
+def _changed(change: Callable[[dict[str, Any]], Any]) -> str:
+    data = json.loads(dumps(CASE))
+    change(data)
+    return json.dumps(data)
+
+
+HOSTILE = {
+    "empty": ("", "line 1, column 1"),
+    "truncated": (dumps(CASE)[:700], "line "),
+    "not an object": ("[1, 2]", "not an object"),
+    "another format": (_changed(lambda data: data.update(format=2)), "at format: found format version 2"),
+    "a format that is no version": (_changed(lambda data: data.update(format=True)), "at format"),
+    "unknown operator": (
+        _changed(lambda data: data["program"]["statements"][0].update(operator="os.system")),
+        "at program.statements[0]",
+    ),
+    "absurd shape": (
+        _changed(lambda data: data["program"]["storages"][0].update(size=[10**6, 10**6])),
+        "at program.storages[0].size",
+    ),
+    "absurd number": (dumps(CASE).replace('"seed": 1', '"seed": 1' + "0" * 5000), "not JSON"),
+    "unknown field": (_changed(lambda data: data.update(run="rm -rf")), "unknown field 'run'"),
+    "missing field": (_changed(lambda data: data.pop("program")), "'program' is missing"),
+    "unknown state": (_changed(lambda data: data["expected"].update(aot="maybe")), "at expected.aot"),
+    "target that is none": (_changed(lambda data: data["expected"].update({"a b": "agrees"})), "at expected"),
+    "no expectation": (_changed(lambda data: data.update(expected={})), "at expected"),
+    "unknown clause": (_changed(lambda data: data["findings"][0].update(clause="luck")), "at findings[0]"),
+    "issue that is no number": (_changed(lambda data: data.update(issue="197448")), "at issue"),
+    "endless text": (_changed(lambda data: data.update(note="x" * 5000)), "at note"),
+    "deep": ("[" * 50_000 + "]" * 50_000, "nested too deeply"),
+    "not a number": ('{"format": NaN}', "NaN is not a JSON number"),
+    "huge": (" " * (MAX_BYTES + 1), "larger than"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_damaged_or_hostile_file_is_refused_with_its_place(kind: str, tmp_path: Path) -> None:
+    text, complaint = HOSTILE[kind]
+    file = tmp_path / "case.json"
+    file.write_text(text)
+    with pytest.raises(CorpusError) as caught:
+        read(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert complaint in str(caught.value)
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "case.json").write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(CorpusError, match=r"at byte 7: not UTF-8"):
+        read(tmp_path / "case.json")
+
+
+@pytest.mark.parametrize("path", ["absent.json", "."])
+def test_what_cannot_be_opened_is_refused(path: str, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match="cannot be read"):
+        read(tmp_path / path)
+
+
+def test_source_in_a_file_is_never_run(tmp_path: Path) -> None:
+    data = json.loads(dumps(CASE))
+    data["source"] = [f"open({str(tmp_path / 'ran')!r}, 'w')"]
+    (tmp_path / "case.json").write_text(json.dumps(data))
+    assert read(tmp_path / "case.json") == CASE
+    assert not (tmp_path / "ran").exists()
+
+
+def test_files_are_found_in_folders_in_order(tmp_path: Path) -> None:
+    for name in ("b.json", "a.json", "deep/c.json", "note.txt", ".hidden.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    found = [str(file.relative_to(tmp_path)) for file in files([tmp_path, tmp_path / "no.json"])]
+    assert found == ["a.json", "b.json", "deep/c.json", "no.json"]
+
+
+def test_slugs_are_file_names_and_differ() -> None:
+    long = "values/out/" + " + ".join(f"operator_{number}" for number in range(30))
+    names = {slug(long, "t"), slug(long + "x", "t"), slug("a/b: c", "pkg.mod:f")}
+    assert len(names) == 3
+    assert all(len(name) <= 100 and name.replace("-", "").replace("_", "").isalnum() for name in names)

@@ -1,0 +1,198 @@
+"""Campaigns on compilers that are wrong in one way each: every case is accounted for, and said rightly."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bad_targets
+import pytest
+
+from fuzz import corpus
+from fuzz.campaign.driver import Campaign, Configuration, Progress, Summary, judge_death
+from fuzz.campaign.investigate import Budget, Seen
+from fuzz.campaign.pool import Answer, Death, Job
+from fuzz.campaign.store import FILE, Store
+from fuzz.errors import StoreError
+
+BASE = Configuration(
+    targets=(),
+    seed=3,
+    cases=60,
+    jobs=2,
+    limit=2.0,
+    budget=Budget(evaluations=40, seconds=20.0, hang_limit=1.0),
+)
+
+
+@pytest.fixture(autouse=True)
+def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def _run(*targets: str, store: Store | None = None, **changes: Any) -> Summary:
+    names = tuple(f"bad_targets:{name}" if hasattr(bad_targets, name) else name for name in targets)
+    return Campaign(replace(BASE, targets=names, **changes), store).run()
+
+
+def _consistent(summary: Summary, cases: int) -> None:
+    for tally in summary.tallies.values():
+        assert tally.cases == cases
+        assert tally.agree + tally.poisoned + tally.refused + tally.findings == cases
+    assert sum(bucket.count for bucket in summary.buckets) == summary.total("findings")
+    assert summary.troubles == []
+
+
+@pytest.mark.parametrize(
+    ("target", "clause"),
+    [
+        ("drops_mutation", "input-data"),
+        ("copies_alias", "aliasing"),
+        ("leaves", "errors"),
+        ("cannot_compile", "errors"),
+    ],
+)
+def test_a_wrong_compiler_is_reported_as_what_it_is(target: str, clause: str) -> None:
+    summary = _run(target, cases=40)
+    _consistent(summary, 40)
+    best = next(bucket for bucket in summary.buckets if bucket.clause == clause)
+    assert best.example.state == "shown"
+    assert best.example.statements <= 3
+    assert summary.total("crashes") == summary.total("timeouts") == 0
+
+
+def test_a_doubled_gradient_of_a_duplicate_is_found() -> None:
+    summary = _run("doubles_duplicate", profile="duplicates", cases=60)
+    _consistent(summary, 60)
+    bucket = summary.buckets[0]
+    assert bucket.clause == "gradients"
+    assert "=" in bucket.name.split("/")[-1], "the reduced program still passes an argument twice"
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"), [("segfaults", "crashes"), ("exits", "crashes"), ("hangs", "timeouts")]
+)
+def test_a_target_that_dies_now_and_then_costs_its_own_cases_only(target: str, kind: str) -> None:
+    cases = 40 if kind == "crashes" else 22
+    summary = _run(target, cases=cases, jobs=1)
+    _consistent(summary, cases)
+    assert summary.total(kind) == summary.total("findings") > 0
+    assert {bucket.clause for bucket in summary.buckets} == {"errors"}
+    # It depends on what ran before, so a worker that has run nothing else does not show it.
+    assert {bucket.example.state for bucket in summary.buckets} == {"unconfirmed"}
+    assert summary.total("agree") > 0
+
+
+def test_a_crash_that_a_program_causes_is_reduced_to_it() -> None:
+    summary = _run("crashes_on_exp", cases=120)
+    _consistent(summary, 120)
+    (bucket,) = summary.buckets
+    assert bucket.name.startswith("errors/call: crash, killed by SIGABRT")
+    assert summary.total("crashes") == bucket.count > 0
+    assert [statement.operator for statement in bucket.example.program.statements] in (["exp"], ["exp_"])
+    assert bucket.example.state == "shown"
+    assert "bad_targets.py" in bucket.example.seen.stack
+
+
+def test_a_control_never_differs() -> None:
+    summary = _run("eager", "good", cases=100)
+    _consistent(summary, 100)
+    assert summary.buckets == []
+
+
+def test_the_same_seed_gives_the_same_with_one_worker_and_with_two() -> None:
+    one, two = (_run("drops_mutation", "copies_alias", cases=50, jobs=jobs) for jobs in (1, 2))
+    assert _essence(one) == _essence(two)
+    assert _essence(one) != _essence(_run("drops_mutation", "copies_alias", cases=50, seed=4))
+
+
+def _essence(summary: Summary) -> object:
+    tallies = {name: replace(tally, seconds=0.0) for name, tally in summary.tallies.items()}
+    return tallies, [
+        (
+            bucket.name,
+            bucket.target,
+            bucket.count,
+            bucket.first_case,
+            bucket.example.program,
+            bucket.example.state,
+        )
+        for bucket in summary.buckets
+    ]
+
+
+def test_time_bounds_a_campaign_and_what_counts_is_a_prefix(tmp_path: Path) -> None:
+    store = Store(tmp_path, {})
+    summary = _run("good", store=store, cases=None, seconds=1.0)
+    store.close()
+    rows = sqlite3.connect(tmp_path / FILE).execute("select case_index from results order by 1").fetchall()
+    assert [index for (index,) in rows] == list(range(summary.total("cases")))
+    assert summary.total("cases") > 0
+
+
+def test_results_are_stored_with_their_files(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out", {"seed": 3})
+    summary = _run("drops_mutation", store=store, cases=30)
+    store.close()
+    database = sqlite3.connect(tmp_path / "out" / FILE)
+    assert database.execute("select count(*) from results").fetchone() == (30,)
+    found = database.execute("select count(*) from results where outcome = 'finding'").fetchone()
+    assert (
+        found == (summary.total("findings"),) == database.execute("select count(*) from findings").fetchone()
+    )
+    assert len(summary.files) == len(summary.buckets) > 0
+    for bucket in summary.buckets:
+        file, script = summary.files[bucket.target, bucket.name]
+        case = corpus.read(Path(file))
+        assert case.program == bucket.example.program
+        assert case.expected == {bucket.target: "differs"}
+        assert "def f(" in Path(script).read_text()
+
+
+def test_a_folder_is_used_once(tmp_path: Path) -> None:
+    Store(tmp_path, {}).close()
+    with pytest.raises(StoreError, match="already holds a campaign"):
+        Store(tmp_path, {})
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot write a campaign"):
+        Store(tmp_path / "file" / "out", {})
+
+
+def test_a_disk_that_fills_up_ends_the_campaign_with_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path, {})
+    store._database.execute("pragma max_page_count = 12")
+    summary = _run("drops_mutation", store=store, cases=5000)
+    assert any("database or disk is full" in trouble for trouble in summary.troubles)
+    assert 0 < summary.total("cases") < 5000
+    assert summary.buckets
+    store.close()
+    stored = sqlite3.connect(tmp_path / FILE).execute("pragma integrity_check").fetchone()
+    assert stored == ("ok",)
+
+
+def test_interruption_keeps_what_was_found() -> None:
+    def interrupt(progress: Progress) -> None:
+        if sum(tally.findings for tally in progress.tallies.values()):
+            raise KeyboardInterrupt
+
+    configuration = replace(BASE, targets=("bad_targets:drops_mutation",), cases=5000)
+    summary = Campaign(configuration, None, interrupt).run()
+    assert summary.interrupted
+    assert 0 < summary.total("cases") < 5000
+    assert sum(bucket.count for bucket in summary.buckets) == summary.total("findings") > 0
+
+
+def test_a_program_that_kills_eager_proves_nothing() -> None:
+    death = Seen("finding", "errors/call: crash", (), "killed", 0.1, "crash", "")
+    job = Job((), 1.0)
+    died_too = Death(job, 0, "crash", "killed by SIGSEGV", "", "", 0.1)
+    returned = Answer(job, 0, {"outcome": "agree", "findings": [], "reason": "", "seconds": 0.1}, 0.1)
+    assert judge_death(death, died_too).outcome == "poisoned"
+    assert judge_death(death, returned) is death

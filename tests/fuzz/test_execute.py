@@ -1,0 +1,147 @@
+"""One case: what a wrong compiler does is a finding of its clause, and nothing is left behind."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bad_targets import cannot_compile, copies_alias, doubles_duplicate, drops_mutation, leaves
+from small_programs import (
+    DOUBLE_IN_PLACE,
+    DUPLICATE,
+    LOST_IN_SCALAR,
+    LOST_THROUGH_EXPAND,
+    RETURN_VIEW,
+    SINE,
+    SQUARE_OF_LEAF,
+)
+
+from fuzz.execute import Result, execute
+from fuzz.program import Program
+from fuzz.targets import Target, find
+
+Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _target(compiler: Compiler) -> Target:
+    return Target("under-test", "", compiler)
+
+
+@pytest.mark.parametrize(
+    ("compiler", "program", "clause"),
+    [
+        (drops_mutation, DOUBLE_IN_PLACE, "input-data"),
+        (copies_alias, RETURN_VIEW, "aliasing"),
+        (doubles_duplicate, DUPLICATE, "gradients"),
+        (leaves, SINE, "errors"),
+        (cannot_compile, SINE, "errors"),
+    ],
+)
+def test_a_wrong_compiler_is_found_by_its_clause(compiler: Compiler, program: Program, clause: str) -> None:
+    result = execute(program, _target(compiler))
+    assert result.outcome == "finding"
+    assert clause in {finding.clause for finding in result.findings}
+    if clause != "aliasing":
+        assert result.findings[0].clause == clause
+
+
+@pytest.mark.parametrize("compiler", [drops_mutation, copies_alias, doubles_duplicate])
+def test_a_wrong_compiler_agrees_where_its_fault_does_not_matter(compiler: Compiler) -> None:
+    assert execute(SINE, _target(compiler)).outcome == "agree"
+
+
+@pytest.mark.parametrize("program", [DOUBLE_IN_PLACE, RETURN_VIEW, SINE, SQUARE_OF_LEAF, DUPLICATE])
+@pytest.mark.parametrize("name", ["eager", "torch-aot-function", "aot"])
+def test_targets_agree_on_simple_programs(program: Program, name: str) -> None:
+    assert execute(program, find(name)).outcome == "agree"
+
+
+def test_stock_torch_differs_where_it_is_known_to() -> None:
+    assert execute(LOST_THROUGH_EXPAND, find("torch-aot-function")).findings[0].clause == "input-data"
+    target = find("torch-aot-eager")
+    target.prepare()
+    assert execute(LOST_IN_SCALAR, target).findings[0].clause == "input-data"
+
+
+def test_a_refusal_is_counted_by_its_reason() -> None:
+    class TooHard(Exception):
+        pass
+
+    def declines(function: Callable[..., Any]) -> Callable[..., Any]:
+        raise TooHard
+
+    target = Target("under-test", "", declines, lambda error: type(error).__name__)
+    result = execute(SINE, target)
+    assert (result.outcome, result.reason) == ("refused", "TooHard")
+
+
+def test_a_refusal_that_left_marks_is_a_finding() -> None:
+    class TooHard(Exception):
+        pass
+
+    def declines_late(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(value: torch.Tensor) -> None:
+            value.zero_()
+            raise TooHard
+
+        return compiled
+
+    target = Target("under-test", "", declines_late, lambda error: type(error).__name__)
+    result = execute(SINE, target)
+    assert (result.outcome, result.findings[0].clause) == ("finding", "input-data")
+
+
+def test_nothing_is_left_behind() -> None:
+    def leaks(function: Callable[..., Any]) -> Callable[..., Any]:
+        def compiled(*args: Any) -> Any:
+            torch.set_grad_enabled(False)
+            torch.set_default_dtype(torch.float64)
+            torch.use_deterministic_algorithms(True)
+            torch.rand(7)
+            warnings.warn("noise", stacklevel=1)
+            return function(*args)
+
+        return compiled
+
+    resets = []
+    target = Target("under-test", "", leaks, reset=lambda: resets.append(1))
+    before = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = execute(SINE, target)
+    assert {finding.clause for finding in result.findings} == {"ambient", "randomness"}
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.equal(before, torch.get_rng_state())
+    assert resets == [1]
+
+
+def test_the_target_is_reset_even_when_it_fails() -> None:
+    resets = []
+    execute(SINE, Target("under-test", "", cannot_compile, reset=lambda: resets.append(1)))
+    assert resets == [1]
+
+
+def test_a_function_is_compiled_once_for_a_case() -> None:
+    compiled = []
+
+    def counts(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled.append(function)
+        return function
+
+    execute(SQUARE_OF_LEAF, _target(counts))
+    assert len(compiled) == 1
+
+
+def test_a_result_survives_its_way_through_json() -> None:
+    result = execute(DOUBLE_IN_PLACE, _target(drops_mutation))
+    assert Result.from_json(result.to_json()) == result
+
+
+def test_the_same_case_gives_the_same_result() -> None:
+    first, second = (execute(DUPLICATE, _target(doubles_duplicate)) for _ in range(2))
+    assert first.findings == second.findings

@@ -1,0 +1,118 @@
+"""Repro scripts: alone they show their difference and exit with 1, and with 0 once it is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from small_programs import (
+    DOUBLE_IN_PLACE,
+    DUPLICATE,
+    EXPONENTIAL,
+    LOST_IN_SCALAR,
+    LOST_THROUGH_EXPAND,
+    RETURN_VIEW,
+    SINE,
+    SQUARE_OF_LEAF,
+    TWO_MUTATED_ALIASES,
+)
+
+from fuzz import buckets, repro
+from fuzz.execute import execute
+from fuzz.program import Program
+from fuzz.targets import find
+from oracles import CLAUSES, Finding
+
+HERE = Path(__file__).parent
+
+
+def _run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    file = folder / "repro.py"
+    file.write_text(text)
+    return subprocess.run([sys.executable, file], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def _found(program: Program, name: str) -> Finding:
+    target = find(name)
+    target.prepare()
+    return buckets.main(execute(program, target).findings)
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "shown"),
+    [
+        (LOST_THROUGH_EXPAND, "torch-aot-function", ("eager:  tensor([0.])", "target: tensor([2.7500])")),
+        (LOST_IN_SCALAR, "torch-aot-eager", ("eager:  -2.75", "target: -1.375")),
+        (TWO_MUTATED_ALIASES, "torch-aot-function", ("eager:  no exception", "target: AssertionError")),
+    ],
+)
+def test_a_script_shows_a_difference_of_stock_torch_with_torch_alone(
+    program: Program, name: str, shown: tuple[str, ...], tmp_path: Path
+) -> None:
+    text = repro.script(program, name, _found(program, name))
+    assert not {"aot", "fuzz", "oracles"} & _imported(text)
+    done = _run(text, tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    for words in shown:
+        assert words in done.stdout
+
+
+def _imported(text: str) -> set[str]:
+    lines = [line.split() for line in text.splitlines() if line.startswith(("import ", "from "))]
+    return {words[1].split(".")[0] for words in lines}
+
+
+@pytest.mark.parametrize(
+    ("program", "fault"),
+    [
+        (DOUBLE_IN_PLACE, "drops_mutation"),
+        (RETURN_VIEW, "copies_alias"),
+        (DUPLICATE, "doubles_duplicate"),
+        (SINE, "leaves"),
+        (SINE, "cannot_compile"),
+        (SQUARE_OF_LEAF, "loses_requires_grad"),
+        (RETURN_VIEW, "loses_strides"),
+        (SINE, "draws"),
+        (SINE, "leaks_grad_mode"),
+        (SINE, "returns_a_list"),
+        (SINE, "wrong_by_one"),
+        (DOUBLE_IN_PLACE, "hides_the_version"),
+        (SINE, "unsqueezes_the_argument"),
+        (SQUARE_OF_LEAF, "fails_in_backward"),
+        (SQUARE_OF_LEAF, "fails_after_a_write"),
+    ],
+)
+def test_a_script_shows_each_kind_of_fault(
+    program: Program, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    name = f"bad_targets:{fault}"
+    assert _status(repro.script(program, name, _found(program, name))) == 1
+    assert "eager and the target differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("clause", CLAUSES)
+@pytest.mark.parametrize("program", [DOUBLE_IN_PLACE, RETURN_VIEW, DUPLICATE, SQUARE_OF_LEAF])
+def test_a_script_says_when_the_difference_is_gone(program: Program, clause: str) -> None:
+    for path in ("call", "later backward from out"):
+        finding = Finding(clause, path, "1", "2", "it was seen once")
+        assert _status(repro.script(program, "eager", finding)) == 0
+
+
+def _status(text: str) -> object:
+    with torch.enable_grad(), pytest.raises(SystemExit) as left:
+        exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
+    return left.value.code
+
+
+def test_a_script_of_a_crash_survives_it(tmp_path: Path) -> None:
+    (tmp_path / "bad_targets.py").write_text((HERE / "bad_targets.py").read_text())
+    finding = buckets.death("crash", "killed by SIGABRT", "")
+    bad = _run(repro.script(EXPONENTIAL, "bad_targets:crashes_on_exp", finding), tmp_path)
+    assert bad.returncode == 1
+    assert "exit status -6" in bad.stdout
+    good = _run(repro.script(SINE, "bad_targets:crashes_on_exp", finding), tmp_path)
+    assert good.returncode == 0
