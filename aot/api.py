@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.forward import run_once
 from aot.capture.joint import Joint, record_backward
-from aot.compilers import Compiled, Compiler
+from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import analyze
 from aot.inputs import Arguments, take_apart
 from aot.partition import default_partition
@@ -108,12 +108,7 @@ class CompiledFunction:
             compiled = self._compile_forward(fw_module, joint)
         finally:
             torch.set_grad_enabled(grad)
-        call, wrapper = build(
-            plan,
-            compiled,
-            None if bw_module is None else lambda: _compile(self._bw_compiler, bw_module, "backward"),
-            sum(g.result is not None for g in joint.gradients),
-        )
+        call, wrapper = build(plan, compiled, bw_module, self._bw_compiler)
         return Specialization(call, forward.spec, fw_module, bw_module, wrapper)
 
     def _partitioned(self, joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
@@ -123,22 +118,8 @@ class CompiledFunction:
 
     def _compile_forward(self, module: fx.GraphModule, joint: Joint) -> Compiled:
         if joint.gradients:
-            return _compile(self._fw_compiler, module, "forward")
-        return _compile(self._inference_compiler, module, "inference")
-
-
-def example_inputs(module: fx.GraphModule) -> Sequence[Any]:
-    """A graph's inputs as fake tensors, in order."""
-    return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
-
-
-def _compile(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:
-    compiled = compiler(module, example_inputs(module))
-    if not callable(compiled):
-        raise errors.BackendError(
-            f"the {which} compiler returned {type(compiled).__name__}, which cannot be called"
-        )
-    return compiled
+            return compile_graph(self._fw_compiler, module, "forward")
+        return compile_graph(self._inference_compiler, module, "inference")
 
 
 def aot_function(

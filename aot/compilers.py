@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import fx
 
+from aot.errors import BackendError
+
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
 
@@ -49,3 +51,20 @@ def boxed(compiled: Compiled) -> Compiled:
     if getattr(compiled, "_boxed_call", False):
         return compiled
     return make_boxed_func(compiled)
+
+
+def example_inputs(module: fx.GraphModule) -> Sequence[Any]:
+    """A graph's inputs as fake tensors, in order."""
+    return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+
+
+def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:
+    """Hand a graph to a compiler.
+
+    Raises:
+        BackendError: what comes back cannot be called.
+    """
+    compiled = compiler(module, example_inputs(module))
+    if not callable(compiled):
+        raise BackendError(f"the {which} compiler returned {type(compiled).__name__}, which cannot be called")
+    return compiled

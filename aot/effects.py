@@ -21,7 +21,7 @@ from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.graph import Geometry, geometry
 from aot.capture.recorder import Reshape
-from aot.capture.storages import StorageState, ViewStep
+from aot.capture.storages import ViewStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +83,19 @@ class ValueRoot:
 
 @dataclass(frozen=True, slots=True)
 class AliasRoot:
-    """A detached alias of an argument's storage (`tensor`) or of a value's (`value`); `history` is the value
-    whose autograd history it carries."""
+    """A detached alias of other memory.
+
+    Attributes:
+        tensor, value, root: the argument, value or earlier root whose memory it is; one of the three.
+        counted: whether it shares that tensor's version counter (`detach`) or has its own (`.data`).
+        history: the value whose autograd history it carries.
+    """
 
     where: Geometry
     tensor: int | None
     value: int | None
+    root: int | None
+    counted: bool
     history: int | None
 
 
@@ -140,7 +147,8 @@ class Effects:
         reshapes: metadata mutations of arguments, in order, by argument.
         moves: arguments of which only the version counter moves.
         roots, outputs: how the outputs are made.
-        written_storages: storages of arguments that a write changes.
+        root_fakes: the roots' tensors inside the trace.
+        written: arguments that lie in a storage that a write changes.
     """
 
     values: tuple[Value, ...]
@@ -148,6 +156,7 @@ class Effects:
     reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
     moves: tuple[int, ...]
     roots: tuple[Root, ...]
+    root_fakes: tuple[Tensor, ...]
     outputs: tuple[Output, ...]
     written: frozenset[int]
 
@@ -185,7 +194,7 @@ class _Analysis:
 
     def check_arguments(self) -> None:
         entry = self.forward.entry
-        for i, (fake, before, edge) in enumerate(zip(self.fakes, entry.before, entry.edges, strict=True)):
+        for i, (fake, before) in enumerate(zip(self.fakes, entry.before, strict=True)):
             if (
                 internals.storage_key(fake) not in self.recorder.states
                 or geometry(fake).dtype != before.dtype
@@ -196,11 +205,13 @@ class _Analysis:
                 raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
             if id(fake) not in self.recorder.reshapes and geometry(fake) != before:
                 raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
+            if not is_current(fake):
+                continue
             if fake.is_leaf and fake.grad is not None:
                 raise errors.AutogradStateMutation(
                     f"backward() inside the function accumulated into tensor {i}'s .grad; use autograd.grad"
                 )
-            if fake.is_leaf and fake.requires_grad != (edge is not None):
+            if fake.is_leaf and fake.requires_grad != entry.requires_grad[i]:
                 raise errors.AutogradStateMutation(
                     f"requires_grad of tensor {i} was changed; change it outside"
                 )
@@ -351,8 +362,8 @@ class _Analysis:
     def root(self, fake: Tensor) -> int:
         known = self.root_of.get(id(fake))
         if known is None:
-            self.keep.append(fake)
             self.roots.append(self._make_root(fake))
+            self.keep.append(fake)
             known = self.root_of[id(fake)] = len(self.roots) - 1
         return known
 
@@ -370,29 +381,33 @@ class _Analysis:
         where = geometry(fake)
         history = self.history(fake)
         state = self.recorder.state(fake)
-        if key in self.argument_storages:
-            tensor = self.argument_storages[key][0]
-            carried = None if history is None else self.value(state.read(where), where, history)
-            return AliasRoot(where, tensor, None, carried)
-        provider = self.providers.get(key)
-        if provider is None:
-            return self._first_root(key, state, fake, where, history)
+        if key not in self.argument_storages and key not in self.providers:
+            if self.sharing[key] == 1:
+                self.providers[key] = self.value(state.read(where), where, history)
+                return ValueRoot(self.providers[key])
+            base, node = state.base()
+            if base == where:
+                self.providers[key] = self.value(node, base, history)
+                return ValueRoot(self.providers[key])
+            self.providers[key] = self.value(node, base, None)
         carried = None if history is None else self.value(state.read(where), where, history)
-        return AliasRoot(where, None, provider, carried)
+        return self._alias(key, fake, where, carried)
 
-    def _first_root(
-        self, key: int, state: StorageState, fake: Tensor, where: Geometry, history: Tensor | None
-    ) -> Root:
-        if self.sharing[key] == 1:
-            self.providers[key] = self.value(state.read(where), where, history)
-            return ValueRoot(self.providers[key])
-        base, node = state.base()
-        if base == where:
-            self.providers[key] = self.value(node, base, history)
-            return ValueRoot(self.providers[key])
-        self.providers[key] = self.value(node, base, None)
-        carried = None if history is None else self.value(state.read(where), where, history)
-        return AliasRoot(where, None, self.providers[key], carried)
+    def _alias(self, key: int, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
+        """An alias with the version counter that it has in eager: an argument's, an earlier root's, or the
+        one of the memory that nobody else shows; else its own."""
+        members = self.argument_storages.get(key, [])
+        for i in members:
+            if internals.share_version_counter(self.fakes[i], fake):
+                return AliasRoot(where, i, None, None, True, history)
+        relatives = [other for other in self.keep if internals.storage_key(other) == key]
+        if history is None:
+            for other in relatives:
+                if other is not fake and internals.share_version_counter(other, fake):
+                    return AliasRoot(where, None, None, self.root_of[id(other)], True, None)
+        if members:
+            return AliasRoot(where, members[0], None, None, False, history)
+        return AliasRoot(where, None, self.providers[key], None, relatives == [], history)
 
     def count_sharing(self) -> None:
         """How many different roots lie on each storage that the function made."""
@@ -402,6 +417,16 @@ class _Analysis:
                 root = root_of(value)
                 roots.setdefault(internals.storage_key(root), {})[id(root)] = root
         self.sharing = {key: len(found) for key, found in roots.items()}
+
+
+def is_current(fake: Tensor) -> bool:
+    """Whether autograd can tell the tensor's history: of a view made under no_grad or by an operation with
+    several results it refuses to, once its base was written."""
+    try:
+        _ = fake.grad_fn
+    except RuntimeError:
+        return False
+    return True
 
 
 def root_of(fake: Tensor) -> Tensor:
@@ -435,6 +460,7 @@ def analyze(forward: Forward) -> Effects:
         reshapes=tuple(reshapes),
         moves=analysis.silent_moves(writes),
         roots=tuple(analysis.roots),
+        root_fakes=tuple(analysis.keep),
         outputs=outputs,
         written=written,
     )

@@ -162,6 +162,7 @@ class Entry:
         fakes: one per tensor.
         before: the geometry of each when the function starts.
         versions: the version counter of each when the function starts.
+        requires_grad: of each when the function starts.
         edges: the gradient edge of each when the function starts; None where it requires none.
         bases: fake bases of views whose base is not itself an argument, each with the index of one view.
         base_edges: their gradient edges.
@@ -170,6 +171,7 @@ class Entry:
     fakes: tuple[Tensor, ...]
     before: tuple[Geometry, ...]
     versions: tuple[int, ...]
+    requires_grad: tuple[bool, ...]
     edges: tuple[GradientEdge | None, ...]
     bases: tuple[tuple[Tensor, int], ...]
     base_edges: tuple[GradientEdge | None, ...]
@@ -245,7 +247,8 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         base_edges = tuple(_edge(f) for f, _ in hidden)
     before = tuple(geometry(f) for f in fakes)
     versions = tuple(f._version for f in fakes)
-    return Entry(tuple(fakes), before, versions, edges, tuple(hidden), base_edges)
+    requires_grad = tuple(f.requires_grad for f in fakes)
+    return Entry(tuple(fakes), before, versions, requires_grad, edges, tuple(hidden), base_edges)
 
 
 def _edge(fake: Tensor) -> GradientEdge | None:

@@ -63,7 +63,7 @@ def _run(
     for path, value in eager.gradients:
         if path in others:
             what = f"grad of {path}{which}"
-            yield from sides.tensors(clause, what, value, others[path], known.get(path))
+            yield from sides.gradients(clause, what, value, others[path], known.get(path))
 
 
 def _kept(run: GradientRun) -> str:

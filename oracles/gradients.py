@@ -16,6 +16,7 @@ from .states import Known, Register, leaf_and_grad_fn, reader, value_of
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
+LARGEST_COTANGENT = 11 / 8
 
 Roots = tuple[tuple[str, torch.Tensor], ...]
 
@@ -113,7 +114,7 @@ class _Cotangent:
 
 @lru_cache(maxsize=1024)
 def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> _Cotangent:
-    """The cotangent of a root: odd eighths, which every floating dtype holds exactly."""
+    """The cotangent of a root: odd eighths up to LARGEST_COTANGENT, which every floating dtype holds."""
     steps = torch.arange(math.prod(shape) + 1, dtype=torch.float64)
     numbers = (((7 * steps + 3 * ordinal) % 11) * 2 - 11) / 8
     numbers = torch.complex(numbers[:-1], numbers[1:]) if dtype.is_complex else numbers[:-1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .findings import Finding
+from .gradients import LARGEST_COTANGENT
 from .observation import Observation, Raised, TensorState, Value
 from .values import mismatch
 
@@ -63,25 +64,32 @@ class Sides:
         )
 
     def numbers(
-        self, clause: str, path: str, what: str, eager: Value, target: Value, reference: Value | None
+        self,
+        clause: str,
+        path: str,
+        what: str,
+        eager: Value,
+        target: Value,
+        reference: Value | None,
+        scale: float = 0.0,
     ) -> Iterator[Difference]:
         """Compare elements of equal dtype and shape under the error policy."""
         if eager.data == target.data:
             return
-        found = mismatch(eager, target, reference, exact=self.exact)
+        found = mismatch(eager, target, reference, exact=self.exact, scale=scale)
         if found is not None:
             finding = difference(clause, path, f"{what} at {found.detail}", found.eager, found.target).finding
             yield Difference(finding, numeric=True, noise=found.noise)
 
-    def tensors(
+    def gradients(
         self, clause: str, what: str, eager: Value | None, target: Value | None, reference: Value | None
     ) -> Iterator[Difference]:
-        """Compare two tensors that may be None, of any dtype and shape."""
+        """Compare two gradients, which may be None, of any dtype and shape."""
         if eager is None or target is None or (eager.dtype, eager.shape) != (target.dtype, target.shape):
             if eager is not target:
                 yield difference(clause, what, what, kind(eager), kind(target))
         else:
-            yield from self.numbers(clause, what, what, eager, target, reference)
+            yield from self.numbers(clause, what, what, eager, target, reference, LARGEST_COTANGENT)
 
 
 def states_of(observation: Observation) -> dict[str, TensorState]:

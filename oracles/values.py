@@ -7,7 +7,10 @@ in eager, in the target and in the reference, an element of a floating dtype agr
 2. |t - r| <= FACTOR * |e - r| + ULPS * ulp(r): the target is about as far from the truth as eager is; or
 3. |t - r| <= FACTOR * max |e - r| over the tensor, but never more than half of the digits of the largest
    element: where eager's own error moves about, as it does after cancellation, an element that eager
-   happened to hit is no better known than its neighbours.
+   happened to hit is no better known than its neighbours; or
+4. the element is a sum of terms of which some are known to be as large as `scale`, and 2 holds with the
+   ulp taken there: when terms cancel, the rounding of the largest remains, whatever the order of the sum.
+   Gradients are such sums, of terms that begin with the cotangents.
 
 Without a reference only 1 and |t - e| <= ULPS * ulp(e) count. NaN and infinities must be at the same
 places with the same signs, and integers and booleans must be equal, always.
@@ -55,12 +58,13 @@ class Mismatch:
 
 
 def mismatch(
-    eager: Value, target: Value, reference: Value | None = None, *, exact: bool = False
+    eager: Value, target: Value, reference: Value | None = None, *, exact: bool = False, scale: float = 0.0
 ) -> Mismatch | None:
     """The first element that disagrees, or None when the two values agree.
 
     Both values must have the same dtype and shape; a reference of another shape is not used. `exact`
-    asks for equality bit for bit (NaN equal to NaN) and ignores the reference.
+    asks for equality bit for bit (NaN equal to NaN) and ignores the reference. `scale` is the magnitude of
+    terms that are known to be summed into the elements.
 
     Raises `ValueError` for values of different dtypes or shapes: these are a finding of their own.
     """
@@ -83,10 +87,10 @@ def mismatch(
         reference.shape != eager.shape or reference.dtype.is_complex != eager.dtype.is_complex
     ):
         reference = None
-    return _compare_floating(eager, target, reference)
+    return _compare_floating(eager, target, reference, scale)
 
 
-def _compare_floating(eager: Value, target: Value, reference: Value | None) -> Mismatch | None:
+def _compare_floating(eager: Value, target: Value, reference: Value | None, scale: float) -> Mismatch | None:
     e, t = _parts(eager), _parts(target)
     info = torch.finfo(eager.dtype)
     special = ~np.isfinite(e) | ~np.isfinite(t)
@@ -97,7 +101,7 @@ def _compare_floating(eager: Value, target: Value, reference: Value | None) -> M
     with np.errstate(all="ignore"):
         if reference is None:
             distance = np.abs(t - e)
-            allowed = ULPS * _ulp(e, info)
+            allowed = ULPS * _ulp(np.maximum(np.abs(e), scale), info)
         else:
             r = _parts(reference)
             error, distance = np.abs(e - r), np.abs(t - r)
@@ -105,6 +109,7 @@ def _compare_floating(eager: Value, target: Value, reference: Value | None) -> M
             half = _half_of_the_digits(r, info)
             largest = float(np.max(error, where=known, initial=0.0))
             magnitude = np.full_like(r, _largest(r)) if info.eps == torch.finfo(torch.float64).eps else r
+            magnitude = np.maximum(np.abs(magnitude), scale)
             allowed = np.maximum(FACTOR * error + ULPS * _ulp(magnitude, info), min(FACTOR * largest, half))
             # Where the reference has no number there is nothing to measure against but eager.
             distance = np.where(np.isfinite(r), distance, np.abs(t - e))

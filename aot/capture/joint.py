@@ -8,7 +8,7 @@ tangents each gradient depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, Node
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.graph import Geometry, meta_of
+from aot.capture.recorder import Recorder
 from aot.effects import Effects
 from aot.inputs import Primal
 
@@ -41,27 +42,40 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor of the caller's that eager's backward keeps: written to between forward and backward, it makes
+    the backward raise.
+
+    Attributes:
+        tensor, root: which argument or which root of the outputs; one of the two.
+        read: whether the recorded backward reads it.
+    """
+
+    tensor: int | None
+    root: int | None
+    read: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Joint:
     """A recorded program, forward and backward.
 
     Attributes:
         graph: primals and tangents in, `values` then gradients out.
         primals: what each primal is.
-        tangents: per tangent, the index of the value it belongs to, and the geometry and device it was
-            traced with.
+        tangents: per tangent, the index of the value it belongs to and the geometry it was traced with.
         gradients: in the order of their results; empty for a program without a backward.
         failing: indices of values whose backward raises in eager, and the error's text.
-        kept: arguments that autograd keeps for its backward: one of them that is written to between
-            forward and backward makes the backward raise.
+        kept: what of the caller's the backward keeps.
     """
 
     graph: fx.GraphModule
     values: int
     primals: tuple[Primal, ...]
-    tangents: tuple[tuple[int, Geometry, torch.device], ...]
+    tangents: tuple[tuple[int, Geometry], ...]
     gradients: tuple[Gradient, ...]
     failing: tuple[tuple[int, str], ...]
-    kept: tuple[int, ...]
+    kept: tuple[Kept, ...]
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:
@@ -70,7 +84,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     builder = recorder.builder
     tracked = [i for i, value in enumerate(effects.values) if value.history is not None]
     targets, edges = _roots(forward)
-    tangents: list[tuple[int, Geometry, torch.device]] = []
+    tangents: list[tuple[int, Geometry]] = []
     tangent_nodes: list[fx.Node] = []
     gradients: list[Gradient] = []
     gradient_nodes: list[fx.Node] = []
@@ -84,7 +98,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
             fake, where = _tangent(recorder.mode, history)
             node = builder.placeholder(f"tangents_{len(tangents) + 1}", meta_of(fake))
             recorder.adopt(fake).define(where, node)
-            tangents.append((i, where, history.device))
+            tangents.append((i, where))
             tangent_nodes.append(node)
             fakes.append(fake)
         outputs = [history for i in tracked if (history := effects.values[i].history) is not None]
@@ -111,7 +125,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
             # The outputs still require grad; only that nothing comes of it, or an error.
             gradients = [Gradient(tensor, of_base, None, 0) for tensor, of_base in targets]
             tangents, tangent_nodes = [], []
-    kept = _kept(forward)
+    kept = _kept(forward, effects, edges) if tracked else ()
     nodes = [value.node for value in effects.values]
     primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
@@ -119,14 +133,79 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     return Joint(module, len(nodes), primals, tuple(tangents), tuple(gradients), tuple(failing), kept)
 
 
-def _kept(forward: Forward) -> tuple[int, ...]:
-    """The arguments whose version counter the backward checks."""
-    kept = []
-    for i, fake in enumerate(forward.entry.fakes):
-        reads = forward.recorder.backward_reads.get(internals.storage_key(fake), ())
-        if any(read is fake or internals.share_version_counter(fake, read) for read in reads):
-            kept.append(i)
-    return tuple(kept)
+def _kept(forward: Forward, effects: Effects, edges: list[GradientEdge]) -> tuple[Kept, ...]:
+    """What of the caller's the backward keeps, as autograd in eager keeps it.
+
+    Asked of the autograd graph itself: a formula may keep a tensor, and so check its version, and then not
+    read it for the values at hand.
+    """
+    recorder = forward.recorder
+    outputs = [v.history for v in effects.values if v.history is not None]
+    # What the formulas inside a CopySlices node keep is not shown, so what was read counts as well.
+    saved = {key: list(reads) for key, reads in recorder.backward_reads.items()}
+    with recorder.mode:
+        for tensor in _saved_tensors(outputs, edges):
+            saved.setdefault(internals.storage_key(tensor), []).append(tensor)
+
+    def keeps(fake: Tensor) -> bool:
+        known = saved.get(internals.storage_key(fake), ())
+        return any(t is fake or internals.share_version_counter(fake, t) for t in known)
+
+    visible = [(Kept(i, None, _is_read(recorder, f)), f) for i, f in enumerate(forward.entry.fakes)]
+    visible += [(Kept(None, k, _is_read(recorder, f)), f) for k, f in enumerate(effects.root_fakes)]
+    return tuple(kept for kept, fake in visible if keeps(fake))
+
+
+def _is_read(recorder: Recorder, fake: Tensor) -> bool:
+    return internals.storage_key(fake) in recorder.backward_reads
+
+
+_SAVED_NAMES: dict[type, tuple[str, ...]] = {}
+
+
+def _saved_tensors(outputs: list[Tensor], edges: list[GradientEdge]) -> Iterator[Tensor]:
+    """The tensors that the autograd graph between `outputs` and `edges` has saved."""
+    for node in _between(outputs, edges):
+        names = _SAVED_NAMES.get(type(node))
+        if names is None:
+            names = _SAVED_NAMES[type(node)] = tuple(n for n in dir(node) if n.startswith("_saved_"))
+        for name in names:
+            try:
+                value = getattr(node, name)
+            except RuntimeError:
+                continue  # modified in place since: this backward raises anyway
+            for tensor in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(tensor, Tensor):
+                    yield tensor
+
+
+def _between(outputs: list[Tensor], edges: list[GradientEdge]) -> set[Node]:
+    """The nodes that a backward from `outputs` to `edges` runs."""
+    ends = {(edge.node, edge.output_nr) for edge in edges}
+    parents: dict[Node, list[Node]] = {}
+    needed: set[Node] = set()
+    found: list[Node] = []
+    seen: set[Node] = set()
+    stack = [torch.autograd.graph.get_gradient_edge(output).node for output in outputs]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        for child, number in node.next_functions:
+            if child is None:
+                continue
+            if (child, number) in ends:
+                found.append(node)
+            else:
+                parents.setdefault(child, []).append(node)
+                stack.append(child)
+    while found:
+        node = found.pop()
+        if node not in needed:
+            needed.add(node)
+            found.extend(parents.get(node, ()))
+    return needed
 
 
 def _differentiate(

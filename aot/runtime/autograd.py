@@ -12,27 +12,25 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.compilers import Compiled, boxed
+from aot.compilers import Compiled, Compiler, boxed, compile_graph
+from aot.partition import without_tangents
 from aot.runtime.codegen import generate
 from aot.runtime.plan import Plan
 
 
 def build(
-    plan: Plan,
-    forward: Compiled,
-    compile_backward: Callable[[], Compiled] | None,
-    backward_results: int,
+    plan: Plan, forward: Compiled, backward: fx.GraphModule | None, bw_compiler: Compiler
 ) -> tuple[Callable[..., list[Any]], str]:
     """The callable for one specialization, and its source.
 
     Args:
         forward: the compiled forward graph.
-        compile_backward: compiles the backward graph; called on the first backward.
-        backward_results: how many gradients the backward graph returns.
+        backward: the backward graph, if there is one.
+        bw_compiler: compiles it, on the first backward.
     """
     source, constants = generate(plan)
     namespace: dict[str, Any] = {
@@ -46,8 +44,11 @@ def build(
         "modified": _modified,
         "double_backward_unsupported": _double_backward_unsupported,
     }
-    if compile_backward is not None:
-        namespace["run_backward"] = _lazy(compile_backward, backward_results)
+    if backward is not None:
+        results = sum(g.result is not None for g in plan.gradients)
+        lazy = _Backward(backward, bw_compiler, results)
+        namespace["run_backward"] = lazy.run
+        namespace["run_part"] = lazy.run_part
     name = f"<aot wrapper {next(_COUNTER)}>"
     # Registered so that a traceback through the wrapper shows its lines.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -91,19 +92,42 @@ def _runner(compiled: Compiled, results: int, which: str) -> Callable[[list[Any]
     return checked
 
 
-def _lazy(compile_backward: Callable[[], Compiled], results: int) -> Callable[[list[Any]], Any]:
-    """The backward graph, compiled by one thread when it is first run."""
-    lock = threading.Lock()
-    compiled: list[Callable[[list[Any]], Any]] = []
+class _Backward:
+    """The backward graph, compiled when it is first run, and its parts for fewer tangents.
 
-    def run(arguments: list[Any]) -> Any:
-        if not compiled:
-            with lock:
-                if not compiled:
-                    compiled.append(_runner(compile_backward(), results, "backward"))
-        return compiled[0](arguments)
+    A tangent that is not given is not a tangent of zeros: zero times infinity would be seen, and what only
+    that tangent needs would be computed. So each set of given tangents has a graph of its own.
+    """
 
-    return run
+    def __init__(self, module: fx.GraphModule, compiler: Compiler, results: int) -> None:
+        self._module = module
+        self._compiler = compiler
+        self._results = results
+        self._lock = threading.Lock()
+        self._runners: dict[int | None, Callable[[list[Any]], Any]] = {}
+
+    def run(self, arguments: list[Any]) -> Any:
+        """All gradients, from saved values and all tangents."""
+        return self._runner(None, arguments)(arguments)
+
+    def run_part(self, given: int, arguments: list[Any]) -> Any:
+        """The gradients, None where there is none, from saved values and tangents of which some are None;
+        bit j of `given` tells whether tangent j is not."""
+        present = [a for a in arguments if a is not None]
+        return self._runner(given, arguments)(present)
+
+    def _runner(self, given: int | None, arguments: list[Any]) -> Callable[[list[Any]], Any]:
+        runner = self._runners.get(given)
+        if runner is None:
+            with self._lock:
+                runner = self._runners.get(given)
+                if runner is None:
+                    module = self._module
+                    if given is not None:
+                        module = without_tangents(module, [a is None for a in arguments])
+                    compiled = compile_graph(self._compiler, module, "backward")
+                    runner = self._runners[given] = _runner(compiled, self._results, "backward")
+        return runner
 
 
 def _detached(value: Tensor) -> Tensor:
@@ -118,20 +142,11 @@ def _copied(value: Tensor) -> Tensor:
     )
 
 
-def _tangent(
-    given: Tensor | None,
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    """A tangent laid out as the backward graph was traced for; zeros where eager has none."""
-    if given is None:
-        zeros: Tensor = torch.empty_strided(size, stride, dtype=dtype, device=device).zero_()
-        return zeros
+def _tangent(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """A tangent laid out as the backward graph was traced for."""
     if given.stride() == stride:
         return given
-    return torch.empty_strided(size, stride, dtype=dtype, device=device).copy_(given)
+    return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
 
 
 def _modified(alias: Tensor, version: int) -> RuntimeError:

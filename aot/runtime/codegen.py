@@ -85,9 +85,14 @@ def _as_strided(writer: _Writer, source: str, where: Geometry) -> str:
     return f"{source}.as_strided({size}, {stride}, {where.offset})"
 
 
-def _alias(writer: _Writer, source: str, where: Geometry) -> str:
+def _alias(writer: _Writer, root: AliasRoot) -> str:
     """A detached alias: a tensor of its own for autograd, on the same memory."""
-    return f"{_as_strided(writer, f'{source}.detach()', where)}.detach()"
+    if root.tensor is not None:
+        source = f"t{root.tensor}"
+    else:
+        source = f"r{root.root}" if root.root is not None else f"v{root.value}"
+    source += ".detach()" if root.counted else ".data"
+    return f"{_as_strided(writer, source, root.where)}.detach()"
 
 
 def _carried(plan: Plan) -> dict[int, AliasRoot]:
@@ -124,8 +129,7 @@ def _forward(writer: _Writer, plan: Plan) -> None:
         if root is None:
             results.append(f"detached(v{i})")
         else:
-            source = f"t{root.tensor}" if root.tensor is not None else f"v{root.value}"
-            results.append(_alias(writer, source, root.where))
+            results.append(_alias(writer, root))
     writer.line(f"return {', '.join(results)}" + ("," if len(results) > 1 else ""))
     writer.indent -= 1
 
@@ -144,20 +148,24 @@ def _backward(writer: _Writer, plan: Plan) -> None:
         writer.line(f"if g{k} is not None:")
         writer.line(f"    raise RuntimeError({text!r})")
     several = len(plan.tangents) > 1
+    everything = (1 << len(plan.tangents)) - 1
     if several:
-        bits = [f"(g{k} is not None) << {j}" for j, (k, _, _) in enumerate(plan.tangents)]
+        bits = [f"(g{k} is not None) << {j}" for j, (k, _) in enumerate(plan.tangents)]
         writer.line(f"given = {' | '.join(bits)}")
-    for k, where, device in plan.tangents:
+    for k, where in plan.tangents:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
-        dtype = writer.name("dtype", where.dtype)
-        on = writer.name("device", device)
-        writer.line(f"g{k} = tangent(g{k}, {size}, {stride}, {dtype}, {on})")
+        if several:
+            writer.line(f"if g{k} is not None:")
+        line = f"g{k} = tangent(g{k}, {size}, {stride})"
+        writer.line("    " + line if several else line)
     inputs = ["*ctx.saved_tensors"] if plan.saved else []
-    inputs += [f"g{k}" for k, _, _ in plan.tangents]
+    inputs += [f"g{k}" for k, _ in plan.tangents]
     names = [f"d{g.result}" for g in plan.gradients if g.result is not None]
     if names:
-        writer.line(f"{', '.join(names)}, = run_backward([{', '.join(inputs)}])")
-    everything = (1 << len(plan.tangents)) - 1
+        run = f"run_backward([{', '.join(inputs)}])"
+        if several:
+            run += f" if given == {everything} else run_part(given, [{', '.join(inputs)}])"
+        writer.line(f"{', '.join(names)}, = {run}")
     results = []
     for gradient in plan.gradients:
         if gradient.result is None:
@@ -249,12 +257,12 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
             writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
     for tensor in plan.moves:
         writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
-    if plan.watched:
-        pairs = "".join(f"(t{i}.detach(), t{i}._version), " for i in plan.watched)
-        writer.line(f"ctx.watched = ({pairs})")
-        writer.line("del ctx")
     for k, root in enumerate(plan.roots):
         writer.line(f"r{k} = {_root(writer, plan, root)}")
+    if plan.watched:
+        names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
+        writer.line(f"ctx.watched = ({''.join(f'({n}.detach(), {n}._version), ' for n in names)})")
+        writer.line("del ctx")
     for i, output in enumerate(plan.outputs):
         if isinstance(output, Constant):
             writer.line(f"o{i} = {writer.literal(output.value)}")
@@ -280,8 +288,7 @@ def _root(writer: _Writer, plan: Plan, root: Root) -> str:
         return f"v{root.value}" if root.value in plan.tracked else f"detached(v{root.value})"
     if root.history is not None:
         return f"v{root.history}"
-    source = f"t{root.tensor}" if root.tensor is not None else f"v{root.value}"
-    return _alias(writer, source, root.where)
+    return _alias(writer, root)
 
 
 def _view(writer: _Writer, mode: _GradMode, name: str, view: View) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
 from aot import torch_internals as internals
 from aot.capture.graph import Geometry
-from aot.capture.joint import Gradient, Joint
+from aot.capture.joint import Gradient, Joint, Kept
 from aot.capture.recorder import Reshape
 from aot.effects import Effects, Output, Root, Write
 
@@ -44,7 +43,7 @@ class Plan:
         inputs: the forward graph's inputs.
         values: the layout of each value that the forward graph returns.
         tracked: the values that carry autograd history, in order: the results of the autograd.Function.
-        tangents: per tangent of the backward graph, the position in `tracked`, the traced layout and device.
+        tangents: per tangent of the backward graph, the position in `tracked` and the traced layout.
         gradients: the autograd.Function's differentiable inputs, and which result each takes.
         failing: positions in `tracked` whose backward raises, with the error's text.
         saved: how each saved value is kept.
@@ -58,11 +57,11 @@ class Plan:
     inputs: tuple[Input, ...]
     values: tuple[Geometry, ...]
     tracked: tuple[int, ...]
-    tangents: tuple[tuple[int, Geometry, torch.device], ...]
+    tangents: tuple[tuple[int, Geometry], ...]
     gradients: tuple[Gradient, ...]
     failing: tuple[tuple[int, str], ...]
     saved: tuple[Saving, ...]
-    watched: tuple[int, ...]
+    watched: tuple[Kept, ...]
     writes: tuple[Write, ...]
     reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
     moves: tuple[int, ...]
@@ -106,11 +105,13 @@ def make_plan(
         inputs=tuple(Input(p.tensor, p.stretch) for p in joint.primals),
         values=tuple(v.where for v in effects.values),
         tracked=tracked,
-        tangents=tuple((position[i], where, device) for i, where, device in joint.tangents),
+        tangents=tuple((position[i], where) for i, where in joint.tangents),
         gradients=joint.gradients,
         failing=tuple((position[i], text) for i, text in joint.failing),
         saved=tuple(saved),
-        watched=tuple(i for i in joint.kept if storages[i] in touched),
+        watched=tuple(
+            k for k in joint.kept if not k.read or (k.tensor is not None and storages[k.tensor] in touched)
+        ),
         writes=effects.writes,
         reshapes=effects.reshapes,
         moves=effects.moves,
