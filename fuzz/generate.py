@@ -11,13 +11,15 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 
 from fuzz.arguments import Inputs, draw_inputs
 from fuzz.choices import Choices
-from fuzz.operators import OPERATORS, Kind, Mismatch, Operator
+from fuzz.operators import OPERATORS, Kind, Mismatch, Operand, Operator
+from fuzz.operators.dtypes import BOOL
+from fuzz.operators.parts import INDEX
 from fuzz.operators.row import Constant, Meta
 from fuzz.profiles import PROFILES, ROWS_OF, Profile
 from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Statement, Tree
@@ -26,7 +28,7 @@ from fuzz.state import Breach, State, Tensor
 MAX_ELEMENTS = 48  # of any tensor: a statement costs eager microseconds
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
-MAX_RETURNS = 12
+MAX_RETURNS = 16
 TRIES = 12  # for one statement, before the program is left shorter
 
 
@@ -79,7 +81,8 @@ class _Builder:
     def build(self) -> None:
         choices, profile = self.choices, self.profile
         mode, left = "inherit", 0
-        for _ in range(choices.integer(*profile.statements)):
+        wanted = choices.integer(*profile.statements)
+        for _ in range(wanted):
             if left == 0:
                 mode = "inherit"
                 if choices.chance(profile.mode):
@@ -88,40 +91,49 @@ class _Builder:
             for _ in range(TRIES):
                 if self.attempt(mode):
                     break
-            if self.over:
+            if self.over or len(self.statements) >= wanted:
                 break
 
     def attempt(self, mode: str) -> bool:
         """Try to append one statement."""
+        _, rows = self.choices.pick(self.tickets)
+        row = OPERATORS[self.choices.pick(rows)]
+        operands = self.operands(row, mode)
+        return operands is not None and self.append(row, operands, mode) is not None
+
+    def append(
+        self,
+        row: Operator,
+        operands: tuple[str, ...],
+        mode: str,
+        attributes: dict[str, Constant] | None = None,
+        fits: Callable[[Meta], bool] | None = None,
+    ) -> str | None:
+        """Append a statement if eager accepts it and its result fits; its first result's name, or ""."""
         choices, state = self.choices, self.state
-        _, rows = choices.pick(self.tickets)
-        row = OPERATORS[choices.pick(rows)]
-        operands = self.operands(row)
-        if operands is None:
-            return False
         try:
-            metas = state.inputs(row, operands)
-            attributes: dict[str, Constant] = {}
-            for attribute in row.attributes:
-                attributes[attribute.name] = attribute.draw(choices, metas, attributes)
+            if attributes is None:
+                attributes = {}
+                if row.attributes:
+                    metas = state.inputs(row, operands)
+                    for attribute in row.attributes:
+                        attributes[attribute.name] = attribute.draw(choices, metas, attributes)
             outcome = state.infer(row, operands, attributes)
         except (Mismatch, Breach):
-            return False
-        if len(outcome) > MAX_PIECES:
-            return False
+            return None
+        if len(outcome) > MAX_PIECES or (fits is not None and not fits(outcome[0].meta)):
+            return None
         for result in outcome:
             if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
-                return False
+                return None
         if row.mutates or row.metadata:
-            target = state.tensor(operands[0])
-            if state.corrupts(target):
-                return False
+            if state.corrupts(state.tensor(operands[0])):
+                return None
             if not self.reckless and state.hazard(row, operands, mode):
-                return False
-        illegal = state.illegal(row, operands, mode)
-        if illegal:
+                return None
+        if state.illegal(row, operands, mode):
             if not self.reckless:
-                return False
+                return None
             self.over = True
         results = []
         if not row.metadata:
@@ -132,9 +144,9 @@ class _Builder:
         self.statements.append(Statement(row.name, operands, tuple(attributes.items()), tuple(results), mode))
         self.used.update(operands)
         self.pool += results
-        return True
+        return results[0] if results else ""
 
-    def operands(self, row: Operator) -> tuple[str, ...] | None:
+    def operands(self, row: Operator, mode: str) -> tuple[str, ...] | None:
         """Operands that the row takes, or None where there are none."""
         choices, state = self.choices, self.state
         names: list[str] = []
@@ -151,12 +163,41 @@ class _Builder:
                 meta = state.meta(name)
                 if meta.dtype in operand.dtypes and operand.fits(meta, metas):
                     fitting.append(name)
-            if not fitting:
+            chosen: str | None
+            if fitting:
+                chosen = choices.pick(fitting)
+            elif names and not operand.number and choices.chance(0.7):
+                chosen = self.supply(operand, names, metas, mode)
+            else:
                 return None
-            name = choices.pick(fitting)
-            names.append(name)
-            metas.append(state.meta(name))
+            if chosen is None:
+                return None
+            names.append(chosen)
+            metas.append(state.meta(chosen))
         return tuple(names)
+
+    def supply(self, operand: Operand, names: list[str], metas: list[Meta], mode: str) -> str | None:
+        """Make an operand that goes with those chosen already: an index, a mask, a factor, a twin."""
+
+        def fits(meta: Meta) -> bool:
+            return meta.dtype in operand.dtypes and operand.fits(meta, metas)
+
+        first = (names[0],)
+        size = metas[0].size
+        recipes: list[tuple[str, tuple[str, ...], dict[str, Constant]]]
+        if operand.dtypes == BOOL:
+            recipes = [("gt_number", first, {"value": 0.5})]
+        elif operand.dtypes == INDEX.dtypes:
+            recipes = [("arange", (), {"count": n, "dtype": "int64"}) for n in size]
+            recipes.append(("randint", (), {"size": size}))
+        else:
+            recipes = [("transpose", first, {"dim0": -2, "dim1": -1}), ("clone", first, {})]
+            recipes.append(("full", (), {"size": size[-1:], "value": 2, "dtype": metas[0].dtype}))
+        for name, operands, attributes in recipes:
+            made = self.append(OPERATORS[name], operands, mode, attributes, fits)
+            if made is not None:
+                return made
+        return None
 
 
 Tickets = Sequence[tuple[Kind, Sequence[str]]]
@@ -198,14 +239,13 @@ def _parameters(choices: Choices, profile: Profile, count: int) -> tuple[Tree, .
 def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: _Builder) -> Tree:
     """What is not used by another statement, so that nothing goes unseen, and some more."""
     made = [name for statement in builder.statements for name in statement.results]
-    names = [name for name in made if name not in builder.used or choices.chance(0.25)]
-    for i in range(len(inputs.arguments)):
-        if choices.chance(profile.passed):
-            names.append(f"a{i}")
-    if names and choices.chance(profile.same):
-        names.append(choices.pick(names))
-    names = [name for name in names if not builder.state.is_stale(name)]
-    leaves: list[Tree] = [Ref(name) for name in names[-MAX_RETURNS:]]
+    unused = [name for name in made if name not in builder.used]
+    extra = [name for name in made if name in builder.used and choices.chance(0.25)]
+    extra += [f"a{i}" for i in range(len(inputs.arguments)) if choices.chance(profile.passed)]
+    if extra and choices.chance(profile.same):
+        extra.append(choices.pick([*unused, *extra]))
+    names = [name for name in (*unused, *extra) if not builder.state.is_stale(name)][:MAX_RETURNS]
+    leaves: list[Tree] = [Ref(name) for name in names]
     if choices.chance(0.12):
         leaves.insert(choices.integer(0, len(leaves)), Lit(choices.pick((None, 3, 0.5, "text", True))))
     if not leaves:

@@ -24,7 +24,7 @@ class Pass:
 
 def measure(program: Program) -> tuple[int, ...]:
     """How large a program is; every accepted step makes it smaller, in the order of tuples."""
-    leaves, nodes = _tree_size(program.returns)
+    leaves, nodes = (0, 0) if program.returns == Lit(None) else _tree_size(program.returns)
     inner = sum(_tree_size(tree)[1] for tree in program.parameters)
     scenario = program.scenario
     return (
@@ -49,11 +49,10 @@ def _tree_size(tree: Tree) -> tuple[int, int]:
             sizes = [_tree_size(item) for item in items]
         case Dict(entries):
             sizes = [_tree_size(item) for _, item in entries]
-        case Lit(None):
-            return 0, 0
         case _:
             return 1, 0
-    return sum(size[0] for size in sizes), 1 + sum(size[1] for size in sizes)
+    plain = isinstance(tree, Seq) and tree.kind == "tuple"
+    return sum(size[0] for size in sizes), (1 if plain else 2) + sum(size[1] for size in sizes)
 
 
 def _argument_cost(argument: Argument) -> int:

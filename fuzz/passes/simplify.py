@@ -9,7 +9,6 @@ from fuzz.passes.base import Edit, Pass, plainer
 from fuzz.passes.deletion import leaves
 from fuzz.program import (
     Argument,
-    Dict,
     Lit,
     Program,
     Ref,
@@ -27,9 +26,15 @@ def _nested(program: Program) -> Sequence[Edit]:
     edits: list[Edit] = []
     if not all(isinstance(tree, Ref) for tree in program.parameters):
         edits.append("parameters")
-    if isinstance(program.returns, (Seq, Dict)):
+    if program.returns != _flat(program.returns):
         edits.append("returns")
     return edits
+
+
+def _flat(tree: Tree) -> Tree:
+    """The leaves of a tree in one tuple, or the only leaf itself."""
+    found = leaves(tree)
+    return Seq("tuple", tuple(found)) if len(found) > 1 else found[0] if found else Lit(None)
 
 
 def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
@@ -37,10 +42,7 @@ def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
         parameters: tuple[Tree, ...] = tuple(Ref(f"a{i}") for i in range(len(program.arguments)))
         program = dataclasses.replace(program, parameters=parameters)
     if "returns" in edits:
-        found = leaves(program.returns)
-        flat = Seq("tuple", tuple(found))
-        returns: Tree = flat if len(found) > 1 else found[0] if found else Lit(None)
-        program = dataclasses.replace(program, returns=returns)
+        program = dataclasses.replace(program, returns=_flat(program.returns))
     return program
 
 

@@ -100,7 +100,7 @@ def singles(
 ) -> Iterator[Program]:
     """Up to `count` programs; the tries are bounded."""
     found = 0
-    for index in range(60 * count):
+    for index in range(400 * count):
         program = single(row, Random(len(row.name), index), dtypes, grad)
         if program is not None:
             yield program

@@ -1,0 +1,286 @@
+"""Every row of the operator table says what eager does."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rows import singles
+
+from fuzz.arguments import DTYPES as GENERATED_DTYPES
+from fuzz.operators import OPERATORS, Kind, Link, Operator
+from fuzz.operators.dtypes import DTYPES, promote
+from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
+from fuzz.operators.row import Meta
+from fuzz.program import Program, View, begin, trace
+from fuzz.source import Loaded, load
+from fuzz.state import Tensor
+
+DIFFERENTIABLE = [name for name, row in OPERATORS.items() if row.differentiable]
+
+
+def run(program: Program) -> tuple[Loaded, list[Any], list[Any]]:
+    loaded = load(program)
+    args, _, _ = loaded.make()
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return loaded, list(args), list(loaded.f(*args))
+
+
+def agree(known: Tensor, real: torch.Tensor, text: str) -> None:
+    """What is known of a tensor beforehand is what eager made."""
+    meta = known.meta
+    assert str(real.dtype) == f"torch.{meta.dtype}", text
+    assert tuple(real.shape) == meta.size, text
+    if meta.stride is not None and real.numel():
+        assert real.storage_offset() == meta.offset, text
+        for length, expected, stride in zip(meta.size, meta.stride, real.stride(), strict=True):
+            assert length == 1 or expected == stride, text
+    assert real.requires_grad == known.requires_grad, text
+    if real.requires_grad:
+        assert real.is_leaf != known.grad_fn, text
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_rule_agrees_with_eager(name: str) -> None:
+    row = OPERATORS[name]
+    tried = changed = 0
+    for program in singles(row, 60, dtypes=DTYPES):
+        if tried >= 9 and bool(changed) == (row.mutates or row.metadata):
+            break
+        tried += 1
+        loaded, args, results = run(program)
+        state = trace(program)
+        fresh = loaded.make()[0]
+        for i, (arg, before) in enumerate(zip(args, fresh, strict=True)):
+            if not isinstance(arg, torch.Tensor):
+                continue
+            agree(state.tensor(f"a{i}"), arg, loaded.text)
+            same = arg.shape == before.shape and arg.stride() == before.stride() and torch.equal(arg, before)
+            if i == 0 and (row.mutates or row.metadata):
+                changed += not same
+            else:
+                assert same, loaded.text
+        for known, real in zip(program.statements[0].results, results, strict=True):
+            agree(state.tensor(known), real, loaded.text)
+        if results:
+            check_links(program, row, args, results, loaded.text)
+    assert tried >= 5
+    assert bool(changed) == (row.mutates or row.metadata)
+
+
+def check_links(program: Program, row: Operator, args: list[Any], results: list[Any], text: str) -> None:
+    statement = program.statements[0]
+    metas = begin(program).inputs(row, statement.operands)
+    outcome = row.rule(metas, dict(statement.attributes))
+    for (_, link), real in zip(outcome, results, strict=True):
+        assert any(real is arg for arg in args) == (link is Link.SELF), text
+        if link is Link.FRESH and row.kind is not Kind.MATMUL:
+            assert real._base is None, text  # a matrix product may be a view of its own making
+        if link is Link.VIEW:
+            assert real._base is not None, text
+        if real.numel() and args and link is not Link.MAYBE:
+            shares = real.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+            assert shares == (link is not Link.FRESH), text
+        if link in (Link.DETACHED, Link.DATA):
+            version = real._version
+            with torch.no_grad():
+                args[0].zero_()
+            assert (real._version > version) == (link is Link.DETACHED), text
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_random_rows_and_no_others_draw(name: str) -> None:
+    row = OPERATORS[name]
+    drew = False
+    for program in singles(row, 4):
+        loaded = load(program)
+        args = loaded.make()[0]
+        before = torch.get_rng_state()
+        loaded.f(*args)
+        drew = drew or not torch.equal(before, torch.get_rng_state())
+    assert drew == row.random
+
+
+def touch(tensor: torch.Tensor) -> None:
+    """Move the version counter of a tensor and its views; the data stays."""
+    whole = tensor if tensor._base is None else tensor._base
+    with torch.no_grad():
+        if whole.dtype == torch.bool:
+            whole.logical_or_(whole.clone())
+        else:
+            whole.add_(0)
+
+
+def backward_raises(program: Program, which: int | str | None) -> bool | None:
+    """Whether backward raises after a touch; None where that cannot be asked."""
+    row = OPERATORS[program.statements[0].operator]
+    _, args, results = run(program)
+    outputs = [args[0], *results] if row.mutates or row.metadata else results
+    if which is not None:
+        index = {"result": 0, "second": 1}.get(which) if isinstance(which, str) else None
+        made = [args[0]] if row.mutates or row.metadata else results
+        tensor = args[which] if isinstance(which, int) else made[index or 0]
+        if tensor.numel() == 0:
+            return None
+        touch(tensor)
+    if row.kind is Kind.MULTI_VIEW and which is not None:
+        return None  # such views cannot be used any more after a touch
+    needed = [output for output in outputs if output.requires_grad]
+    if not needed:
+        return None
+    total = torch.stack([output.double().sum() for output in needed]).sum()
+    try:
+        total.backward()
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_saves_are_what_backward_keeps(name: str) -> None:
+    row = OPERATORS[name]
+    tensors = [i for i, operand in enumerate(row.operands) if not operand.number]
+    common = frozenset({"float32", "int64", "bool"})
+    for grads in itertools.product((False, True), repeat=len(row.operands)):
+        if not any(grads):
+            continue
+        for program in singles(row, 2, dtypes=common, grad=grads):
+            needs = [
+                isinstance(a, View) and program.storages[a.storage].requires_grad for a in program.arguments
+            ]
+            if backward_raises(program, None) is not False:
+                continue
+            targets: list[int | str] = [*(tensors[1:] if row.mutates else tensors), "result"]
+            if len(program.statements[0].results) > 1:
+                targets.append("second")
+            for which in targets:
+                kept = any(what == which and any(needs[i] for i in when) for what, when in row.saves)
+                raised = backward_raises(program, which)
+                assert raised is None or raised == kept, (which, needs, load(program).text)
+
+
+def test_a_row_must_be_complete() -> None:
+    row = OPERATORS["sin"]
+    fields = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+    Operator(**fields)
+    for name in fields:
+        with pytest.raises(TypeError, match=name):
+            Operator(**{key: value for key, value in fields.items() if key != name})
+
+
+def test_every_family_has_rows() -> None:
+    assert len(OPERATORS) >= 80
+    assert {row.kind for row in OPERATORS.values()} == set(Kind)
+
+
+def test_mutating_rows_are_written_as_statements() -> None:
+    for name, row in OPERATORS.items():
+        assert not (row.mutates and row.metadata)
+        assert (row.mutates or row.metadata) == (name.endswith("_") or name.startswith("setitem")), name
+
+
+@pytest.mark.parametrize("first", sorted(DTYPES))
+def test_promotion_is_torchs(first: str) -> None:
+    for second, left, right in itertools.product(sorted(DTYPES), ((), (2,)), ((), (2,))):
+        a = torch.zeros(left, dtype=getattr(torch, first))
+        b = torch.zeros(right, dtype=getattr(torch, second))
+        expected = str(torch.result_type(a, b)).removeprefix("torch.")
+        assert promote([Meta(first, left, None), Meta(second, right, None)]) == expected
+    for number, dtype in ((1, "int64"), (1.0, "float32")):
+        a = torch.zeros(2, dtype=getattr(torch, first))
+        expected = str(torch.result_type(a, number)).removeprefix("torch.")
+        assert promote([Meta(first, (2,), None), Meta(dtype, (), None, 0, True)]) == expected
+
+
+GEOMETRIES = [
+    ((2, 3), (3, 1)),
+    ((2, 3), (1, 2)),
+    ((3, 2), (4, 2)),
+    ((2, 1, 3), (3, 9, 1)),
+    ((2, 2, 2), (1, 4, 2)),
+    ((1, 4), (1, 1)),
+    ((3, 1), (0, 5)),
+    ((0, 3), (3, 1)),
+    ((2, 3), (0, 1)),
+]
+
+
+@pytest.mark.parametrize(("size", "stride"), GEOMETRIES)
+def test_layouts_are_torchs(size: tuple[int, ...], stride: tuple[int, ...]) -> None:
+    tensor = torch.zeros(32).as_strided(size, stride)
+    meta = Meta("float32", size, stride, 0)
+    targets = [
+        (6,),
+        (3, 2),
+        (2, 3),
+        (1, 6),
+        (4,),
+        (2, 2),
+        (2, 4),
+        (8,),
+        (3,),
+        (0,),
+        (2, 0),
+        (3, 1),
+        (1, 3, 2),
+    ]
+    for target in (t for t in targets if torch.Size(t).numel() == tensor.numel()):
+        try:
+            expected = tensor.view(target).stride()
+        except RuntimeError:
+            expected = None
+        assert view_stride(size, stride, target) == expected, target
+    for other_stride in (contiguous(size), stride):
+        other = torch.zeros(32).as_strided(size, other_stride)
+        found = elementwise_stride(size, [meta, Meta("float32", size, other_stride, 0)])
+        real = torch.atan2(tensor, other).stride()
+        assert found is not None
+        assert all(n <= 1 or a == b for n, a, b in zip(size, found, real, strict=True)) or 0 in size
+    marked = torch.zeros(32)
+    if 0 not in stride:
+        marked.as_strided(size, stride).fill_(1)
+        assert set(marked.nonzero().flatten().tolist()) == positions(size, stride, 0)
+    assert overlaps_itself(meta) == (0 in stride and size[stride.index(0)] > 1)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# LIMITATIONS.md
+
+
+def listed(heading: str) -> list[str]:
+    text = (Path(__file__).parents[2] / "LIMITATIONS.md").read_text()
+    section = text.split("## Never generated", 1)[1].split("\n## ", 1)[0]
+    part = section.split(f"### {heading}", 1)[1].split("\n### ", 1)[0]
+    return re.findall(r"^- `([\w.]+)`$", part, re.MULTILINE)
+
+
+def test_what_is_listed_as_never_generated_exists_and_is_not_in_the_table() -> None:
+    used = set()
+    for row in OPERATORS.values():
+        used.update(re.findall(r"torch(?:\.\w+)+(?=\()", row.source))
+        used.update(f"torch.Tensor.{name}" for name in re.findall(r"\}\.(\w+)", row.source))
+    names = listed("Operators")
+    assert len(names) > 40
+    for name in names:
+        found: Any = torch
+        for part in name.split(".")[1:]:
+            found = getattr(found, part)  # raises for a name that is no operator's
+        method = f"torch.Tensor.{name.rsplit('.', 1)[1]}"
+        assert name not in used and method not in used, name
+
+
+def test_dtypes_listed_as_never_generated_are_not() -> None:
+    names = listed("Dtypes")
+    assert set(names) >= DTYPES - set(GENERATED_DTYPES)
+    for name in names:
+        assert isinstance(getattr(torch, name), torch.dtype)
+        assert name not in GENERATED_DTYPES

@@ -1,0 +1,267 @@
+"""The reducer keeps what is interesting, and little else."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from fuzz.choices import Random
+from fuzz.generate import generate
+from fuzz.operators import OPERATORS, Kind
+from fuzz.passes import PASSES, measure
+from fuzz.passes.deletion import without
+from fuzz.program import (
+    Lit,
+    Program,
+    ProgramError,
+    Ref,
+    Root,
+    Same,
+    Scenario,
+    Seq,
+    Statement,
+    Storage,
+    View,
+    advance,
+    begin,
+    check,
+    references,
+)
+from fuzz.reduce import ReductionError, reduce
+from fuzz.state import Tensor
+
+Predicate = Callable[[Program], bool]
+
+
+def hidden_write(program: Program) -> bool:
+    """An in-place write to a view of an argument, and the argument is read later."""
+    state = begin(program)
+    arguments = {f"a{i}" for i in range(len(program.arguments))}
+    written: set[int] = set()
+    for i, statement in enumerate(program.statements):
+        row = OPERATORS[statement.operator]
+        if row.mutates and statement.operands[0] not in arguments:
+            base = state.tensor(statement.operands[0]).base
+            written.add(id(base))
+        elif any(id(state.names[name]) in written for name in statement.operands if name in arguments):
+            return True
+        advance(state, i, statement)
+    return False
+
+
+def duplicate_written(program: Program) -> bool:
+    """A write to an argument that is passed twice, and something requires grad."""
+    twice = {f"a{i}" for i, a in enumerate(program.arguments) if isinstance(a, Same)}
+    twice |= {f"a{a.argument}" for a in program.arguments if isinstance(a, Same)}
+    return any(storage.requires_grad for storage in program.storages) and any(
+        OPERATORS[s.operator].mutates and s.operands[0] in twice for s in program.statements
+    )
+
+
+def metadata_of_view(program: Program) -> bool:
+    """A metadata change of an argument that is a view."""
+    return any(
+        OPERATORS[s.operator].metadata
+        and s.operands[0][0] == "a"
+        and isinstance(program.arguments[int(s.operands[0][1:])], View)
+        for s in program.statements
+    )
+
+
+def no_grad_view_returned(program: Program) -> bool:
+    made = {
+        name
+        for s in program.statements
+        if s.mode == "no_grad" and OPERATORS[s.operator].kind is Kind.VIEW
+        for name in s.results
+    }
+    return any(name in made for name in references(program.returns))
+
+
+def aliases_returned(program: Program) -> bool:
+    state = begin(program)
+    for i, statement in enumerate(program.statements):
+        advance(state, i, statement)
+    values = [state.names[name] for name in references(program.returns) if name[0] == "v"]
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return any(a is not b and a.memory == b.memory for a in tensors for b in tensors)
+
+
+def product_after_write(program: Program) -> bool:
+    kinds = [OPERATORS[s.operator] for s in program.statements]
+    writes = [i for i, row in enumerate(kinds) if row.mutates]
+    return bool(writes) and any(row.kind is Kind.MATMUL for row in kinds[writes[0] :])
+
+
+PREDICATES: dict[Predicate, int] = {
+    hidden_write: 3,
+    duplicate_written: 1,
+    metadata_of_view: 1,
+    no_grad_view_returned: 1,
+    aliases_returned: 2,
+    product_after_write: 2,
+}
+
+
+@pytest.mark.parametrize("predicate", PREDICATES)
+def test_reduction_is_short_and_cheap(predicate: Predicate) -> None:
+    reductions = []
+    for index in range(4000):
+        program = generate(Random(11, index), "aliasing" if index % 2 else "mixed")
+        if len(program.statements) < 5 or not predicate(program):
+            continue
+        reduction = reduce(program, predicate, budget=200)
+        assert predicate(reduction.program)
+        check(reduction.program)
+        reductions.append(reduction)
+        if len(reductions) == 25:
+            break
+    assert len(reductions) == 25
+    assert statistics.median(r.statements_after for r in reductions) == PREDICATES[predicate]
+    assert max(r.statements_after for r in reductions) <= 5
+    assert statistics.median(r.evaluations for r in reductions) <= 40
+    assert max(r.evaluations for r in reductions) < 80
+    assert statistics.median(len(r.program.arguments) for r in reductions) <= 2
+
+
+def program_with(predicate: Predicate) -> Program:
+    return next(p for i in range(4000) if predicate(p := generate(Random(11, i), "aliasing")))
+
+
+def test_nothing_is_evaluated_twice_and_everything_is_valid() -> None:
+    seen: list[Program] = []
+
+    def predicate(program: Program) -> bool:
+        check(program)
+        seen.append(program)
+        return hidden_write(program)
+
+    reduction = reduce(program_with(hidden_write), predicate, budget=200)
+    assert len(seen) == len(set(seen)) == reduction.evaluations
+
+
+def test_reduction_is_deterministic_and_at_a_fixed_point() -> None:
+    program = program_with(hidden_write)
+    first = reduce(program, hidden_write, budget=200)
+    assert first == reduce(program, hidden_write, budget=200)
+    again = reduce(first.program, hidden_write, budget=200)
+    assert again.program == first.program
+
+
+def test_sizes_are_reported() -> None:
+    program = program_with(hidden_write)
+    reduction = reduce(program, hidden_write, budget=200)
+    assert reduction.statements_before == len(program.statements)
+    assert reduction.statements_after == len(reduction.program.statements)
+
+
+@pytest.mark.parametrize("budget", [1, 2, 7])
+def test_the_budget_is_kept(budget: int) -> None:
+    calls = 0
+
+    def predicate(program: Program) -> bool:
+        nonlocal calls
+        calls += 1
+        return hidden_write(program)
+
+    reduction = reduce(program_with(hidden_write), predicate, budget=budget)
+    assert calls == reduction.evaluations <= budget
+    assert hidden_write(reduction.program)
+
+
+def test_an_uninteresting_program_is_refused() -> None:
+    program = generate(Random(0, 0))
+    with pytest.raises(ReductionError, match="not interesting as it is given"):
+        reduce(program, lambda candidate: False, budget=10)
+    with pytest.raises(ValueError, match="at least 1"):
+        reduce(program, lambda candidate: True, budget=0)
+    with pytest.raises(ProgramError):
+        reduce(dataclasses.replace(program, returns=Ref("v999")), lambda candidate: True, budget=10)
+
+
+def test_an_error_of_the_predicate_is_passed_on() -> None:
+    def broken(program: Program) -> bool:
+        raise OSError("the target is gone")
+
+    with pytest.raises(OSError, match="gone"):
+        reduce(generate(Random(0, 0)), broken, budget=10)
+
+
+def test_everything_can_go() -> None:
+    for index in range(30):
+        reduction = reduce(generate(Random(6, index)), lambda candidate: True, budget=100)
+        program = reduction.program
+        assert program.statements == ()
+        assert program.returns == Lit(None)
+        assert len(program.arguments) <= 1
+        assert program.scenario == Scenario()
+
+
+@pytest.mark.parametrize("one", PASSES, ids=lambda one: one.name)
+def test_a_pass_keeps_its_promises(one: object) -> None:
+    """Valid candidates are smaller, edits are deterministic, and every subset can be asked for."""
+    from fuzz.passes import Pass
+
+    assert isinstance(one, Pass)
+    valid = 0
+    for index in range(150):
+        program = generate(Random(21, index))
+        edits = list(one.edits(program))
+        assert edits == list(one.edits(program))
+        for chosen in (edits, edits[: len(edits) // 2], edits[1::2], *([edit] for edit in edits)):
+            if not chosen:
+                continue
+            candidate = one.apply(program, frozenset(chosen))
+            assert candidate == one.apply(program, frozenset(chosen))
+            if candidate is None:
+                continue
+            try:
+                check(candidate)
+            except ProgramError:
+                continue
+            valid += 1
+            assert measure(candidate) < measure(program)
+    assert valid > 10
+
+
+BASE = Program(
+    storages=(Storage("float32", (2, 2), 0), Storage("float32", (2, 2), 1)),
+    arguments=(Root(0), Root(1), Same(0)),
+    parameters=(Ref("a0"), Seq("tuple", (Ref("a1"), Ref("a2")))),
+    statements=(
+        Statement("sin", ("a1",), (), ("v0",)),
+        Statement("mul", ("v0", "a2"), (), ("v1",)),
+        Statement("sum", ("v1",), (), ("v2",)),
+    ),
+    returns=Seq("tuple", (Ref("v1"), Ref("v2"))),
+)
+
+
+def test_a_dropped_result_is_replaced_by_its_operand() -> None:
+    smaller = without(BASE, frozenset({0}))
+    assert smaller.statements == (
+        Statement("mul", ("a1", "a2"), (), ("v0",)),
+        Statement("sum", ("v0",), (), ("v1",)),
+    )
+    assert smaller.returns == Seq("tuple", (Ref("v0"), Ref("v1")))
+
+
+def test_a_dropped_argument_leaves_its_duplicate_and_takes_its_storage() -> None:
+    smaller = without(BASE, frozenset({0}), frozenset({0, 1}))
+    assert smaller.arguments == (Root(0),)
+    assert smaller.storages == BASE.storages[:1]
+    assert smaller.parameters == (Seq("tuple", (Ref("a0"),)),)
+    assert smaller.statements[0] == Statement("mul", ("a0", "a0"), (), ("v0",))
+    check(smaller)
+
+
+def test_what_cannot_be_replaced_takes_its_users_with_it() -> None:
+    program = dataclasses.replace(
+        BASE, statements=(*BASE.statements, Statement("unbind", ("v0",), (("dim", 0),), ("v3", "v4")))
+    )
+    smaller = without(program, frozenset(), frozenset({1}))
+    check(smaller)
+    assert len(smaller.arguments) == 2

@@ -1,0 +1,72 @@
+"""`fuzz.programs` is a strategy that other people's tests can use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, find, given, settings
+from hypothesis.errors import NoSuchExample
+
+from fuzz.operators import OPERATORS, Kind
+from fuzz.profiles import PROFILES, Profile
+from fuzz.program import Program, check
+from fuzz.source import load
+from fuzz.strategies import programs
+
+QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SEARCH = settings(max_examples=100, deadline=None, database=None)
+
+
+def writes(program: Program) -> bool:
+    return any(OPERATORS[statement.operator].mutates for statement in program.statements)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_examples_are_valid(profile: str) -> None:
+    @given(programs(profile))
+    @QUICK
+    def valid(program: Program) -> None:
+        check(program)
+
+    valid()
+
+
+@given(programs("single"))
+@QUICK
+def test_examples_run(program: Program) -> None:
+    loaded = load(program)
+    args, _, _ = loaded.make()
+    with torch.set_grad_enabled(program.scenario.grad):
+        try:
+            loaded.f(*args)
+        except (RuntimeError, ValueError) as error:
+            rows = [OPERATORS[statement.operator] for statement in program.statements]
+            assert any(row.mutates or row.metadata for row in rows), error
+
+
+def test_a_failing_example_shrinks() -> None:
+    kinds = ((Kind.VIEW, 1), (Kind.IN_PLACE, 1))
+    small = replace(PROFILES["aliasing"], kinds=kinds, arguments=(1, 2), statements=(1, 4))
+    found = find(programs(small), writes, settings=SEARCH)
+    assert len(found.statements) <= 2
+    assert len(found.arguments) == 1
+
+
+def test_a_profile_of_ones_own() -> None:
+    profile = Profile("views only", kinds=((Kind.VIEW, 1),), statements=(1, 3), reckless=0.0)
+
+    @given(programs(profile))
+    @QUICK
+    def views(program: Program) -> None:
+        assert all(OPERATORS[statement.operator].kind is Kind.VIEW for statement in program.statements)
+
+    views()
+    with pytest.raises(NoSuchExample):
+        find(programs(profile), writes, settings=SEARCH)
+
+
+def test_an_unknown_profile_is_named() -> None:
+    with pytest.raises(ValueError, match="no profile is named 'wild'; there are uniform"):
+        programs("wild")
