@@ -70,13 +70,15 @@ class _Builder:
         self.reckless = choices.chance(profile.reckless)
         self.over = False
         self.tickets = _tickets(choices, profile)
-        self.pool = [f"a{i}" for i in range(arguments) if isinstance(state.names[f"a{i}"], Tensor)]
-        self.numbers = [
-            f"a{i}"
-            for i in range(arguments)
-            if isinstance(value := state.names[f"a{i}"], (int, float)) and not isinstance(value, bool)
-        ]
-        self.memories = {state.tensor(name).memory for name in self.pool}
+        self.pool: list[tuple[str, Tensor]] = []
+        self.numbers: list[str] = []
+        for i in range(arguments):
+            value = state.names[f"a{i}"]
+            if isinstance(value, Tensor):
+                self.pool.append((f"a{i}", value))
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                self.numbers.append(f"a{i}")
+        self.memories = {tensor.memory for _, tensor in self.pool}
 
     def build(self) -> None:
         choices, profile = self.choices, self.profile
@@ -98,13 +100,14 @@ class _Builder:
         """Try to append one statement."""
         _, rows = self.choices.pick(self.tickets)
         row = OPERATORS[self.choices.pick(rows)]
-        operands = self.operands(row, mode)
-        return operands is not None and self.append(row, operands, mode) is not None
+        found = self.operands(row, mode)
+        return found is not None and self.append(row, *found, mode) is not None
 
     def append(
         self,
         row: Operator,
         operands: tuple[str, ...],
+        metas: Sequence[Meta],
         mode: str,
         attributes: dict[str, Constant] | None = None,
         fits: Callable[[Meta], bool] | None = None,
@@ -114,11 +117,9 @@ class _Builder:
         try:
             if attributes is None:
                 attributes = {}
-                if row.attributes:
-                    metas = state.inputs(row, operands)
-                    for attribute in row.attributes:
-                        attributes[attribute.name] = attribute.draw(choices, metas, attributes)
-            outcome = state.infer(row, operands, attributes)
+                for attribute in row.attributes:
+                    attributes[attribute.name] = attribute.draw(choices, metas, attributes)
+            outcome = state.infer(row, operands, attributes, metas)
         except (Mismatch, Breach):
             return None
         if len(outcome) > MAX_PIECES or (fits is not None and not fits(outcome[0].meta)):
@@ -143,38 +144,41 @@ class _Builder:
         state.commit(row, operands, outcome, results, mode)
         self.statements.append(Statement(row.name, operands, tuple(attributes.items()), tuple(results), mode))
         self.used.update(operands)
-        self.pool += results
+        self.pool += [(name, state.tensor(name)) for name in results]
         return results[0] if results else ""
 
-    def operands(self, row: Operator, mode: str) -> tuple[str, ...] | None:
-        """Operands that the row takes, or None where there are none."""
-        choices, state = self.choices, self.state
+    def operands(self, row: Operator, mode: str) -> tuple[tuple[str, ...], list[Meta]] | None:
+        """Operands that the row takes and what is known of them, or None where there are none."""
+        choices = self.choices
         names: list[str] = []
         metas: list[Meta] = []
         for operand in row.operands:
             if operand.number:
-                pool = self.numbers
-            elif not names and choices.chance(self.profile.focus):
-                pool = [name for name in self.pool if state.tensor(name).memory in self.memories]
-            else:
-                pool = self.pool
-            fitting = []
-            for name in pool:
-                meta = state.meta(name)
-                if meta.dtype in operand.dtypes and operand.fits(meta, metas):
-                    fitting.append(name)
-            chosen: str | None
+                if not self.numbers:
+                    return None
+                names.append(choices.pick(self.numbers))
+                metas.append(self.state.meta(names[-1]))
+                continue
+            near = not names and choices.chance(self.profile.focus)
+            dtypes, fits, memories = operand.dtypes, operand.fits, self.memories
+            fitting = [
+                name
+                for name, tensor in self.pool
+                if tensor.meta.dtype in dtypes
+                and fits(tensor.meta, metas)
+                and (not near or tensor.memory in memories)
+            ]
             if fitting:
-                chosen = choices.pick(fitting)
-            elif names and not operand.number and choices.chance(0.7):
-                chosen = self.supply(operand, names, metas, mode)
+                names.append(choices.pick(fitting))
+            elif names and choices.chance(0.7):
+                made = self.supply(operand, names, metas, mode)
+                if made is None:
+                    return None
+                names.append(made)
             else:
                 return None
-            if chosen is None:
-                return None
-            names.append(chosen)
-            metas.append(state.meta(chosen))
-        return tuple(names)
+            metas.append(self.state.tensor(names[-1]).meta)
+        return tuple(names), metas
 
     def supply(self, operand: Operand, names: list[str], metas: list[Meta], mode: str) -> str | None:
         """Make an operand that goes with those chosen already: an index, a mask, a factor, a twin."""
@@ -194,7 +198,7 @@ class _Builder:
             recipes = [("transpose", first, {"dim0": -2, "dim1": -1}), ("clone", first, {})]
             recipes.append(("full", (), {"size": size[-1:], "value": 2, "dtype": metas[0].dtype}))
         for name, operands, attributes in recipes:
-            made = self.append(OPERATORS[name], operands, mode, attributes, fits)
+            made = self.append(OPERATORS[name], operands, metas[: len(operands)], mode, attributes, fits)
             if made is not None:
                 return made
         return None

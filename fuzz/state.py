@@ -177,9 +177,19 @@ class State:
             raise Breach(f"of the results {', '.join(results)} one is defined already")
         self.commit(row, operands, outcome, results, mode)
 
-    def infer(self, row: Operator, operands: Sequence[str], attributes: Attributes) -> tuple[Result, ...]:
-        """What a statement would give. Raises Breach where it is not valid; changes nothing."""
-        metas = self.inputs(row, operands)
+    def infer(
+        self,
+        row: Operator,
+        operands: Sequence[str],
+        attributes: Attributes,
+        metas: Sequence[Meta] | None = None,
+    ) -> tuple[Result, ...]:
+        """What a statement would give. Raises Breach where it is not valid; changes nothing.
+
+        `metas` are the operands' (what `inputs` gives), where the caller knows them already.
+        """
+        if metas is None:
+            metas = self.inputs(row, operands)
         try:
             outcome = row.rule(metas, attributes)
         except Mismatch as mismatch:
