@@ -20,8 +20,8 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.graph import Geometry, geometry
-from aot.capture.recorder import Reshape
-from aot.capture.storages import ViewStep
+from aot.capture.recorder import Reshape, ViewOrigin
+from aot.capture.storages import StorageState, ViewStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,11 @@ class Write:
         tracked: the write carries the value's autograd history; the others go past autograd.
         counted: the write moves the argument's version counter.
         early: done before metadata mutations are repeated, to the geometry on entry.
-        through_base: for a tracked write to a view, its geometry: it is written through a new view of the
-            same base. That moves the history of all views alike, and spares the engine an assertion that
-            fails when a gradient at the view's old edge is asked for.
+        through: write through a new view of this geometry. A tracked write to a view goes through a new
+            view of the same base: that moves the history of all views alike, and spares the engine an
+            assertion that fails when a gradient at the view's old edge is asked for. A write to a tensor
+            that shows elements several times goes through one that shows them once.
+        base: whether that is a view of the argument's base.
     """
 
     tensor: int
@@ -57,7 +59,8 @@ class Write:
     tracked: bool
     counted: bool
     early: bool = False
-    through_base: Geometry | None = None
+    through: Geometry | None = None
+    base: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +121,21 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An output that is a differentiable view of a root: by the steps that made it, or, where they do not
-    lead there, by its geometry."""
+    """An output that is a differentiable view of a root.
+
+    Attributes:
+        steps: the operations that made it; empty where they do not lead there.
+        where: without steps, its geometry.
+        grad: whether a view by geometry is taken in grad mode.
+        early: the view is taken before the argument is written or reshaped. Autograd treats a view that
+            was there before a write in its own way, and so meets the same situation as in eager.
+    """
 
     root: int
     steps: tuple[ViewStep, ...]
     where: Geometry | None
     grad: bool
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,21 +294,24 @@ class _Analysis:
                 if self.changed_history(member) and not self._follows(member, members):
                     chosen[member] = None
             for member in chosen:
-                fake = self.fakes[member]
-                tracked = self.changed_history(member)
-                where = geometry(fake)
-                value = self.value(state.read(where), where, fake if tracked else None)
-                is_view = root_of(fake) is not fake
-                late.append(
-                    Write(
-                        member,
-                        value,
-                        tracked,
-                        self.moved(member),
-                        through_base=where if tracked and is_view else None,
-                    )
-                )
+                late.append(self._write(member, state))
         return early + late, frozenset(written)
+
+    def _write(self, member: int, state: StorageState) -> Write:
+        fake = self.fakes[member]
+        tracked = self.changed_history(member)
+        base = tracked and root_of(fake) is not fake
+        where = geometry(fake)
+        through = where if base else None
+        if where.overlaps_itself:
+            steps = zip(where.size, where.stride, strict=True)
+            where = where._replace(size=tuple(1 if s == 0 else n for n, s in steps))
+            through = where
+            if tracked:
+                with self.recorder.mode, self.recorder, torch.enable_grad():
+                    fake = fake.as_strided(where.size, where.stride, where.offset)
+        value = self.value(state.read(where), where, fake if tracked else None)
+        return Write(member, value, tracked, self.moved(member), through=through, base=base)
 
     def _member_for(self, members: list[int], where: Geometry, final: bool) -> int | None:
         candidates = [
@@ -332,32 +346,43 @@ class _Analysis:
         root = root_of(value)
         if root is value:
             return Whole(self.root(root))
-        grad = internals.creation_meta(value) != "NO_GRAD_MODE"
-        anchor, steps = self._replay(value, root)
-        if steps is not None:
-            return View(self.root(anchor), steps, None, grad)
+        made = internals.creation_meta(value)
+        origin = self._origin(value)
+        stale = origin is not None and root.requires_grad and value._version != origin.version
+        start, steps, reshapes = self._chain(value, root)
+        given = id(start) in self.index_of or id(start) in self.base_of
+        if stale and steps and given and reshapes == 0:
+            return View(self.root(start), steps, None, True, early=True)
+        if stale and made != "DEFAULT":
+            raise errors.StaleView(
+                f"output {position} is a view that was made under no_grad or by an operation with several "
+                f"results, and its base has been written since; eager refuses to differentiate it. Take "
+                f"the view after the write"
+            )
+        if steps and reshapes == self.recorder.reshaped(start) and not (stale and value.dtype == root.dtype):
+            return View(self.root(start), steps, None, True)
         if value.dtype != root.dtype:
             raise errors.UnsupportedOutput(
                 f"output {position} is a {value.dtype} view of a {root.dtype} tensor whose metadata was "
                 f"changed in place; return it from before that, or clone it"
             )
-        return View(self.root(root), (), geometry(value), grad)
+        return View(self.root(root), (), geometry(value), made != "NO_GRAD_MODE")
 
-    def _replay(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...] | None]:
-        """The steps that make `value`, and where they start: at an argument that they pass through, else at
-        the root. None where the start does not lie any more as it did."""
-        steps: list[ViewStep] = []
+    def _origin(self, value: Tensor) -> ViewOrigin | None:
         known = self.recorder.origins.get(id(value))
-        origin = None if known is None else known[1]
+        return None if known is None else known[1]
+
+    def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...], int]:
+        """The steps that make `value`, where they start (at an argument that they pass through, else at the
+        root), and how often that had been reshaped by then. No steps where they do not lead there."""
+        steps: list[ViewStep] = []
+        origin = self._origin(value)
         while origin is not None:
             steps.insert(0, origin.step)
-            start = origin.parent
-            if start is root or id(start) in self.index_of:
-                if self.recorder.reshaped(start) != origin.reshapes:
-                    break
-                return start, tuple(steps)
+            if origin.parent is root or id(origin.parent) in self.index_of:
+                return origin.parent, tuple(steps), origin.reshapes
             origin = origin.before
-        return root, None
+        return root, (), 0
 
     def root(self, fake: Tensor) -> int:
         known = self.root_of.get(id(fake))

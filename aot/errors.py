@@ -64,7 +64,13 @@ class DtypeViewMutation(Unsupported):
 
 class ReshapedView(Unsupported):
     """A storage is written, or reshaped through another tensor, after a differentiable view on it had its
-    metadata changed in place (`t_`, `squeeze_`, ...)."""
+    metadata changed in place (`t_`, `squeeze_`, ...); or a tensor is reshaped of which differentiable views
+    exist."""
+
+
+class StaleView(Unsupported):
+    """An output is a view made under no_grad, or by an operation with several results, whose base was written
+    since: eager refuses to differentiate it."""
 
 
 class WriteOutsideArguments(Unsupported):

@@ -38,6 +38,7 @@ __all__ = [
     "creation_meta",
     "disable_autocast",
     "fake_tensor",
+    "graph_is_retained",
     "is_fake",
     "make_non_leaf",
     "may_alias",
@@ -68,6 +69,11 @@ _ATTRIBUTES = {
 def storage_key(tensor: Tensor) -> int:
     """The address of the tensor's storage object: equal exactly for tensors that share it, while it lives."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def graph_is_retained() -> bool:
+    """Inside a backward: whether it was called with ``retain_graph=True``."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def is_fake(value: object) -> bool:

@@ -64,12 +64,14 @@ class ViewOrigin:
         step: the view operation, or the functional form of the metadata mutation.
         before: how the parent had come to lie as it did then; None for a tensor that is no view.
         reshapes: how often the parent's metadata had been changed by then.
+        version: the version counter just afterwards.
     """
 
     parent: Tensor
     step: ViewStep
     before: ViewOrigin | None
     reshapes: int
+    version: int
 
 
 # Names of functional forms that do not follow from the in-place name.
@@ -268,6 +270,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         metadata change since then.
         """
         for view in self.state(target).reshaped:
+            if not view._is_view() and not any(
+                m._is_view() and m._base is view for m in self.views_on(target)
+            ):
+                continue
             if (view is not target or not same) and (
                 view.requires_grad
                 or (torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args))
@@ -276,6 +282,15 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"{func} on a storage of which a differentiable view had its metadata changed in place "
                     f"before; use the out-of-place view operation"
                 )
+
+    def _check_views_of(self, func: Any, fake: Tensor) -> None:
+        """The same for the base: its views would be derived again from how it lies now."""
+        if not fake.requires_grad or fake._is_view():
+            return
+        if any(view._is_view() and view._base is fake for view in self.views_on(fake)):
+            raise errors.ReshapedView(
+                f"{func} on a tensor of which differentiable views exist; use the out-of-place operation"
+            )
 
     def _check_overlap(self, func: Any, targets: list[Any]) -> None:
         if func in _FILLS:
@@ -335,6 +350,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         fake = args[0]
         state = self.state(fake)
         self._check_reshaped(func, fake, args, same=True)
+        self._check_views_of(func, fake)
         before = geometry(fake)
         result = func(*args, **kwargs)
         after = geometry(fake)
@@ -347,16 +363,22 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             if id(fake) in self.origins:
                 self._note_origin(fake, fake, step)
         self.reshapes.setdefault(id(fake), (fake, []))[1].append(event)
-        if fake._is_view() and all(view is not fake for view in state.reshaped):
+        if all(view is not fake for view in state.reshaped):
             state.reshaped.append(fake)
         return result
 
     def _note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
-        before = self.origins.get(id(parent))
-        self.origins[id(view)] = (
-            view,
-            ViewOrigin(parent, step, None if before is None else before[1], self.reshaped(parent)),
-        )
+        known = self.origins.get(id(parent))
+        before = None if known is None else known[1]
+        # A metadata mutation moves the counter as soon as it returns to autograd.
+        version = parent._version + (view is parent)
+        self.origins[id(view)] = (view, ViewOrigin(parent, step, before, self.reshaped(parent), version))
+
+    def views_on(self, fake: Tensor) -> list[Tensor]:
+        """The arguments on a tensor's storage, and every view that was made of one of its tensors."""
+        key = internals.storage_key(fake)
+        made = [view for view, _ in self.origins.values() if internals.storage_key(view) == key]
+        return made + self.states[key].members
 
     def reshaped(self, fake: Tensor) -> int:
         """How often the metadata of `fake` has been changed in place."""

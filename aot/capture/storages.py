@@ -46,6 +46,7 @@ class StorageState:
 
     Attributes:
         entries: the caller's arguments on this storage; empty for a storage that the function made.
+        members: the arguments on this storage.
         writes: the geometry of every write so far, in order.
         reshaped: differentiable views whose metadata was changed in place.
     """
@@ -53,6 +54,7 @@ class StorageState:
     def __init__(self, builder: GraphBuilder, storage: torch.UntypedStorage) -> None:
         self.storage = storage  # kept alive: its address is its name
         self.entries: list[EntryView] = []
+        self.members: list[Tensor] = []
         self.writes: list[Geometry] = []
         self.reshaped: list[Tensor] = []
         self._builder = builder
@@ -67,8 +69,9 @@ class StorageState:
             self._base = (where, node)
         self._nodes[where] = node
 
-    def enter(self, where: Geometry, node: fx.Node) -> None:
+    def enter(self, fake: Tensor, where: Geometry, node: fx.Node) -> None:
         """An argument lies on this storage."""
+        self.members.append(fake)
         self.entries.append(EntryView(where, node))
         self._nodes.setdefault(where, node)
 

@@ -42,6 +42,7 @@ def build(
         "copied": _copied,
         "tangent": _tangent,
         "modified": _modified,
+        "once_more": _once_more,
         "double_backward_unsupported": _double_backward_unsupported,
     }
     if backward is not None:
@@ -147,6 +148,19 @@ def _tangent(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> T
     if given.stride() == stride:
         return given
     return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
+
+
+def _once_more(kept: list[Tensor]) -> tuple[Tensor, ...]:
+    """What is kept for backward, given up when the engine gives up the rest of the graph."""
+    if not kept:
+        raise RuntimeError(
+            "Trying to backward through the graph a second time (or directly access saved tensors after "
+            "they have already been freed). Specify retain_graph=True to backward a second time."
+        )
+    values = tuple(kept)
+    if not internals.graph_is_retained():
+        kept.clear()
+    return values
 
 
 def _modified(alias: Tensor, version: int) -> RuntimeError:

@@ -95,6 +95,11 @@ def _alias(writer: _Writer, root: AliasRoot) -> str:
     return f"{_as_strided(writer, source, root.where)}.detach()"
 
 
+def _written(plan: Plan) -> list[int]:
+    """The arguments whose memory is kept for backward after they were written."""
+    return [tensor for _, tensor in plan.saved if tensor is not None]
+
+
 def _carried(plan: Plan) -> dict[int, AliasRoot]:
     """Values that reach the caller as an alias of other memory, not as the graph returned them."""
     return {r.history: r for r in plan.roots if isinstance(r, AliasRoot) and r.history is not None}
@@ -116,12 +121,13 @@ def _forward(writer: _Writer, plan: Plan) -> None:
             Saving.AS_IS: "detached(s{0})",
             Saving.COPY: "copied(s{0})",
             Saving.OWN_COUNTER: "s{0}.data",
+            Saving.WRITTEN: "None",
         }
-        saved = [keep[how].format(i) for i, how in enumerate(plan.saved)]
+        saved = [keep[how].format(i) for i, (how, _) in enumerate(plan.saved)]
         writer.line(f"ctx.save_for_backward({', '.join(saved)})")
     others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
     writer.line(f"box[1] = ({''.join(f'{n}, ' for n in others)})")
-    if plan.watched:
+    if plan.watched or _written(plan):
         writer.line("box.append(ctx)")
     results = []
     for i in plan.tracked:
@@ -158,7 +164,12 @@ def _backward(writer: _Writer, plan: Plan) -> None:
             writer.line(f"if g{k} is not None:")
         line = f"g{k} = tangent(g{k}, {size}, {stride})"
         writer.line("    " + line if several else line)
-    inputs = ["*ctx.saved_tensors"] if plan.saved else []
+    inputs = [f"s{i}" for i in range(len(plan.saved))]
+    if plan.saved:
+        writer.line(f"{', '.join(inputs)}, = ctx.saved_tensors")
+    written = [i for i, (how, _) in enumerate(plan.saved) if how is Saving.WRITTEN]
+    if written:
+        writer.line(f"{', '.join(f's{i}' for i in written)}, = once_more(ctx.written)")
     inputs += [f"g{k}" for k, _ in plan.tangents]
     names = [f"d{g.result}" for g in plan.gradients if g.result is not None]
     if names:
@@ -205,7 +216,7 @@ def _call(writer: _Writer, plan: Plan) -> None:
         others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
         if others:
             writer.line(f"{', '.join(others)}, = box[1]")
-        if plan.watched:
+        if plan.watched or _written(plan):
             writer.line("ctx = box[2]")
         writer.line("del box")
     else:
@@ -237,6 +248,9 @@ class _GradMode:
 
 
 def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
+    for i, output in enumerate(plan.outputs):
+        if isinstance(output, View) and output.early:
+            _view(writer, mode, f"o{i}", output, _root(writer, plan, plan.roots[output.root]))
     for write in plan.writes:
         if write.early:
             writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
@@ -249,12 +263,14 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
     for write in plan.writes:
         if write.tracked:
             mode.set(True)
-            target = f"t{write.tensor}"
-            if write.through_base is not None:
-                target = _as_strided(writer, f"{target}._base", write.through_base)
-            writer.line(f"{target}.copy_(v{write.value})")
+            target = f"t{write.tensor}._base" if write.base else f"t{write.tensor}"
         elif not write.early:
-            writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
+            target = _past_autograd(write)
+        else:
+            continue
+        if write.through is not None:
+            target = _as_strided(writer, target, write.through)
+        writer.line(f"{target}.copy_(v{write.value})")
     for tensor in plan.moves:
         writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
     for k, root in enumerate(plan.roots):
@@ -262,6 +278,9 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
     if plan.watched:
         names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
         writer.line(f"ctx.watched = ({''.join(f'({n}.detach(), {n}._version), ' for n in names)})")
+    if _written(plan):
+        writer.line(f"ctx.written = [{', '.join(f't{i}.detach()' for i in _written(plan))}]")
+    if plan.watched or _written(plan):
         writer.line("del ctx")
     for i, output in enumerate(plan.outputs):
         if isinstance(output, Constant):
@@ -270,8 +289,8 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
             writer.line(f"o{i} = o{output.output}")
         elif isinstance(output, Whole):
             writer.line(f"o{i} = r{output.root}")
-        else:
-            _view(writer, mode, f"o{i}", output)
+        elif not output.early:
+            _view(writer, mode, f"o{i}", output, f"r{output.root}")
 
 
 def _past_autograd(write: Write) -> str:
@@ -291,8 +310,7 @@ def _root(writer: _Writer, plan: Plan, root: Root) -> str:
     return _alias(writer, root)
 
 
-def _view(writer: _Writer, mode: _GradMode, name: str, view: View) -> None:
-    source = f"r{view.root}"
+def _view(writer: _Writer, mode: _GradMode, name: str, view: View, source: str) -> None:
     if view.where is not None:
         mode.set(view.grad)
         writer.line(f"{name} = {_as_strided(writer, source, view.where)}")

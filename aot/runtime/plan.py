@@ -23,6 +23,7 @@ class Saving(enum.Enum):
 
     AS_IS = "as it is"
     COPY = "copy"  # it lies in an argument that this very call overwrites
+    WRITTEN = "written"  # it is what this very call writes to an argument: the argument's memory is kept
     OWN_COUNTER = "own counter"  # it lies in an argument whose version counter this very call moves
 
 
@@ -46,7 +47,7 @@ class Plan:
         tangents: per tangent of the backward graph, the position in `tracked` and the traced layout.
         gradients: the autograd.Function's differentiable inputs, and which result each takes.
         failing: positions in `tracked` whose backward raises, with the error's text.
-        saved: how each saved value is kept.
+        saved: how each saved value is kept, and for what is kept as an argument's memory, the argument.
         watched: tensors whose version is noted when the call returns and checked by the backward, because
             what the backward keeps of them is not they themselves.
         writes, reshapes, moves, roots, outputs: see `Effects`.
@@ -60,7 +61,7 @@ class Plan:
     tangents: tuple[tuple[int, Geometry], ...]
     gradients: tuple[Gradient, ...]
     failing: tuple[tuple[int, str], ...]
-    saved: tuple[Saving, ...]
+    saved: tuple[tuple[Saving, int | None], ...]
     watched: tuple[Kept, ...]
     writes: tuple[Write, ...]
     reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
@@ -89,17 +90,19 @@ def make_plan(
     position = {value: k for k, value in enumerate(tracked)}
     moved = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
     touched = moved | {storages[i] for i in effects.written}
-    saved = []
-    for origin in _origins(forward)[joint.values :]:
+    saved: list[tuple[Saving, int | None]] = []
+    results = list(forward.graph.nodes)[-1].args[0]
+    final = {results[w.value]: w.tensor for w in effects.writes if not w.early and w.through is None}
+    for node, origin in list(zip(results, _origins(forward), strict=True))[joint.values :]:
         tensor = None if origin is None else joint.primals[origin].tensor
-        if tensor is None:
-            saved.append(Saving.AS_IS)
-        elif tensor in effects.written:
-            saved.append(Saving.COPY)
-        elif storages[tensor] in moved:
-            saved.append(Saving.OWN_COUNTER)
+        if node in final:
+            saved.append((Saving.WRITTEN, final[node]))
+        elif tensor is not None and tensor in effects.written:
+            saved.append((Saving.COPY, None))
+        elif tensor is not None and storages[tensor] in moved:
+            saved.append((Saving.OWN_COUNTER, None))
         else:
-            saved.append(Saving.AS_IS)
+            saved.append((Saving.AS_IS, None))
     return Plan(
         tensors=tensors,
         inputs=tuple(Input(p.tensor, p.stretch) for p in joint.primals),
