@@ -141,6 +141,8 @@ def _layouts(choices: Choices, size: Size) -> list[Layout]:
         offset = choices.integer(0, elements - length)
         layouts += [((length,), (1,), offset), (((elements + 1) // 2,), (2,), 0)]
         layouts += [((2, elements - 1), (1, 1), 0)]
+        half = elements // 2
+        layouts += [((half,), (1,), 0), ((half,), (1,), half)]
     if 1 <= len(size) <= 2:
         layouts += [((2, *size), (0, *stride), 0)]
     if elements >= 1:

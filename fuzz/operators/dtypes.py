@@ -57,8 +57,3 @@ def promote(operands: Iterable[_Typed]) -> str:
             result = later
     assert result is not None
     return result
-
-
-def castable(source: str, target: str) -> bool:
-    """Whether an in-place operation may store a result of dtype `source` in a tensor of dtype `target`."""
-    return CATEGORY[source] <= CATEGORY[target]

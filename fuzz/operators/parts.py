@@ -65,7 +65,6 @@ ANY = Operand(DTYPES, anything)
 NUMBERS = Operand(NUMERIC, anything)
 REAL = Operand(FLOATS, anything)
 BITS = Operand(INTEGERS | BOOL, anything)
-MASK = Operand(BOOL, broadcasts)
 INDEX = Operand(frozenset({"int64"}), anything)
 PYTHON = Operand(frozenset({"int64", "float32"}), number, number=True)
 

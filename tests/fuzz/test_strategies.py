@@ -9,11 +9,11 @@ import torch
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis.errors import NoSuchExample
 
+from fuzz import programs
 from fuzz.operators import OPERATORS, Kind
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Program, check
 from fuzz.source import load
-from fuzz.strategies import programs
 
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SEARCH = settings(max_examples=100, deadline=None, database=None)
