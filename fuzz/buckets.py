@@ -45,6 +45,7 @@ PRECEDENCE = (
     "ambient",
 )
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
+_ROOTS = re.compile(r",? (from|starting at) .*")
 _ELEMENTS = re.compile(r" at (the )?element\b.*")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _NESTED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|<[^<>]*>")
@@ -68,7 +69,7 @@ def signature(findings: Sequence[Finding]) -> str:
     """
     finding = main(findings)
     if finding.clause == "errors":
-        place = finding.path.split(" from ")[0]
+        place = _ROOTS.sub("", finding.path)
         return f"errors/{place}: {_how_it_ended(finding)}"
     return f"{finding.clause}/{_what(finding)}"
 
@@ -147,7 +148,7 @@ def _what(finding: Finding) -> str:
     """What differs: the subject of the finding's sentence with kinds of places for places."""
     subject = finding.message.split(f": {finding.eager} in eager")[0]
     subject, elements = _ELEMENTS.subn(" elements", subject)
-    subject = _PATH.sub(r"\1", subject.split(" from ")[0])
+    subject = _PATH.sub(r"\1", _ROOTS.sub("", subject))
     subject = " ".join(_NUMBERED.sub("", subject).split())
     sides = [side for side in map(_side, (finding.eager, finding.target)) if side]
     if elements or len(sides) < 2 or sides[0] == sides[1]:

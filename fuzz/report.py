@@ -39,8 +39,8 @@ def as_json(summary: Summary) -> dict[str, Any]:
     a target; crashes and timeouts are among the findings. `refusals` counts the refused ones by reason,
     `targets` has all counts by target, `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`,
     `target`, `clause`, `count`, `statements` (of the reduced program), `first_case`, `first_seconds`,
-    `repro` and `corpus_file` (paths, or null without a folder), `state` (see `investigate.Example`) and
-    `message`.
+    `repro` and `corpus_file` (paths, or null without a folder), `state` and `evaluations` (see
+    `investigate.Example`) and `message`.
     """
     cases = summary.total("cases")
     refusals: dict[str, int] = {}
@@ -83,6 +83,7 @@ def bucket_rows(summary: Summary) -> list[dict[str, Any]]:
                 "repro": script,
                 "corpus_file": file,
                 "state": bucket.example.state,
+                "evaluations": bucket.example.evaluations,
                 "message": buckets.main(bucket.example.seen.findings).message,
             }
         )

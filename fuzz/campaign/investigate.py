@@ -21,7 +21,7 @@ from fuzz.campaign.pool import Answer, Death, Event, Job, Pool
 from fuzz.errors import PoolError
 from fuzz.execute import Result
 from fuzz.program import Program
-from fuzz.reduce import reduce
+from fuzz.reduce import ReductionError, reduce
 from oracles import Finding
 
 T = TypeVar("T")
@@ -168,11 +168,15 @@ def investigate(suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGE
         # It needs what an earlier case left behind in the process, or luck: kept as it is, and said so.
         return _example(suspect, suspect.program, suspect.seen, runner, confirmed=False, evaluations=0)
     predicate, spent = _interesting(suspect, runner, budget)
-    reduction = reduce(suspect.program, predicate, budget=budget.evaluations)
-    final = runner.run(reduction.program, suspect.target, fresh=True)
+    try:
+        smaller = reduce(suspect.program, predicate, budget=budget.evaluations).program
+    except ReductionError:
+        # A fresh worker shows it and a used one does not: real, but not to be made smaller this way.
+        smaller = suspect.program
+    final = runner.run(smaller, suspect.target, fresh=True)
     if final.signature != signature:
         return _example(suspect, suspect.program, again, runner, confirmed=True, evaluations=spent())
-    return _example(suspect, reduction.program, final, runner, confirmed=True, evaluations=spent())
+    return _example(suspect, smaller, final, runner, confirmed=True, evaluations=spent())
 
 
 def _interesting(

@@ -54,8 +54,8 @@ def _changed(change: Callable[[dict[str, Any]], Any]) -> str:
 
 
 HOSTILE = {
-    "empty": ("", "line 1, column 1"),
-    "truncated": (dumps(CASE)[:700], "line "),
+    "empty": ("", "at line 1, column 1"),
+    "truncated": (dumps(CASE)[:700], "at line "),
     "not an object": ("[1, 2]", "not an object"),
     "another format": (_changed(lambda data: data.update(format=2)), "at format: found format version 2"),
     "a format that is no version": (_changed(lambda data: data.update(format=True)), "at format"),
