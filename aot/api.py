@@ -103,7 +103,14 @@ class CompiledFunction:
             storages = tuple(internals.storage_key(t) for t in arguments.tensors)
             fw_module, bw_module = self._partitioned(joint)
             plan = make_plan(
-                len(arguments.tensors), effects, joint, fw_module, storages, grad, forward.grad_after
+                len(arguments.tensors),
+                effects,
+                joint,
+                fw_module,
+                bw_module,
+                storages,
+                grad,
+                forward.grad_after,
             )
             compiled = self._compile_forward(fw_module, joint)
         finally:

@@ -160,6 +160,7 @@ class Effects:
         roots, outputs: how the outputs are made.
         root_fakes: the roots' tensors inside the trace.
         written: arguments that lie in a storage that a write changes.
+        several_counters: arguments in a storage that others show under another version counter.
     """
 
     values: tuple[Value, ...]
@@ -170,6 +171,7 @@ class Effects:
     root_fakes: tuple[Tensor, ...]
     outputs: tuple[Output, ...]
     written: frozenset[int]
+    several_counters: frozenset[int]
 
 
 class _Analysis:
@@ -259,6 +261,14 @@ class _Analysis:
             return True
         same_storage = internals.storage_key(first) == internals.storage_key(second)
         return same_storage and internals.share_version_counter(first, second)
+
+    def several_counters(self) -> frozenset[int]:
+        """The arguments in storages that are not all counted together."""
+        found: set[int] = set()
+        for members in self.argument_storages.values():
+            if not all(self._count_together(members[0], other) for other in members[1:]):
+                found.update(members)
+        return frozenset(found)
 
     def write_arguments(self) -> tuple[list[Write], frozenset[int]]:
         """One copy for each argument that a write went through, so that together they cover all writes."""
@@ -488,6 +498,7 @@ def analyze(forward: Forward) -> Effects:
         root_fakes=tuple(analysis.keep),
         outputs=outputs,
         written=written,
+        several_counters=analysis.several_counters(),
     )
 
 

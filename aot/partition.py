@@ -118,10 +118,10 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
             gradients = [n for n in node.all_input_nodes if n in dependent]
             dependent.update([node] if gradients else [])
             lacking = [n for n in gradients if copies[n] is None]
-            if gradients and len(lacking) == len(gradients):
+            if lacking and _is_sum(node):
+                copies[node] = next((copies[n] for n in node.args if copies[n] is not None), None)
+            elif gradients and len(lacking) == len(gradients):
                 copies[node] = None
-            elif lacking and _is_sum(node):
-                copies[node] = next(copies[n] for n in node.args[:2] if copies[n] is not None)
             else:
                 for name in lacking:
                     copies[name] = _zeros(graph, name)

@@ -23,7 +23,8 @@ from aot.effects import (
     Whole,
     Write,
 )
-from aot.runtime.plan import Plan, Saving
+from aot.runtime.plan import Plan
+from aot.runtime.saving import Saving
 
 
 class _Writer:
@@ -97,7 +98,7 @@ def _alias(writer: _Writer, root: AliasRoot) -> str:
 
 def _written(plan: Plan) -> list[int]:
     """The arguments whose memory is kept for backward after they were written."""
-    return [tensor for _, tensor in plan.saved if tensor is not None]
+    return [one.tensor for one in plan.saved if one.tensor is not None]
 
 
 def _carried(plan: Plan) -> dict[int, AliasRoot]:
@@ -123,7 +124,7 @@ def _forward(writer: _Writer, plan: Plan) -> None:
             Saving.OWN_COUNTER: "s{0}.data",
             Saving.WRITTEN: "None",
         }
-        saved = [keep[how].format(i) for i, (how, _) in enumerate(plan.saved)]
+        saved = [keep[one.how].format(i) for i, one in enumerate(plan.saved)]
         writer.line(f"ctx.save_for_backward({', '.join(saved)})")
     others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
     writer.line(f"box[1] = ({''.join(f'{n}, ' for n in others)})")
@@ -146,10 +147,6 @@ def _backward(writer: _Writer, plan: Plan) -> None:
     writer.indent += 1
     writer.line("if torch.is_grad_enabled():")
     writer.line("    raise double_backward_unsupported()")
-    if plan.watched:
-        writer.line("for alias, version in ctx.watched:")
-        writer.line("    if alias._version != version:")
-        writer.line("        raise modified(alias, version)")
     for k, text in plan.failing:
         writer.line(f"if g{k} is not None:")
         writer.line(f"    raise RuntimeError({text!r})")
@@ -158,6 +155,11 @@ def _backward(writer: _Writer, plan: Plan) -> None:
     if several:
         bits = [f"(g{k} is not None) << {j}" for j, (k, _) in enumerate(plan.tangents)]
         writer.line(f"given = {' | '.join(bits)}")
+    for i, watch in enumerate(plan.watched):
+        partial = several and watch.tangents != everything
+        needed = f"given & {watch.tangents} and " if partial else ""
+        writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
+        writer.line(f"    raise modified(*ctx.watched[{i}])")
     for k, where in plan.tangents:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
         if several:
@@ -167,7 +169,7 @@ def _backward(writer: _Writer, plan: Plan) -> None:
     inputs = [f"s{i}" for i in range(len(plan.saved))]
     if plan.saved:
         writer.line(f"{', '.join(inputs)}, = ctx.saved_tensors")
-    written = [i for i, (how, _) in enumerate(plan.saved) if how is Saving.WRITTEN]
+    written = [i for i, one in enumerate(plan.saved) if one.how is Saving.WRITTEN]
     if written:
         writer.line(f"{', '.join(f's{i}' for i in written)}, = once_more(ctx.written)")
     inputs += [f"g{k}" for k, _ in plan.tangents]

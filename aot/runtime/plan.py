@@ -6,25 +6,15 @@ wrapper. It holds no tensor, no fake and no node.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.capture.graph import Geometry
-from aot.capture.joint import Gradient, Joint, Kept
+from aot.capture.joint import Gradient, Joint
 from aot.capture.recorder import Reshape
 from aot.effects import Effects, Output, Root, Write
-
-
-class Saving(enum.Enum):
-    """How a value is kept for backward."""
-
-    AS_IS = "as it is"
-    COPY = "copy"  # it lies in an argument that this very call overwrites
-    WRITTEN = "written"  # it is what this very call writes to an argument: the argument's memory is kept
-    OWN_COUNTER = "own counter"  # it lies in an argument whose version counter this very call moves
+from aot.runtime.saving import Saved, Watch, decide
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +37,7 @@ class Plan:
         tangents: per tangent of the backward graph, the position in `tracked` and the traced layout.
         gradients: the autograd.Function's differentiable inputs, and which result each takes.
         failing: positions in `tracked` whose backward raises, with the error's text.
-        saved: how each saved value is kept, and for what is kept as an argument's memory, the argument.
-        watched: tensors whose version is noted when the call returns and checked by the backward, because
-            what the backward keeps of them is not they themselves.
+        saved, watched: see `saving`.
         writes, reshapes, moves, roots, outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
     """
@@ -61,8 +49,8 @@ class Plan:
     tangents: tuple[tuple[int, Geometry], ...]
     gradients: tuple[Gradient, ...]
     failing: tuple[tuple[int, str], ...]
-    saved: tuple[tuple[Saving, int | None], ...]
-    watched: tuple[Kept, ...]
+    saved: tuple[Saved, ...]
+    watched: tuple[Watch, ...]
     writes: tuple[Write, ...]
     reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
     moves: tuple[int, ...]
@@ -77,6 +65,7 @@ def make_plan(
     effects: Effects,
     joint: Joint,
     forward: fx.GraphModule,
+    backward: fx.GraphModule | None,
     storages: tuple[int, ...],
     grad: bool,
     grad_after: bool,
@@ -88,21 +77,7 @@ def make_plan(
     """
     tracked = tuple(i for i, v in enumerate(effects.values) if v.history is not None)
     position = {value: k for k, value in enumerate(tracked)}
-    moved = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
-    touched = moved | {storages[i] for i in effects.written}
-    saved: list[tuple[Saving, int | None]] = []
-    results = list(forward.graph.nodes)[-1].args[0]
-    final = {results[w.value]: w.tensor for w in effects.writes if not w.early and w.through is None}
-    for node, origin in list(zip(results, _origins(forward), strict=True))[joint.values :]:
-        tensor = None if origin is None else joint.primals[origin].tensor
-        if node in final:
-            saved.append((Saving.WRITTEN, final[node]))
-        elif tensor is not None and tensor in effects.written:
-            saved.append((Saving.COPY, None))
-        elif tensor is not None and storages[tensor] in moved:
-            saved.append((Saving.OWN_COUNTER, None))
-        else:
-            saved.append((Saving.AS_IS, None))
+    saved, watched = decide(forward, backward, joint, effects, storages)
     return Plan(
         tensors=tensors,
         inputs=tuple(Input(p.tensor, p.stretch) for p in joint.primals),
@@ -111,10 +86,8 @@ def make_plan(
         tangents=tuple((position[i], where) for i, where in joint.tangents),
         gradients=joint.gradients,
         failing=tuple((position[i], text) for i, text in joint.failing),
-        saved=tuple(saved),
-        watched=tuple(
-            k for k in joint.kept if not k.read or (k.tensor is not None and storages[k.tensor] in touched)
-        ),
+        saved=saved,
+        watched=watched,
         writes=effects.writes,
         reshapes=effects.reshapes,
         moves=effects.moves,
@@ -123,20 +96,3 @@ def make_plan(
         grad=grad,
         grad_after=grad_after,
     )
-
-
-def _origins(module: fx.GraphModule) -> list[int | None]:
-    """For each output of a graph, the position of the input whose memory it may lie in."""
-    origins: dict[fx.Node, int | None] = {}
-    inputs = 0
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            origins[node] = inputs
-            inputs += 1
-        elif node.op == "output":
-            return [origins.get(o) if isinstance(o, fx.Node) else None for o in node.args[0]]
-        else:
-            first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-            passes = not isinstance(node.target, internals.OpOverload) or internals.may_alias(node.target)
-            origins[node] = origins.get(first) if first is not None and passes else None
-    return []

@@ -1,0 +1,170 @@
+"""How each saved value is kept for backward, and which of the caller's tensors are watched.
+
+Autograd lets a backward raise when a tensor that it keeps was written to since. A compiled backward keeps
+values of graphs, which need not be the tensors that eager keeps, so the check cannot always be left to
+`save_for_backward`: where it can, values are saved as they are; where it cannot, they are saved under a
+version counter of their own, and the tensors that eager keeps are *watched*: their versions are noted when
+the call returns and compared by a backward that needs them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from torch import fx
+
+from aot import torch_internals as internals
+from aot.capture.joint import Joint, Kept
+from aot.effects import AliasRoot, Effects, ValueRoot
+from aot.partition import is_tangent
+
+
+class Saving(enum.Enum):
+    """How a value is kept for backward."""
+
+    AS_IS = "as it is"
+    COPY = "copy"  # it lies in an argument that this very call overwrites
+    WRITTEN = "written"  # it is what this very call writes to an argument: the argument's memory is kept
+    OWN_COUNTER = "own counter"  # its version counter is not what eager would check, or not always
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """How one saved value is kept; with WRITTEN, as the memory of argument `tensor`."""
+
+    how: Saving
+    tensor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """An argument (`tensor`) or a root of the outputs (`root`) whose version the backward compares, when it
+    is given one of `tangents` (bit j for tangent j)."""
+
+    tensor: int | None
+    root: int | None
+    tangents: int
+
+
+# What a value lies in: a storage of the arguments, or a value that the caller gets.
+_Memory = tuple[str, int]
+
+
+def decide(
+    forward: fx.GraphModule,
+    backward: fx.GraphModule | None,
+    joint: Joint,
+    effects: Effects,
+    storages: tuple[int, ...],
+) -> tuple[tuple[Saved, ...], tuple[Watch, ...]]:
+    """How every saved value is kept, in order, and what is watched.
+
+    Args:
+        storages: for each tensor of the call, which storage it lies in (equal numbers, equal storage).
+    """
+    everything = (1 << len(joint.tangents)) - 1
+    results = list(forward.graph.nodes)[-1].args[0]
+    roots = memory_roots(forward)
+    inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]
+    tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=True)}
+    value_of = {roots[n]: v for v, n in reversed(list(enumerate(results[: joint.values])))}
+    final = {results[w.value]: w.tensor for w in effects.writes if not w.early and w.through is None}
+    apart = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
+    apart |= {storages[i] for i in effects.several_counters}
+    touched = apart | {storages[i] for i in effects.written}
+
+    saved: list[Saved] = []
+    needs: dict[_Memory, int] = {}
+    unchecked: set[_Memory] = set()
+    for node, need in zip(results[joint.values :], _needs(backward, everything), strict=True):
+        root = roots[node]
+        tensor = tensor_of.get(root)
+        memory: _Memory | None = None
+        if tensor is not None:
+            memory = ("storage", storages[tensor])
+        elif node in final:
+            memory = ("storage", storages[final[node]])
+        elif root in value_of:
+            memory = ("value", value_of[root])
+        if node in final:
+            saved.append(Saved(Saving.WRITTEN, final[node]))
+        elif tensor is not None and tensor in effects.written:
+            saved.append(Saved(Saving.COPY))
+        elif memory is not None and (need != everything or (tensor is not None and memory[1] in apart)):
+            saved.append(Saved(Saving.OWN_COUNTER))
+        else:
+            saved.append(Saved(Saving.AS_IS))
+        if memory is not None:
+            needs[memory] = needs.get(memory, 0) | need
+            if saved[-1].how is not Saving.AS_IS:
+                unchecked.add(memory)
+
+    watched: list[Watch] = []
+    for kept in joint.kept:
+        memory = _memory_of(kept, effects, storages)
+        is_touched = memory is not None and memory[0] == "storage" and memory[1] in touched
+        if not kept.read:
+            watched.append(Watch(kept.tensor, kept.root, everything))
+        elif memory is None or is_touched or memory in unchecked:
+            need = everything if memory is None else needs.get(memory, everything)
+            watched.append(Watch(kept.tensor, kept.root, need))
+    return tuple(saved), tuple(watched)
+
+
+def _memory_of(kept: Kept, effects: Effects, storages: tuple[int, ...]) -> _Memory | None:
+    if kept.tensor is not None:
+        return ("storage", storages[kept.tensor])
+    assert kept.root is not None
+    root = effects.roots[kept.root]
+    while isinstance(root, AliasRoot) and root.root is not None:
+        root = effects.roots[root.root]
+    if isinstance(root, ValueRoot):
+        return ("value", root.value)
+    if isinstance(root, AliasRoot):
+        return ("storage", storages[root.tensor]) if root.tensor is not None else None
+    return ("storage", storages[root.tensor])
+
+
+def memory_roots(module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
+    """For each node, the node in whose memory its result may lie: where its views begin."""
+    roots: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+        passes = node.op == "call_function" and (
+            not isinstance(node.target, internals.OpOverload) or internals.may_alias(node.target)
+        )
+        roots[node] = roots[first] if passes and first is not None else node
+    return roots
+
+
+def _needs(backward: fx.GraphModule | None, everything: int) -> list[int]:
+    """For each saved value, the tangents whose backward reads it: those that the first results computed from
+    it and from any tangent depend on."""
+    if backward is None:
+        return []
+    nodes = list(backward.graph.nodes)
+    saved = [n for n in nodes if n.op == "placeholder" and not is_tangent(n)]
+    if everything == 1:
+        return [everything] * len(saved)
+    masks: dict[fx.Node, int] = {}
+    tangents = 0
+    for node in nodes:
+        if node.op == "placeholder" and is_tangent(node):
+            masks[node] = 1 << tangents
+            tangents += 1
+        else:
+            masks[node] = 0
+            for other in node.all_input_nodes:
+                masks[node] |= masks[other]
+    needs: dict[fx.Node, int] = {}
+    for node in reversed(nodes):
+        if node.op == "output":
+            continue
+        needs[node] = 0
+        for user in node.users:
+            if user.op == "output":
+                needs[node] = everything
+            else:
+                needs[node] |= masks[user] or needs[user]
+    return [needs[n] for n in saved]
