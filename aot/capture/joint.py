@@ -8,6 +8,8 @@ tangents each gradient depends on.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,6 @@ from torch.autograd.graph import GradientEdge, Node
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.graph import Geometry, meta_of
-from aot.capture.recorder import Recorder
 from aot.effects import Effects
 from aot.inputs import Primal
 
@@ -49,11 +50,13 @@ class Kept:
     Attributes:
         tensor, root: which argument or which root of the outputs; one of the two.
         read: whether the recorded backward reads it.
+        tracked: the tracked values (bit k for the k-th) whose backward unpacks it, as far as that is shown.
     """
 
     tensor: int | None
     root: int | None
     read: bool
+    tracked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Joint:
         gradients: in the order of their results; empty for a program without a backward.
         failing: indices of values whose backward raises in eager, and the error's text.
         kept: what of the caller's the backward keeps.
+        resident: names of values that an argument's memory holds when the call returns, with the argument
+            and their place in its storage.
     """
 
     graph: fx.GraphModule
@@ -76,6 +81,7 @@ class Joint:
     gradients: tuple[Gradient, ...]
     failing: tuple[tuple[int, str], ...]
     kept: tuple[Kept, ...]
+    resident: dict[str, tuple[int, Geometry]]
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:
@@ -130,7 +136,26 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
     module = fx.GraphModule(builder.root, builder.graph, "Joint")
-    return Joint(module, len(nodes), primals, tuple(tangents), tuple(gradients), tuple(failing), kept)
+    return Joint(
+        module,
+        len(nodes),
+        primals,
+        tuple(tangents),
+        tuple(gradients),
+        tuple(failing),
+        kept,
+        _resident(forward),
+    )
+
+
+def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
+    found: dict[str, tuple[int, Geometry]] = {}
+    for i, fake in enumerate(forward.entry.fakes):
+        state = forward.recorder.state(fake)
+        if state.writes:
+            for where, node in state.current().items():
+                found.setdefault(node.name, (i, where))
+    return found
 
 
 def _kept(forward: Forward, effects: Effects, edges: list[GradientEdge]) -> tuple[Kept, ...]:
@@ -142,30 +167,34 @@ def _kept(forward: Forward, effects: Effects, edges: list[GradientEdge]) -> tupl
     recorder = forward.recorder
     outputs = [v.history for v in effects.values if v.history is not None]
     # What the formulas inside a CopySlices node keep is not shown, so what was read counts as well.
-    saved = {key: list(reads) for key, reads in recorder.backward_reads.items()}
+    saved = {key: [(read, 0) for read in reads] for key, reads in recorder.backward_reads.items()}
     with recorder.mode:
-        for tensor in _saved_tensors(outputs, edges):
-            saved.setdefault(internals.storage_key(tensor), []).append(tensor)
+        for tensor, mask in _saved_tensors(outputs, edges):
+            saved.setdefault(internals.storage_key(tensor), []).append((tensor, mask))
 
-    def keeps(fake: Tensor) -> bool:
+    def keeping(fake: Tensor) -> list[int]:
         known = saved.get(internals.storage_key(fake), ())
-        return any(t is fake or internals.share_version_counter(fake, t) for t in known)
+        return [m for t, m in known if t is fake or internals.share_version_counter(fake, t)]
 
-    visible = [(Kept(i, None, _is_read(recorder, f)), f) for i, f in enumerate(forward.entry.fakes)]
-    visible += [(Kept(None, k, _is_read(recorder, f)), f) for k, f in enumerate(effects.root_fakes)]
-    return tuple(kept for kept, fake in visible if keeps(fake))
-
-
-def _is_read(recorder: Recorder, fake: Tensor) -> bool:
-    return internals.storage_key(fake) in recorder.backward_reads
+    arguments: list[tuple[int | None, int | None, Tensor]]
+    arguments = [(i, None, fake) for i, fake in enumerate(forward.entry.fakes)]
+    roots = [(None, k, fake) for k, fake in enumerate(effects.root_fakes)]
+    kept = []
+    for tensor_index, root, fake in (*arguments, *roots):
+        masks = keeping(fake)
+        if masks:
+            read = internals.storage_key(fake) in recorder.backward_reads
+            kept.append(Kept(tensor_index, root, read, functools.reduce(operator.or_, masks)))
+    return tuple(kept)
 
 
 _SAVED_NAMES: dict[type, tuple[str, ...]] = {}
 
 
-def _saved_tensors(outputs: list[Tensor], edges: list[GradientEdge]) -> Iterator[Tensor]:
-    """The tensors that the autograd graph between `outputs` and `edges` has saved."""
-    for node in _between(outputs, edges):
+def _saved_tensors(outputs: list[Tensor], edges: list[GradientEdge]) -> Iterator[tuple[Tensor, int]]:
+    """The tensors that the autograd graph between `outputs` and `edges` has saved, each with the outputs (bit
+    k for output k) whose backward unpacks it."""
+    for node, mask in _between(outputs, edges).items():
         names = _SAVED_NAMES.get(type(node))
         if names is None:
             names = _SAVED_NAMES[type(node)] = tuple(n for n in dir(node) if n.startswith("_saved_"))
@@ -176,36 +205,36 @@ def _saved_tensors(outputs: list[Tensor], edges: list[GradientEdge]) -> Iterator
                 continue  # modified in place since: this backward raises anyway
             for tensor in value if isinstance(value, (tuple, list)) else (value,):
                 if isinstance(tensor, Tensor):
-                    yield tensor
+                    yield tensor, mask
 
 
-def _between(outputs: list[Tensor], edges: list[GradientEdge]) -> set[Node]:
-    """The nodes that a backward from `outputs` to `edges` runs."""
+def _between(outputs: list[Tensor], edges: list[GradientEdge]) -> dict[Node, int]:
+    """The nodes that a backward from `outputs` to `edges` runs, each with the outputs that run it."""
     ends = {(edge.node, edge.output_nr) for edge in edges}
-    parents: dict[Node, list[Node]] = {}
+    starts = [torch.autograd.graph.get_gradient_edge(output).node for output in outputs]
+    order: list[Node] = []  # children before parents
     needed: set[Node] = set()
-    found: list[Node] = []
     seen: set[Node] = set()
-    stack = [torch.autograd.graph.get_gradient_edge(output).node for output in outputs]
+    stack: list[tuple[Node, bool]] = [(node, False) for node in starts]
     while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+        node, done = stack.pop()
+        children = [(n, k) for n, k in node.next_functions if n is not None]
+        if done:
+            order.append(node)
+            if any((n, k) in ends or n in needed for n, k in children):
+                needed.add(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((n, False) for n, k in children if (n, k) not in ends)
+    masks = dict.fromkeys(order, 0)
+    for bit, node in enumerate(starts):
+        masks[node] |= 1 << bit
+    for node in reversed(order):
         for child, number in node.next_functions:
-            if child is None:
-                continue
-            if (child, number) in ends:
-                found.append(node)
-            else:
-                parents.setdefault(child, []).append(node)
-                stack.append(child)
-    while found:
-        node = found.pop()
-        if node not in needed:
-            needed.add(node)
-            found.extend(parents.get(node, ()))
-    return needed
+            if child is not None and (child, number) not in ends:
+                masks[child] |= masks[node]
+    return {node: masks[node] for node in order if node in needed}
 
 
 def _differentiate(

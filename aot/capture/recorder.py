@@ -362,6 +362,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 state.view(before, after, step)
             if id(fake) in self.origins:
                 self._note_origin(fake, fake, step)
+        else:
+            self.origins.pop(id(fake), None)
         self.reshapes.setdefault(id(fake), (fake, []))[1].append(event)
         if all(view is not fake for view in state.reshaped):
             state.reshaped.append(fake)
@@ -494,23 +496,20 @@ def _classify(func: Any) -> Operation:
 def functional_form(func: Any) -> Any:
     """The operation that returns what an in-place one writes, or None.
 
-    By ATen's naming rule: the same name without the trailing underscore, the same overload, the same
-    arguments.
+    By ATen's naming rule: the same name without the trailing underscore, and the same arguments.
     """
     namespace, name = func._schema.name.split("::")
     if not name.endswith("_"):
         return None
     packet = getattr(getattr(torch.ops, namespace), _RENAMED.get(name, name[:-1]), None)
-    overloads = [func._schema.overload_name or "default"]
-    if name == "bernoulli_":
-        overloads = {"float": ["p"], "Tensor": ["Tensor"]}[overloads[0]]
-    for overload in overloads:
-        candidate = getattr(packet, overload, None)
-        if candidate is not None:
-            ours = [(a.name, str(a.type)) for a in func._schema.arguments]
-            theirs = [(a.name, str(a.type)) for a in candidate._schema.arguments]
-            if ours == theirs and not candidate._schema.is_mutable:
-                return candidate
+    if packet is None:
+        return None
+    ours = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        theirs = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        if ours == theirs and not candidate._schema.is_mutable:
+            return candidate
     return None
 
 

@@ -94,6 +94,10 @@ class StorageState:
             node = self._nodes[where] = self._make(where)
         return node
 
+    def current(self) -> dict[Geometry, fx.Node]:
+        """The nodes that hold the current value, or a part of it, by its geometry."""
+        return dict(self._nodes)
+
     def base(self) -> tuple[Geometry, fx.Node]:
         """The geometry and node of the whole current value."""
         if self._base is None:
@@ -181,8 +185,9 @@ class StorageState:
 
     def _at_zero(self, node: fx.Node) -> fx.Node:
         """The same value at storage offset 0: torch's scatters keep their argument's offset, other backends
-        need not, and `as_strided` counts from the start of the storage."""
-        if self._builder.offsets.get(node, 0) == 0:
+        need not, and `as_strided` counts from the start of the storage. (And torch's `as_strided_scatter`
+        wants an argument that requires grad to be contiguous.)"""
+        if self._builder.offsets.get(node, 0) == 0 and is_contiguous(self._builder.meta(node)):
             return node
         return self._builder.emit(aten.clone.default, node)
 

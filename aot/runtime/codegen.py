@@ -96,9 +96,13 @@ def _alias(writer: _Writer, root: AliasRoot) -> str:
     return f"{_as_strided(writer, source, root.where)}.detach()"
 
 
-def _written(plan: Plan) -> list[int]:
-    """The arguments whose memory is kept for backward after they were written."""
-    return [one.tensor for one in plan.saved if one.tensor is not None]
+def _resident(writer: _Writer, plan: Plan) -> list[str]:
+    """The memory of arguments that is kept for backward after they were written."""
+    found = []
+    for one in plan.saved:
+        if one.where is not None:
+            found.append(_as_strided(writer, f"t{one.tensor}.detach()", one.where))
+    return found
 
 
 def _carried(plan: Plan) -> dict[int, AliasRoot]:
@@ -122,13 +126,13 @@ def _forward(writer: _Writer, plan: Plan) -> None:
             Saving.AS_IS: "detached(s{0})",
             Saving.COPY: "copied(s{0})",
             Saving.OWN_COUNTER: "s{0}.data",
-            Saving.WRITTEN: "None",
+            Saving.RESIDENT: "None",
         }
         saved = [keep[one.how].format(i) for i, one in enumerate(plan.saved)]
         writer.line(f"ctx.save_for_backward({', '.join(saved)})")
     others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
     writer.line(f"box[1] = ({''.join(f'{n}, ' for n in others)})")
-    if plan.watched or _written(plan):
+    if plan.watched or _resident(writer, plan):
         writer.line("box.append(ctx)")
     results = []
     for i in plan.tracked:
@@ -169,9 +173,9 @@ def _backward(writer: _Writer, plan: Plan) -> None:
     inputs = [f"s{i}" for i in range(len(plan.saved))]
     if plan.saved:
         writer.line(f"{', '.join(inputs)}, = ctx.saved_tensors")
-    written = [i for i, one in enumerate(plan.saved) if one.how is Saving.WRITTEN]
-    if written:
-        writer.line(f"{', '.join(f's{i}' for i in written)}, = once_more(ctx.written)")
+    resident = [i for i, one in enumerate(plan.saved) if one.how is Saving.RESIDENT]
+    if resident:
+        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
     inputs += [f"g{k}" for k, _ in plan.tangents]
     names = [f"d{g.result}" for g in plan.gradients if g.result is not None]
     if names:
@@ -218,7 +222,7 @@ def _call(writer: _Writer, plan: Plan) -> None:
         others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
         if others:
             writer.line(f"{', '.join(others)}, = box[1]")
-        if plan.watched or _written(plan):
+        if plan.watched or _resident(writer, plan):
             writer.line("ctx = box[2]")
         writer.line("del box")
     else:
@@ -280,9 +284,10 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
     if plan.watched:
         names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
         writer.line(f"ctx.watched = ({''.join(f'({n}.detach(), {n}._version), ' for n in names)})")
-    if _written(plan):
-        writer.line(f"ctx.written = [{', '.join(f't{i}.detach()' for i in _written(plan))}]")
-    if plan.watched or _written(plan):
+    resident = _resident(writer, plan)
+    if resident:
+        writer.line(f"ctx.resident = [{', '.join(resident)}]")
+    if plan.watched or resident:
         writer.line("del ctx")
     for i, output in enumerate(plan.outputs):
         if isinstance(output, Constant):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from aot import torch_internals as internals
+from aot.capture.graph import Geometry
 from aot.capture.joint import Joint, Kept
 from aot.effects import AliasRoot, Effects, ValueRoot
 from aot.partition import is_tangent
@@ -25,16 +26,17 @@ class Saving(enum.Enum):
 
     AS_IS = "as it is"
     COPY = "copy"  # it lies in an argument that this very call overwrites
-    WRITTEN = "written"  # it is what this very call writes to an argument: the argument's memory is kept
+    RESIDENT = "resident"  # an argument's memory holds it after this call's writes: that memory is kept
     OWN_COUNTER = "own counter"  # its version counter is not what eager would check, or not always
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """How one saved value is kept; with WRITTEN, as the memory of argument `tensor`."""
+    """How one saved value is kept; if RESIDENT, as the memory of argument `tensor` at `where`."""
 
     how: Saving
     tensor: int | None = None
+    where: Geometry | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +71,18 @@ def decide(
     inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]
     tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=True)}
     value_of = {roots[n]: v for v, n in reversed(list(enumerate(results[: joint.values])))}
-    final = {results[w.value]: w.tensor for w in effects.writes if not w.early and w.through is None}
     apart = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
     apart |= {storages[i] for i in effects.several_counters}
     touched = apart | {storages[i] for i in effects.written}
+
+    bits = {value: 1 << j for j, (value, _) in enumerate(joint.tangents)}
+    tracked = [i for i, value in enumerate(effects.values) if value.history is not None]
+    shown: dict[_Memory, int] = {}
+    for kept in joint.kept:
+        memory = _memory_of(kept, effects, storages)
+        if memory is not None:
+            mask = sum(bits.get(value, 0) for k, value in enumerate(tracked) if kept.tracked >> k & 1)
+            shown[memory] = shown.get(memory, 0) | mask
 
     saved: list[Saved] = []
     needs: dict[_Memory, int] = {}
@@ -80,15 +90,18 @@ def decide(
     for node, need in zip(results[joint.values :], _needs(backward, everything), strict=True):
         root = roots[node]
         tensor = tensor_of.get(root)
-        memory: _Memory | None = None
+        memory = None
         if tensor is not None:
             memory = ("storage", storages[tensor])
-        elif node in final:
-            memory = ("storage", storages[final[node]])
+        elif node.name in joint.resident:
+            memory = ("storage", storages[joint.resident[node.name][0]])
         elif root in value_of:
             memory = ("value", value_of[root])
-        if node in final:
-            saved.append(Saved(Saving.WRITTEN, final[node]))
+        if memory is not None:
+            # Eager checks everything that a node has saved, whichever of its gradients are needed.
+            need |= shown.get(memory, 0)
+        if node.name in joint.resident:
+            saved.append(Saved(Saving.RESIDENT, *joint.resident[node.name]))
         elif tensor is not None and tensor in effects.written:
             saved.append(Saved(Saving.COPY))
         elif memory is not None and (need != everything or (tensor is not None and memory[1] in apart)):
