@@ -251,22 +251,17 @@ class _Analysis:
         touched += [i for i, fake in enumerate(self.fakes) if id(fake) in self.recorder.reshapes]
         silent: list[int] = []
         for i in range(len(self.fakes)):
-            if self.moved(i) and not any(self._count_together(i, j) for j in touched + silent):
+            if self.moved(i) and not any(
+                _count_together(self.fakes[i], self.fakes[j]) for j in touched + silent
+            ):
                 silent.append(i)
         return tuple(silent)
-
-    def _count_together(self, i: int, j: int) -> bool:
-        first, second = self.fakes[i], self.fakes[j]
-        if first is second or root_of(first) is root_of(second):
-            return True
-        same_storage = internals.storage_key(first) == internals.storage_key(second)
-        return same_storage and internals.share_version_counter(first, second)
 
     def several_counters(self) -> frozenset[int]:
         """The arguments in storages that are not all counted together."""
         found: set[int] = set()
         for members in self.argument_storages.values():
-            if not all(self._count_together(members[0], other) for other in members[1:]):
+            if not all(_count_together(self.fakes[members[0]], self.fakes[other]) for other in members[1:]):
                 found.update(members)
         return frozenset(found)
 
@@ -281,10 +276,10 @@ class _Analysis:
                 continue
             written.update(members)
             chosen: dict[int, None] = {}
-            for where in dict.fromkeys(state.writes):
-                member = self._member_for(members, where, final=True)
+            for where, target in state.writes.items():
+                member = self._member_for(members, where, target, final=True)
                 if member is None:
-                    member = self._member_for(members, where, final=False)
+                    member = self._member_for(members, where, target, final=False)
                     if member is None:
                         raise errors.WriteOutsideArguments(
                             f"a write to elements {where.offset}..{where.stop - 1} of a storage is not "
@@ -292,10 +287,13 @@ class _Analysis:
                         )
                     before = self.forward.entry.before[member]
                     if all(w.tensor != member for w in early):
-                        node = state.read(before)
                         early.append(
                             Write(
-                                member, self.value(node, before, None), False, self.moved(member), early=True
+                                member,
+                                self.value(node, before, None),
+                                False,
+                                self._counted(member),
+                                early=True,
                             )
                         )
                 else:
@@ -321,9 +319,9 @@ class _Analysis:
                 with self.recorder.mode, self.recorder, torch.enable_grad():
                     fake = fake.as_strided(where.size, where.stride, where.offset)
         value = self.value(state.read(where), where, fake if tracked else None)
-        return Write(member, value, tracked, self.moved(member), through=through, base=base)
+        return Write(member, value, tracked, self._counted(member), through=through, base=base)
 
-    def _member_for(self, members: list[int], where: Geometry, final: bool) -> int | None:
+    def _member_for(self, members: list[int], where: Geometry, target: Tensor, final: bool) -> int | None:
         candidates = [
             m
             for m in members
@@ -331,11 +329,22 @@ class _Analysis:
         ]
         if not candidates:
             return None
-        # A member whose history moved carries the write for autograd; among those, the smallest is cheapest.
+        # The member whose version counter the write moved; one whose history moved, to carry the write for
+        # autograd; among those, the smallest is cheapest.
         return min(
             candidates,
-            key=lambda m: (not self.changed_history(m), self.fakes[m].numel(), m),
+            key=lambda m: (
+                not _count_together(self.fakes[m], target),
+                not self.changed_history(m),
+                self.fakes[m].numel(),
+                m,
+            ),
         )
+
+    def _counted(self, member: int) -> bool:
+        """Whether a write to the storage moved the member's version counter."""
+        writes = self.recorder.state(self.fakes[member]).writes
+        return any(_count_together(self.fakes[member], target) for target in writes.values())
 
     def _follows(self, member: int, members: list[int]) -> bool:
         """Whether the real tensor's history moves by itself: another member is its base, or a write goes
@@ -452,6 +461,14 @@ class _Analysis:
                 root = root_of(value)
                 roots.setdefault(internals.storage_key(root), {})[id(root)] = root
         self.sharing = {key: len(found) for key, found in roots.items()}
+
+
+def _count_together(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors share a version counter."""
+    if first is second or root_of(first) is root_of(second):
+        return True
+    same_storage = internals.storage_key(first) == internals.storage_key(second)
+    return same_storage and internals.share_version_counter(first, second)
 
 
 def is_current(fake: Tensor) -> bool:

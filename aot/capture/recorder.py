@@ -343,7 +343,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = self.builder.emit(aten._to_copy.default, value, dtype=fake.dtype)
         if meta.size != tuple(fake.shape):
             value = self.builder.emit(aten.expand.default, value, list(fake.shape))
-        self.state(fake).write(geometry(fake), value)
+        self.state(fake).write(fake, value)
 
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A metadata mutation: the fake changes, the storage does not."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import errors
-from aot.capture.graph import Geometry, GraphBuilder, ValueMeta
+from aot.capture.graph import Geometry, GraphBuilder, ValueMeta, geometry
 
 aten = torch.ops.aten
 
@@ -47,7 +47,7 @@ class StorageState:
     Attributes:
         entries: the caller's arguments on this storage; empty for a storage that the function made.
         members: the arguments on this storage.
-        writes: the geometry of every write so far, in order.
+        writes: the geometry of every write so far, with the tensor that was written to.
         reshaped: differentiable views whose metadata was changed in place.
     """
 
@@ -55,7 +55,7 @@ class StorageState:
         self.storage = storage  # kept alive: its address is its name
         self.entries: list[EntryView] = []
         self.members: list[Tensor] = []
-        self.writes: list[Geometry] = []
+        self.writes: dict[Geometry, Tensor] = {}
         self.reshaped: list[Tensor] = []
         self._builder = builder
         self._base: tuple[Geometry, fx.Node] | None = None
@@ -119,9 +119,10 @@ class StorageState:
         offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
         return self._builder.emit(aten.as_strided.default, node, list(where.size), list(where.stride), offset)
 
-    def write(self, where: Geometry, value: fx.Node) -> None:
-        """The tensor with the geometry `where` now shows `value` (same size and dtype)."""
-        self.writes.append(where)
+    def write(self, target: Tensor, value: fx.Node) -> None:
+        """The tensor `target` now shows `value` (same size and dtype)."""
+        where = geometry(target)
+        self.writes.setdefault(where, target)
         if self._base is None:
             self._base = self._entry_base(where)
         if where.overlaps_itself:

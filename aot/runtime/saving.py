@@ -10,6 +10,7 @@ the call returns and compared by a backward that needs them.
 from __future__ import annotations
 
 import enum
+import operator
 from dataclasses import dataclass
 
 from torch import fx
@@ -144,10 +145,14 @@ def memory_roots(module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
     roots: dict[fx.Node, fx.Node] = {}
     for node in module.graph.nodes:
         first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-        passes = node.op == "call_function" and (
-            not isinstance(node.target, internals.OpOverload) or internals.may_alias(node.target)
-        )
-        roots[node] = roots[first] if passes and first is not None else node
+        roots[node] = node
+        if first is None or node.op != "call_function":
+            continue
+        if node.target is operator.getitem:
+            # One of several views begins where they all do; one of several new results is itself.
+            roots[node] = roots[first] if roots[first] is not first else node
+        elif isinstance(node.target, internals.OpOverload) and internals.may_alias(node.target):
+            roots[node] = roots[first]
     return roots
 
 
