@@ -287,15 +287,8 @@ class _Analysis:
                         )
                     before = self.forward.entry.before[member]
                     if all(w.tensor != member for w in early):
-                        early.append(
-                            Write(
-                                member,
-                                self.value(node, before, None),
-                                False,
-                                self._counted(member),
-                                early=True,
-                            )
-                        )
+                        value = self.value(state.read(before), before, None)
+                        early.append(Write(member, value, False, self._counted(member), early=True))
                 else:
                     chosen[member] = None
             for member in members:
@@ -370,15 +363,16 @@ class _Analysis:
         stale = origin is not None and root.requires_grad and value._version != origin.version
         start, steps, reshapes = self._chain(value, root)
         given = id(start) in self.index_of or id(start) in self.base_of
-        if stale and steps and given and reshapes == 0:
+        reshaped = self.recorder.reshaped(start) != reshapes
+        if steps and given and reshapes == 0 and (stale or reshaped):
             return View(self.root(start), steps, None, True, early=True)
-        if stale and made != "DEFAULT":
+        if (stale and made != "DEFAULT") or (reshaped and made == "MULTI_OUTPUT_NODE"):
             raise errors.StaleView(
                 f"output {position} is a view that was made under no_grad or by an operation with several "
                 f"results, and its base has been written since; eager refuses to differentiate it. Take "
                 f"the view after the write"
             )
-        if steps and reshapes == self.recorder.reshaped(start) and not (stale and value.dtype == root.dtype):
+        if steps and not reshaped and not (stale and value.dtype == root.dtype):
             return View(self.root(start), steps, None, True)
         if value.dtype != root.dtype:
             raise errors.UnsupportedOutput(
