@@ -364,13 +364,12 @@ class _Analysis:
         start, steps, reshapes = self._chain(value, root)
         given = id(start) in self.index_of or id(start) in self.base_of
         reshaped = self.recorder.reshaped(start) != reshapes
-        if steps and given and reshapes == 0 and (stale or reshaped):
+        if stale and steps and given and reshapes == 0:
             return View(self.root(start), steps, None, True, early=True)
         if (stale and made != "DEFAULT") or (reshaped and made == "MULTI_OUTPUT_NODE"):
             raise errors.StaleView(
                 f"output {position} is a view that was made under no_grad or by an operation with several "
-                f"results, and its base has been written since; eager refuses to differentiate it. Take "
-                f"the view after the write"
+                f"results, and its base has been written or reshaped since; take the view afterwards"
             )
         if steps and not reshaped and not (stale and value.dtype == root.dtype):
             return View(self.root(start), steps, None, True)
