@@ -276,7 +276,7 @@ class _Analysis:
                 continue
             written.update(members)
             chosen: dict[int, None] = {}
-            for where, target in state.writes.items():
+            for (where, _), target in state.writes.items():
                 member = self._member_for(members, where, target, final=True)
                 if member is None:
                     member = self._member_for(members, where, target, final=False)
@@ -363,6 +363,11 @@ class _Analysis:
         stale = origin is not None and root.requires_grad and value._version != origin.version
         start, steps, reshapes = self._chain(value, root)
         given = id(start) in self.index_of or id(start) in self.base_of
+        if given and root.requires_grad and self._is_reshaped_view(value):
+            raise errors.ReshapedView(
+                f"output {position} is a view of an argument that requires grad, and had its metadata "
+                f"changed in place; use the out-of-place operation"
+            )
         reshaped = self.recorder.reshaped(start) != reshapes
         if stale and steps and given and reshapes == 0:
             return View(self.root(start), steps, None, True, early=True)
@@ -379,6 +384,16 @@ class _Analysis:
                 f"changed in place; return it from before that, or clone it"
             )
         return View(self.root(root), (), geometry(value), made != "NO_GRAD_MODE")
+
+    def _is_reshaped_view(self, value: Tensor) -> bool:
+        """Whether an in-place metadata change lies among the steps from an argument to `value`: it counts on
+        the argument's version counter between the making of one view and the next."""
+        origin = self._origin(value)
+        while origin is not None and id(origin.parent) not in self.index_of:
+            if self.recorder.reshaped(origin.parent) > 0:
+                return True
+            origin = origin.before
+        return False
 
     def _origin(self, value: Tensor) -> ViewOrigin | None:
         known = self.recorder.origins.get(id(value))

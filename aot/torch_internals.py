@@ -7,7 +7,7 @@ upgrade touches this file alone. Supported: 2.11, 2.12, 2.13; no difference has 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ __all__ = [
     "may_alias",
     "meta_storage",
     "modes_off",
+    "moved_version",
     "set_grad_enabled",
     "share_version_counter",
     "storage_key",
@@ -169,6 +170,17 @@ def share_version_counter(first: Tensor, second: Tensor) -> bool:
     shared = second._version != other
     torch._C._autograd._unsafe_set_version_counter((first,), (before,))
     return shared
+
+
+@contextlib.contextmanager
+def moved_version(tensor: Tensor) -> Iterator[None]:
+    """As if `tensor` had been written to, for as long as it lasts."""
+    before = tensor._version
+    torch.autograd.graph.increment_version(tensor)
+    try:
+        yield
+    finally:
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
 
 
 def ambient_key() -> tuple[object, ...]:

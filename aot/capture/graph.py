@@ -172,8 +172,14 @@ class GraphBuilder:
             if known is not None:
                 return known
         fakes = fx.node.map_arg((args, kwargs), self.fake)
-        with self.mode, torch.no_grad():
-            result = op(*fakes[0], **fakes[1])
+        try:
+            with self.mode, torch.no_grad():
+                result = op(*fakes[0], **fakes[1])
+        except ArithmeticError:
+            # Some meta kernels divide by a number of elements; the kernel itself knows what zero means.
+            with internals.modes_off(), torch.no_grad():
+                real = torch.fx.node.map_arg((args, kwargs), self._blank)
+                result = op(*real[0], **real[1])
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages)
         if frozen is not None:
@@ -191,6 +197,10 @@ class GraphBuilder:
         meta = self.meta(node)
         offset = self.offsets.get(node, 0)
         return self._fake(meta, offset)
+
+    def _blank(self, node: fx.Node) -> Tensor:
+        meta = self.meta(node)
+        return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
 
     def annotate(self, nodes: Iterable[fx.Node]) -> None:
         """Give nodes the `meta["val"]` that graph compilers read: fake tensors outside autograd."""

@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge, Node
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.graph import Geometry, meta_of
+from aot.capture.recorder import Recorder
 from aot.effects import Effects
 from aot.inputs import Primal
 
@@ -131,7 +132,10 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
             # The outputs still require grad; only that nothing comes of it, or an error.
             gradients = [Gradient(tensor, of_base, None, 0) for tensor, of_base in targets]
             tangents, tangent_nodes = [], []
-    kept = _kept(forward, effects, edges) if tracked else ()
+    kept: tuple[Kept, ...] = ()
+    if tracked:
+        with torch.autograd.set_multithreading_enabled(False):
+            kept = _kept(forward, effects, edges, lambda: _try(recorder, outputs, edges, fakes, failing))
     nodes = [value.node for value in effects.values]
     primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
@@ -158,7 +162,12 @@ def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
     return found
 
 
-def _kept(forward: Forward, effects: Effects, edges: list[GradientEdge]) -> tuple[Kept, ...]:
+def _kept(
+    forward: Forward,
+    effects: Effects,
+    edges: list[GradientEdge],
+    differentiate: Callable[[], object],
+) -> tuple[Kept, ...]:
     """What of the caller's the backward keeps, as autograd in eager keeps it.
 
     Asked of the autograd graph itself: a formula may keep a tensor, and so check its version, and then not
@@ -176,12 +185,22 @@ def _kept(forward: Forward, effects: Effects, edges: list[GradientEdge]) -> tupl
         known = saved.get(internals.storage_key(fake), ())
         return [m for t, m in known if t is fake or internals.share_version_counter(fake, t)]
 
+    def raises_if_written(fake: Tensor) -> bool:
+        with internals.moved_version(fake):
+            try:
+                differentiate()
+            except RuntimeError:
+                return True
+        return False
+
     arguments: list[tuple[int | None, int | None, Tensor]]
     arguments = [(i, None, fake) for i, fake in enumerate(forward.entry.fakes)]
     roots = [(None, k, fake) for k, fake in enumerate(effects.root_fakes)]
     kept = []
     for tensor_index, root, fake in (*arguments, *roots):
         masks = keeping(fake)
+        if not masks and internals.storage_key(fake) in recorder.joined and raises_if_written(fake):
+            masks = [(1 << len(outputs)) - 1]
         if masks:
             read = internals.storage_key(fake) in recorder.backward_reads
             kept.append(Kept(tensor_index, root, read, functools.reduce(operator.or_, masks)))
@@ -259,6 +278,19 @@ def _differentiate(
         bad = {i for i, _ in failing}
         good = [k for k in everything if tracked[k] not in bad]
         return good, differentiate(good, True) if good else (), failing
+
+
+def _try(
+    recorder: Recorder,
+    outputs: list[Tensor],
+    edges: list[GradientEdge],
+    fakes: list[Tensor],
+    failing: list[tuple[int, str]],
+) -> None:
+    """Differentiate without recording, to see whether it raises."""
+    if not failing:
+        with recorder.mode:
+            torch.autograd.grad(outputs, edges, fakes, retain_graph=True, allow_unused=True)
 
 
 def _no_autocast() -> Any:

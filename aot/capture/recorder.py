@@ -98,6 +98,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         builder: the graph so far.
         reshapes: metadata mutations by the fake tensor they were applied to, in order.
         origins: how each view came to be.
+        joined: storages of what an in-place operation on a view read besides that view, in grad mode.
         backward_reads: while a backward is recorded, the forward's tensors that it reads, by storage.
     """
 
@@ -108,6 +109,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states: dict[int, StorageState] = {}
         self.reshapes: dict[int, tuple[Tensor, list[Reshape]]] = {}
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
+        self.joined: set[int] = set()
         self.backward_reads: dict[int, list[Tensor]] = {}
         self._decompositions = decompositions
 
@@ -227,6 +229,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._check_overlap(func, flat)
         for target in flat:
             self._check_reshaped(func, target, args)
+            if target._is_view() and torch.is_grad_enabled():
+                self.joined.update(internals.storage_key(a) for a in args if isinstance(a, Tensor))
         if (
             operation.functional is None
             or any(isinstance(i, str) for i in written)

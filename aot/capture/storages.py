@@ -47,7 +47,7 @@ class StorageState:
     Attributes:
         entries: the caller's arguments on this storage; empty for a storage that the function made.
         members: the arguments on this storage.
-        writes: the geometry of every write so far, with the tensor that was written to.
+        writes: the tensors that were written to, by geometry and by the tensor that they are views of.
         reshaped: differentiable views whose metadata was changed in place.
     """
 
@@ -55,7 +55,7 @@ class StorageState:
         self.storage = storage  # kept alive: its address is its name
         self.entries: list[EntryView] = []
         self.members: list[Tensor] = []
-        self.writes: dict[Geometry, Tensor] = {}
+        self.writes: dict[tuple[Geometry, int], Tensor] = {}
         self.reshaped: list[Tensor] = []
         self._builder = builder
         self._base: tuple[Geometry, fx.Node] | None = None
@@ -122,7 +122,8 @@ class StorageState:
     def write(self, target: Tensor, value: fx.Node) -> None:
         """The tensor `target` now shows `value` (same size and dtype)."""
         where = geometry(target)
-        self.writes.setdefault(where, target)
+        root = target._base if target._is_view() else target
+        self.writes.setdefault((where, id(root)), target)
         if self._base is None:
             self._base = self._entry_base(where)
         if where.overlaps_itself:

@@ -281,14 +281,6 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
         writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
     for k, root in enumerate(plan.roots):
         writer.line(f"r{k} = {_root(writer, plan, root)}")
-    if plan.watched:
-        names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
-        writer.line(f"ctx.watched = ({''.join(f'({n}.detach(), {n}._version), ' for n in names)})")
-    resident = _resident(writer, plan)
-    if resident:
-        writer.line(f"ctx.resident = [{', '.join(resident)}]")
-    if plan.watched or resident:
-        writer.line("del ctx")
     for i, output in enumerate(plan.outputs):
         if isinstance(output, Constant):
             writer.line(f"o{i} = {writer.literal(output.value)}")
@@ -298,6 +290,14 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
             writer.line(f"o{i} = r{output.root}")
         elif not output.early:
             _view(writer, mode, f"o{i}", output, f"r{output.root}")
+    if plan.watched:
+        names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
+        writer.line(f"ctx.watched = ({''.join(f'({n}.detach(), {n}._version), ' for n in names)})")
+    resident = _resident(writer, plan)
+    if resident:
+        writer.line(f"ctx.resident = [{', '.join(resident)}]")
+    if plan.watched or resident:
+        writer.line("del ctx")
 
 
 def _past_autograd(write: Write) -> str:
