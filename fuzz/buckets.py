@@ -58,7 +58,14 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 def main(findings: Sequence[Finding]) -> Finding:
     """The finding that the others follow from, as far as clauses can tell. `findings` must not be empty."""
-    return min(findings, key=lambda finding: PRECEDENCE.index(finding.clause))
+    return min(findings, key=_rank)
+
+
+def _rank(finding: Finding) -> float:
+    """A view with other strides reaches other elements; one that shares nothing has any strides."""
+    if finding.clause == "aliasing" and finding.message.startswith("elements of "):
+        return PRECEDENCE.index("strides") + 0.5
+    return PRECEDENCE.index(finding.clause)
 
 
 def signature(findings: Sequence[Finding]) -> str:

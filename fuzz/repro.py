@@ -47,18 +47,27 @@ _COTANGENT = """
 def cotangent(root, number):
     values = ((7 * torch.arange(root.numel()) + 3 * number) % 11 * 2 - 11) / 8
     if number % 2:  # with other strides than a contiguous tensor
-        values = values.reshape(root.shape[::-1]).permute(*reversed(range(root.dim())))
+        values = values.reshape(root.shape[::-1]).permute(tuple(reversed(range(root.dim()))))
     return values.reshape(root.shape).to(root)
 """
 
+_EDGE = """
+def edge(tensor):
+    if not tensor.requires_grad:
+        return None
+    try:
+        return torch.autograd.graph.get_gradient_edge(tensor)
+    except (AssertionError, RuntimeError):  # a view that autograd has lost
+        return None
+"""
+
 _EDGES = """
-edge = torch.autograd.graph.get_gradient_edge
-edges = {name: edge(tensor) for name, tensor in inputs.items() if tensor.requires_grad}
+edges = {name: found for name, tensor in inputs.items() if (found := edge(tensor))}
 """
 
 _ROOTS = """
-roots = [tensor for tensor in outputs.values() if tensor.requires_grad]
-roots += [t for name, t in inputs.items() if t.grad_fn is not None and edge(t) != edges.get(name)]
+roots = [tensor for tensor in outputs.values() if edge(tensor)]
+roots += [tensor for name, tensor in inputs.items() if edge(tensor) not in (None, edges.get(name))]
 wanted = [name for name in edges if name in leaves or name not in tensors]
 """
 
@@ -176,10 +185,11 @@ everything = {name: tensor.detach() for name, tensor in {**inputs, **outputs}.it
 for writer in everything:
     for tensor in everything.values():
         tensor.zero_()
-    everything[writer].fill_(1)
+    for number, place in enumerate(itertools.product(*map(range, everything[writer].shape))):
+        everything[writer][place] = number + 1
     for reader, tensor in everything.items():
         if reader != writer:
-            seen[f"{reader} after writing ones to {writer}"] = tensor.tolist()
+            seen[f"{reader} after writing 1, 2, 3... to {writer}"] = tensor.tolist()
 """,
     ),
     "a later write": (
@@ -209,8 +219,7 @@ for name, tensor in outputs.items():
         "view of": base(tensor, {**inputs, **outputs}),
     }
 for name, tensor in inputs.items():
-    moved = tensor.grad_fn is not None and edge(tensor) != edges.get(name)
-    seen[f"{name} has another history"] = moved
+    seen[f"{name} has another history"] = edge(tensor) not in (None, edges.get(name))
 """,
     ),
     "gradients": (_EDGES, f"{_ROOTS}{_GRADIENTS}"),
@@ -269,6 +278,8 @@ def script(program: Program, target: str, finding: Finding) -> str:
         f"{title}\n#\n# Exits with 1 while {target} differs from eager, with 0 when it no longer does.",
         "import sys\n\n" + render(program).rstrip(),
     ]
+    if "itertools" in _BODIES[_topic(finding)][1]:
+        parts[1] = parts[1].replace("import sys\n", "import itertools\nimport sys\n", 1)
     if setup:
         parts[1] = parts[1].replace("import torch\n", f"import torch\n\n{setup}\n", 1)
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
@@ -296,6 +307,7 @@ def _looking(program: Program, target: str, compiled: str, finding: Finding) -> 
         for helper, name in (
             (_NAMED, "named("),
             (_COTANGENT, "cotangent("),
+            (_EDGE, "edge("),
             (_STRIDES, "strides("),
             (_BASE, "base("),
         )

@@ -306,7 +306,7 @@ def recorded(bucket: Bucket, configuration: Configuration) -> corpus.Case:
         # Not the campaign's name for it, which may say "unreduced": a replay computes this one again.
         bucket=buckets.bucket(example.seen.findings, example.program),
         clause=bucket.clause,
-        torch=str(torch.__version__),
+        torch=torch.__version__.split("+")[0],
         origin=origin,
         expected={bucket.target: corpus.DIFFERS},
         findings=example.seen.findings,

@@ -39,7 +39,7 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
         program=program,
         bucket=found.bucket,
         clause=buckets.main(found.seen.findings).clause,
-        torch=str(torch.__version__),
+        torch=torch.__version__.split("+")[0],
         origin=replace(case.origin, target=target),
         expected={**case.expected, target: corpus.DIFFERS},
         findings=found.seen.findings,
