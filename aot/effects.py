@@ -285,6 +285,11 @@ class _Analysis:
                             f"a write to elements {where.offset}..{where.stop - 1} of a storage is not "
                             f"covered by any argument; pass a tensor that shows them"
                         )
+                    if self.changed_history(member):
+                        raise errors.ReshapedView(
+                            f"a write to tensor {member} that carries gradients, followed by a metadata "
+                            f"change that hides what was written; use the out-of-place view operation"
+                        )
                     before = self.forward.entry.before[member]
                     if all(w.tensor != member for w in early):
                         value = self.value(state.read(before), before, None)

@@ -50,13 +50,11 @@ class Kept:
 
     Attributes:
         tensor, root: which argument or which root of the outputs; one of the two.
-        read: whether the recorded backward reads it.
         tracked: the tracked values (bit k for the k-th) whose backward unpacks it, as far as that is shown.
     """
 
     tensor: int | None
     root: int | None
-    read: bool
     tracked: int
 
 
@@ -202,8 +200,7 @@ def _kept(
         if not masks and internals.storage_key(fake) in recorder.joined and raises_if_written(fake):
             masks = [(1 << len(outputs)) - 1]
         if masks:
-            read = internals.storage_key(fake) in recorder.backward_reads
-            kept.append(Kept(tensor_index, root, read, functools.reduce(operator.or_, masks)))
+            kept.append(Kept(tensor_index, root, functools.reduce(operator.or_, masks)))
     return tuple(kept)
 
 

@@ -118,10 +118,8 @@ def decide(
     for kept in joint.kept:
         memory = _memory_of(kept, effects, storages)
         is_touched = memory is not None and memory[0] == "storage" and memory[1] in touched
-        if not kept.read:
-            watched.append(Watch(kept.tensor, kept.root, everything))
-        elif memory is None or is_touched or memory in unchecked:
-            need = everything if memory is None else needs.get(memory, everything)
+        if memory is None or is_touched or memory in unchecked or memory not in needs:
+            need = everything if memory is None else needs.get(memory, shown[memory] or everything)
             watched.append(Watch(kept.tensor, kept.root, need))
     return tuple(saved), tuple(watched)
 
