@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 from small_programs import DOUBLE_IN_PLACE, DUPLICATE, TWO_MUTATED_ALIASES
 
+from fuzz import buckets
 from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
 from fuzz.errors import CorpusError
+from fuzz.execute import execute
+from fuzz.targets import find
 from oracles import Finding
 
 CASE = Case(
@@ -126,3 +129,32 @@ def test_slugs_are_file_names_and_differ() -> None:
     names = {slug(long, "t"), slug(long + "x", "t"), slug("a/b: c", "pkg.mod:f")}
     assert len(names) == 3
     assert all(len(name) <= 100 and name.replace("-", "").replace("_", "").isalnum() for name in names)
+
+
+RECORDED = [
+    (file.name, target, state)
+    for file in files([Path(__file__).parents[2] / "corpus"])
+    for target, state in read(file).expected.items()
+]
+
+
+def test_there_are_recorded_cases() -> None:
+    assert (
+        len({name for name, target, state in RECORDED if (target, state) == ("torch-aot-eager", "differs")})
+        >= 3
+    )
+    assert {target for _, target, _ in RECORDED} >= {"aot", "torch-aot-eager"}
+
+
+@pytest.mark.parametrize(("name", "target", "state"), RECORDED)
+def test_a_recorded_case_still_does_what_its_file_says(name: str, target: str, state: str) -> None:
+    file = Path(__file__).parents[2] / "corpus" / name
+    case = read(file)
+    compiler = find(target)
+    compiler.prepare()
+    result = execute(case.program, compiler)
+    if state == "agrees":
+        assert (result.outcome, result.reason) == ("agree", "agree")
+    else:
+        assert result.outcome == "finding", f"{target} no longer differs: {result}"
+        assert buckets.bucket(result.findings, case.program) == case.bucket
