@@ -1,0 +1,159 @@
+"""Comparing a compiled function with the function itself, by the oracles, on fresh arguments each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+import aot
+from oracles import Arguments, Observation, Outcome, judge, observe
+
+Make = Callable[[], Arguments | Sequence[Any]]
+
+
+def values(*size: int, dtype: torch.dtype = torch.float32, start: int = 0) -> Tensor:
+    """A tensor of that size without two equal elements; none of them zero."""
+    count = math.prod(size)
+    numbers = (torch.arange(start, start + count) * 7 % 41 - 20.25) / 8
+    return numbers.to(dtype).reshape(size).clone()
+
+
+def leaf(*size: int, dtype: torch.dtype = torch.float32, start: int = 0) -> Tensor:
+    """The same as a leaf that requires grad."""
+    return values(*size, dtype=dtype, start=start).requires_grad_()
+
+
+def non_leaf(*size: int, dtype: torch.dtype = torch.float32, start: int = 0) -> Tensor:
+    """The same as a tensor that was computed from a leaf."""
+    return leaf(*size, dtype=dtype, start=start) * 1
+
+
+KINDS: dict[str, Callable[..., Tensor]] = {"plain": values, "leaf": leaf, "non_leaf": non_leaf}
+
+
+def fresh(make: Make) -> Arguments:
+    """What `make` makes, with the bases of the arguments watched as well."""
+    made = make()
+    if isinstance(made, Arguments):
+        return made
+    tensors = [t for t in pytree.tree_leaves(list(made)) if isinstance(t, Tensor)]
+    bases = {f"base of tensor {i}": t._base for i, t in enumerate(tensors) if t._base is not None}
+    return Arguments(tuple(made), tensors=bases)
+
+
+def assert_functional(module: fx.GraphModule) -> None:
+    """No operation of the graph writes to what it is given; what runs on copies says so by its name."""
+    module.graph.lint()
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            assert not node.target._schema.is_mutable, f"{node.format_node()} writes to its arguments"
+        elif node.op == "call_function":
+            assert node.target.__name__ in ("getitem", "call_on_clones"), node.format_node()
+
+
+def checking_nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+    """`aot.nop` for graphs that are what the documentation says; fails for others."""
+    assert_functional(module)
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    assert len(placeholders) == len(example_inputs)
+    return module.forward
+
+
+class Counted:
+    """A function that counts how often its Python runs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.calls = 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self.function(*args)
+
+
+def compile_counted(function: Callable[..., Any]) -> tuple[aot.CompiledFunction, Counted]:
+    """The compiled function, and the count of runs of the original's Python."""
+    counted = Counted(function)
+    return aot.aot_function(counted, fw_compiler=checking_nop), counted
+
+
+def assert_agrees(
+    function: Callable[..., Any],
+    make: Make,
+    *,
+    grad: bool | None = None,
+    differentiate: tuple[int, ...] | None = None,
+    raises: type[Exception] | None = None,
+    backward_raises: bool = False,
+    double: Make | None = None,
+) -> None:
+    """Call the function and the compiled function and fail with what they differ in.
+
+    Args:
+        grad: grad mode of the call; None compares under both.
+        differentiate: see `oracles.observe`.
+        raises: what eager's call raises (with grad mode on). Without it eager must not raise, so that
+            there is something to compare.
+        backward_raises: whether one of the backwards raises in eager.
+        double: the arguments in double precision, where rounding may differ.
+
+    The compiled function is called twice, so that what a known specialization does is seen as well, and
+    must have run the function's Python once.
+    """
+    for mode in (True, False) if grad is None else (grad,):
+        compiled, counted = compile_counted(function)
+        scenario = {"grad": mode, "differentiate": differentiate}
+        eager = _look(function, make, **scenario)
+        if mode or grad is not None:
+            _assert_telling(eager, raises, backward_raises)
+        for _ in range(2):
+            _assert_same(function, compiled, make, eager, double=double, **scenario)
+        if eager.raised is None:
+            assert counted.calls == 1, f"the function's Python ran {counted.calls} times"
+
+
+def _look(function: Callable[..., Any], make: Make, **scenario: Any) -> Observation:
+    return observe(function, lambda: fresh(make), **scenario)
+
+
+def _assert_same(
+    function: Callable[..., Any],
+    compiled: Callable[..., Any],
+    make: Make,
+    eager: Observation,
+    double: Make | None = None,
+    **scenario: Any,
+) -> None:
+    target = _look(compiled, make, **scenario)
+    reference = None if double is None else lambda: _look(function, double, **scenario)
+    verdict = judge(eager, target, reference, lambda: _look(function, make, **scenario))
+    findings = "\n".join(f"  {finding}" for finding in verdict.findings)
+    assert verdict.outcome is Outcome.AGREE, f"{scenario}: {verdict.reason}\n{findings}"
+
+
+def _assert_telling(eager: Observation, raises: type[Exception] | None, backward_raises: bool) -> None:
+    raised = None if eager.raised is None else eager.raised.type
+    assert raised == (raises.__qualname__ if raises else None), f"eager raised {eager.raised}"
+    failed = [run.raised for run in eager.gradients if run.raised is not None]
+    assert bool(failed) == backward_raises, f"eager's backwards raised {failed}"
+
+
+def assert_each_agrees(
+    function: Callable[..., Any],
+    makes: Sequence[Make | tuple[Make, bool]],
+    *,
+    specializations: int,
+) -> None:
+    """Call one compiled function with one set of arguments after the other, all of it twice; a pair gives
+    the grad mode as well. The function's Python must run once for each of the `specializations`."""
+    compiled, counted = compile_counted(function)
+    for one in [*makes, *makes]:
+        make, grad = one if isinstance(one, tuple) else (one, True)
+        _assert_same(function, compiled, make, _look(function, make, grad=grad), grad=grad)
+    assert len(compiled.specializations) == specializations
+    assert counted.calls == specializations

@@ -1,0 +1,359 @@
+"""Arguments that share memory, outputs that share memory with arguments or with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import KINDS, assert_agrees, leaf, non_leaf, values
+from torch import Tensor
+
+from oracles import Arguments
+
+PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "the same object": lambda r: (r, r),
+    "base and view": lambda r: (r, r[1:3]),
+    "view and base": lambda r: (r[:, 1], r),
+    "base and transposed": lambda r: (r, r.t()),
+    "overlapping": lambda r: (r[:3], r[1:]),
+    "disjoint": lambda r: (r[:2], r[2:]),
+    "interleaved": lambda r: (r[:, ::2], r[:, 1::2]),
+    "crossing": lambda r: (r[1], r[:, 2]),
+    "the same metadata": lambda r: (r[1:3], r[1:3]),
+    "whole view": lambda r: (r, r.view(4, 4)),
+    "flattened": lambda r: (r, r.view(16)),
+    "nested": lambda r: (r[1:, 1:], r[1:, 1:][:2, 0]),
+    "detached": lambda r: (r, r.detach()),
+    "detached part": lambda r: (r[:2], r.detach()[1:]),
+    "data": lambda r: (r, r.data),
+    "data part": lambda r: (r[1:], r.data[:2]),
+    "split": lambda r: (r.narrow(0, 0, 2), r.narrow(0, 2, 2)),
+    "expanded and its source": lambda r: (r[0], r[0].expand(3, 4)),
+}
+
+WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "first": lambda a, b: a.mul_(2),
+    "both": lambda a, b: (a.mul_(2), b.add_(1)),
+    "second, then first": lambda a, b: (b.mul_(2), a.add_(b.sum())),
+}
+
+# Eager itself refuses, or leaves undefined, some of it.
+_EXPANDED = {("expanded and its source", "both"), ("expanded and its source", "second, then first")}
+COMBINATIONS = [(p, w) for p in PAIRS for w in WRITES if (p, w) not in _EXPANDED]
+
+
+@pytest.mark.parametrize(("pair", "write"), COMBINATIONS)
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_two_arguments_in_one_storage(pair: str, write: str, kind: str) -> None:
+    def f(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        WRITES[write](a, b)
+        return a + 1, b * 3
+
+    def make() -> Arguments:
+        root = KINDS[kind](4, 4)
+        return Arguments(PAIRS[pair](root), tensors={"root": root})
+
+    assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_neither_is_written(pair: str, kind: str) -> None:
+    def f(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return a.sin(), b * 3, a[0]
+
+    def make() -> Arguments:
+        root = KINDS[kind](4, 4)
+        return Arguments(PAIRS[pair](root), tensors={"root": root})
+
+    assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_a_tensor_and_a_slice_of_it_are_both_written(kind: str) -> None:
+    def f(x: Tensor, tail: Tensor) -> Tensor:
+        tail.mul_(2)
+        x.add_(1)
+        tail.add_(x[0])
+        return x
+
+    def make() -> list[Tensor]:
+        x = KINDS[kind](4)
+        return [x, x[1:]]
+
+    assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_a_write_is_seen_through_an_alias_that_was_read_before(kind: str) -> None:
+    def f(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        y = b * 2
+        a.add_(1)
+        return y, b * 2
+
+    def make() -> list[Tensor]:
+        a = KINDS[kind](6, 6)
+        return [a, a[1:5, 1:5]]
+
+    assert_agrees(f, make)
+
+
+def test_slices_of_one_flat_buffer() -> None:
+    def f(weights: list[Tensor], x: Tensor) -> Tensor:
+        for i, weight in enumerate(weights):
+            weight.mul_(i + 1)
+            x = x * weight.sum()
+        return x
+
+    def make() -> list[Any]:
+        flat = values(12)
+        return [[flat[0:4], flat[4:6].view(1, 2), flat[6:12].view(2, 3)], leaf(2)]
+
+    assert_agrees(f, make)
+
+
+def test_slices_of_one_flat_buffer_that_requires_grad() -> None:
+    def f(weights: list[Tensor], x: Tensor) -> Tensor:
+        weights[0].mul_(2)
+        return x @ weights[1].view(2, 2) + weights[0]
+
+    def make() -> Arguments:
+        flat = leaf(12)
+        parts = flat * 1
+        return Arguments(([parts[0:2], parts[4:8]], values(3, 2)), {"flat": flat}, {"parts": parts})
+
+    assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_duplicates_in_containers(kind: str) -> None:
+    def f(tree: dict[str, Any], x: Tensor) -> dict[str, Tensor]:
+        with torch.no_grad():
+            tree["a"][0].mul_(2)
+        return {"sum": tree["a"][1] + tree["b"] + x, "same": tree["b"]}
+
+    def make() -> list[Any]:
+        x = KINDS[kind](3)
+        return [{"a": [x, x], "b": x}, x]
+
+    assert_agrees(f, make)
+
+
+def test_a_duplicate_is_written_and_both_are_returned() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x.mul_(2)
+        return y, x
+
+    def make() -> list[Tensor]:
+        x = non_leaf(3)
+        return [x, x]
+
+    assert_agrees(f, make)
+
+
+def test_three_arguments_of_which_the_middle_is_written() -> None:
+    def f(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        b.mul_(2)
+        return a.sum() * c, c.view(-1)
+
+    def make() -> list[Tensor]:
+        root = non_leaf(4, 4)
+        return [root[:3], root[1:], root[0]]
+
+    assert_agrees(f, make)
+
+
+def test_a_view_taken_under_no_grad_as_an_argument() -> None:
+    def f(x: Tensor, view: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, view * 3
+
+    def make() -> list[Tensor]:
+        x = non_leaf(4)
+        with torch.no_grad():
+            view = x[1:]
+        return [x, view]
+
+    assert_agrees(f, make)
+
+
+def test_a_leaf_that_is_a_view_of_memory_without_gradients() -> None:
+    """As in ``torch.arange(6.0).view(2, 3).requires_grad_()``."""
+    assert_agrees(lambda x: (x * 2, x[0]), lambda: [values(6).view(2, 3).requires_grad_()])
+
+
+def test_a_parameter_in_a_flat_buffer() -> None:
+    def f(x: Tensor, buffer: Tensor) -> Tensor:
+        return x * 2 + buffer.sum()
+
+    def make() -> list[Tensor]:
+        buffer = values(6)
+        return [torch.nn.Parameter(buffer[:3]), buffer]
+
+    assert_agrees(f, make)
+
+
+def test_arguments_of_two_dtypes_on_one_storage_that_is_only_read() -> None:
+    def f(x: Tensor, bits: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, bits + 1
+
+    def make() -> list[Tensor]:
+        x = values(4)
+        return [x, x.view(torch.int32)]
+
+    assert_agrees(f, make)
+
+
+VIEWS: dict[str, Callable[[Tensor], Any]] = {
+    "itself": lambda x: x,
+    "alias": lambda x: x.view_as(x),
+    "view": lambda x: x.view(-1),
+    "transposed": lambda x: x.t(),
+    "slice": lambda x: x[1:, ::2],
+    "chain": lambda x: x.t()[1:].unsqueeze(0).squeeze(0)[0],
+    "expanded": lambda x: x[0].expand(3, 4),
+    "as_strided": lambda x: x.as_strided((2, 2), (4, 1), 1),
+    "unbind": lambda x: x.unbind(),
+    "split": lambda x: x.split(2, 1),
+    "one of several": lambda x: x.chunk(2)[1],
+    "diagonal": lambda x: x.diagonal(),
+    "unfold": lambda x: x.unfold(1, 2, 1),
+    "twice": lambda x: (x[0], x[0]),
+    "the same twice": lambda x: [x[0]] * 2,
+    "with its base": lambda x: (x, x[0]),
+    "base last": lambda x: (x[0], x),
+    "nested views": lambda x: (x[0], x[0][1:], x[0][1:][0]),
+    "overlapping": lambda x: (x[:, :3], x[:, 1:]),
+    "detached": lambda x: x.detach(),
+    "detached view": lambda x: x.detach()[1:],
+    "detached with base": lambda x: (x, x.detach(), x.detach()),
+    "data": lambda x: x.data,
+    "data with base": lambda x: (x, x.data),
+    "bits": lambda x: x.view(torch.int32),
+    "reshape that copies": lambda x: x.t().reshape(-1),
+    "reshape that does not": lambda x: x.reshape(2, -1),
+    "contiguous": lambda x: x.contiguous(),
+    "real part": lambda x: torch.view_as_complex(x.view(-1, 2)).real,
+    "list and dict": lambda x: {"k": [x[0], (x, None, 3)], "l": x.sum()},
+}
+
+
+def _no_grad(view: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    def under(x: Tensor) -> Any:
+        with torch.no_grad():
+            return view(x)
+
+    return under
+
+
+@pytest.mark.parametrize("view", VIEWS)
+class TestOutputs:
+    """Outputs that are views of something."""
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_of_an_argument(self, view: str, kind: str) -> None:
+        assert_agrees(VIEWS[view], lambda: [KINDS[kind](2, 4)])
+
+    @pytest.mark.parametrize("kind", ["plain", "leaf"])
+    def test_of_an_intermediate(self, view: str, kind: str) -> None:
+        assert_agrees(lambda x: VIEWS[view](x * 2), lambda: [KINDS[kind](2, 4)])
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_of_a_written_argument(self, view: str, kind: str) -> None:
+        assert_agrees(lambda x: VIEWS[view](x.mul_(2)), lambda: [KINDS[kind](2, 4)])
+
+    def test_of_a_written_intermediate(self, view: str) -> None:
+        def f(x: Tensor) -> Any:
+            y = x * 2
+            y[0].mul_(3)
+            return VIEWS[view](y)
+
+        assert_agrees(f, lambda: [leaf(2, 4)])
+
+    def test_under_no_grad(self, view: str) -> None:
+        assert_agrees(_no_grad(VIEWS[view]), lambda: [non_leaf(2, 4)])
+
+    def test_of_an_intermediate_under_no_grad(self, view: str) -> None:
+        assert_agrees(lambda x: _no_grad(VIEWS[view])(x * 2), lambda: [leaf(2, 4)])
+
+    def test_of_a_view_argument(self, view: str) -> None:
+        def make() -> list[Tensor]:
+            return [non_leaf(6, 4)[1:3]]
+
+        assert_agrees(VIEWS[view], make)
+
+
+@pytest.mark.parametrize("view", ["view", "slice", "chain", "expanded", "as_strided", "overlapping", "twice"])
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_a_view_is_taken_and_its_base_written_afterwards(view: str, kind: str) -> None:
+    def f(x: Tensor) -> Any:
+        result = VIEWS[view](x)
+        x.mul_(2)
+        return result
+
+    assert_agrees(f, lambda: [KINDS[kind](2, 4)])
+
+
+@pytest.mark.parametrize("view", ["view", "slice", "chain", "overlapping", "twice"])
+def test_a_view_of_an_intermediate_that_is_written_afterwards(view: str) -> None:
+    def f(x: Tensor) -> Any:
+        y = x * 2
+        result = VIEWS[view](y)
+        y.mul_(2)
+        return result
+
+    assert_agrees(f, lambda: [leaf(2, 4)])
+
+
+def test_views_of_arguments_views_of_intermediates_and_new_tensors() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Any, ...]:
+        z = x @ y.t()
+        return x[0], z[0], y.detach()[1], z.sum(), z, y, None, 2.5
+
+    assert_agrees(f, lambda: [leaf(2, 4), non_leaf(3, 4)])
+
+
+def test_an_argument_that_is_returned_twice() -> None:
+    assert_agrees(lambda x: (x, [x]), lambda: [leaf(2)])
+
+
+def test_an_intermediate_that_is_returned_twice() -> None:
+    def f(x: Tensor) -> list[Tensor]:
+        y = x * 2
+        return [y, y]
+
+    assert_agrees(f, lambda: [leaf(2)])
+
+
+def test_two_detached_aliases_of_an_intermediate() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = x * 2
+        return y.detach(), y.detach()[1:], y
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_a_detached_alias_is_written_inside() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        z = y.detach()
+        z.mul_(3)
+        return y, z
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_an_output_that_requires_no_grad_beside_one_that_does() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x.argmax(0), (x > 0), x * 2
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_a_scalar_view_of_an_argument() -> None:
+    assert_agrees(lambda x: (x[1], x.sum().view(1)), lambda: [leaf(3)])
+
+
+def test_outputs_without_elements() -> None:
+    assert_agrees(lambda x: (x[3:], x[3:] * 2, (x * 2)[3:]), lambda: [leaf(3)])

@@ -1,0 +1,490 @@
+"""Gradients of any subset of the results, and the errors of backwards that must not run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import assert_agrees, checking_nop, leaf, non_leaf, values
+from torch import Tensor
+
+import aot
+
+
+def both(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Eager and compiled."""
+    return [function, aot.aot_function(function, fw_compiler=checking_nop)]
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    """What an action returns, or the type and the beginning of what it raises."""
+    try:
+        return action()
+    except RuntimeError as error:
+        return type(error).__name__, " ".join(str(error).split()[:16])
+
+
+def listed(gradients: tuple[Tensor | None, ...]) -> list[Any]:
+    return [None if g is None else g.tolist() for g in gradients]
+
+
+@pytest.mark.parametrize("differentiate", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), None])
+def test_subsets_of_outputs(differentiate: tuple[int, ...] | None) -> None:
+    def f(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return x * y, y.sin(), z * 2
+
+    make = lambda: [leaf(3), leaf(3, start=3), leaf(3, start=6)]  # noqa: E731
+    assert_agrees(f, make, grad=True, differentiate=differentiate)
+
+
+@pytest.mark.parametrize("differentiate", [(0,), (1,), (2,), (1, 2), None])
+def test_subsets_with_mutated_arguments(differentiate: tuple[int, ...] | None) -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        y.mul_(x)
+        return x.cos(), y[0]
+
+    assert_agrees(f, lambda: [leaf(3), non_leaf(3, start=3)], grad=True, differentiate=differentiate)
+
+
+@pytest.mark.parametrize("differentiate", [(0,), (1,), (2,), None])
+def test_a_division_by_zero_that_is_not_differentiated(differentiate: tuple[int, ...] | None) -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = x.relu()
+        return x / y, y * 2, (x - x).sqrt()
+
+    assert_agrees(f, lambda: [leaf(4)], grad=True, differentiate=differentiate)
+
+
+def test_what_is_not_needed_is_none_and_not_zero() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x / x.relu(), y * 2
+
+    for function in both(f):
+        x, y = leaf(3), leaf(3)
+        first, second = function(x, y)
+        gradients = torch.autograd.grad(second.sum(), [x, y], allow_unused=True)
+        assert listed(gradients) == [None, [2.0, 2.0, 2.0]]
+        assert x.grad is None
+
+
+def test_an_infinite_derivative_of_another_output_is_not_multiplied_by_zero() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 0
+        return y.sqrt(), y + 1
+
+    for function in both(f):
+        x = leaf(3)
+        function(x)[1].sum().backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_an_overwritten_value_has_a_gradient_of_zeros() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        z = x * 2
+        z.copy_(y)
+        return z
+
+    assert_agrees(f, lambda: [leaf(3), leaf(3, start=3)])
+
+
+def test_a_gradient_of_zeros_of_an_output_that_is_not_differentiated() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = x * 2
+        z.zero_()
+        return z, y * 3
+
+    for differentiate in ((0,), (1,), None):
+        assert_agrees(f, lambda: [leaf(3), leaf(3, start=3)], grad=True, differentiate=differentiate)
+
+
+class TestModifiedBetween:
+    """Writes between forward and backward: an error exactly where eager has one."""
+
+    def check(self, f: Callable[..., Any], write: Callable[..., Any], *makes: Callable[[], Tensor]) -> Any:
+        seen = []
+        for function in both(f):
+            arguments = [make() for make in makes]
+            # Gradients of the arguments as they were passed, whatever becomes of them in the call.
+            wanted = [torch.autograd.graph.get_gradient_edge(a) for a in arguments if a.requires_grad]
+            outputs = function(*arguments)
+            with torch.no_grad():
+                write(arguments, outputs)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            results = []
+            for output in outputs:
+
+                def differentiate(output: Tensor = output, wanted: list[Any] = wanted) -> Any:
+                    grads = torch.autograd.grad(output.sum(), wanted, retain_graph=True, allow_unused=True)
+                    return listed(grads)
+
+                results.append(outcome(differentiate))
+            seen.append(results)
+        eager, compiled = seen
+        assert [_kind(r) for r in eager] == [_kind(r) for r in compiled]
+        for ours, theirs in zip(compiled, eager, strict=True):
+            if not _kind(theirs):
+                assert ours == theirs
+        return [_kind(r) for r in eager]
+
+    def test_an_argument_that_backward_needs(self) -> None:
+        assert self.check(lambda x: x * x, lambda a, o: a[0].mul_(2), lambda: leaf(3)) == [True]
+
+    def test_an_argument_that_backward_does_not_need(self) -> None:
+        assert self.check(lambda x: x * 2, lambda a, o: a[0].mul_(2), lambda: leaf(3)) == [False]
+
+    def test_the_argument_that_the_other_needs(self) -> None:
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            return x * y
+
+        assert self.check(f, lambda a, o: a[1].mul_(2), lambda: leaf(3), lambda: values(3)) == [True]
+        assert self.check(f, lambda a, o: a[0].mul_(2), lambda: leaf(3), lambda: values(3)) == [False]
+
+    def test_an_output_that_backward_needs(self) -> None:
+        assert self.check(torch.exp, lambda a, o: o.mul_(2), lambda: leaf(3)) == [True]
+
+    def test_an_output_that_backward_does_not_need(self) -> None:
+        assert self.check(torch.sin, lambda a, o: o.mul_(2), lambda: leaf(3)) == [False]
+
+    def test_an_argument_that_one_of_two_outputs_needs(self) -> None:
+        def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return x * y, y * 2
+
+        seen = self.check(f, lambda a, o: a[0].mul_(2), lambda: leaf(3), lambda: leaf(3))
+        assert seen == [True, False]
+
+    def test_an_output_that_another_output_needs(self) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x * 2
+            return y, y * y
+
+        assert self.check(f, lambda a, o: o[0].mul_(2), lambda: leaf(3)) == [False, True]
+
+    def test_a_view_of_an_output_that_backward_needs(self) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x.exp()
+            return y[1:], y * 3
+
+        seen = self.check(f, lambda a, o: o[0].mul_(2), lambda: leaf(3))
+        assert seen == [True, True]
+
+    def test_an_alias_of_an_argument(self) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.detach(), x * x
+
+        seen = self.check(f, lambda a, o: a[0].detach().mul_(2), lambda: leaf(3))
+        assert seen[-1:] == [True]
+
+    def test_data_of_an_argument(self) -> None:
+        assert self.check(lambda x: x * 2, lambda a, o: a[0].data.mul_(2), lambda: leaf(3)) == [False]
+
+    def test_a_mutated_argument_that_backward_needs(self) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            return x * x
+
+        assert self.check(f, lambda a, o: a[0].mul_(2), lambda: non_leaf(3)) == [True]
+
+    def test_a_mutated_argument_whose_old_value_backward_needs(self) -> None:
+        def f(x: Tensor) -> Tensor:
+            y = x.sin()
+            with torch.no_grad():
+                x.mul_(2)
+            return y
+
+        assert self.check(f, lambda a, o: None, lambda: leaf(3)) == [True]
+
+    def test_an_argument_that_is_needed_but_for_zeros(self) -> None:
+        def f(x: Tensor) -> Tensor:
+            return x.relu() * 0
+
+        assert self.check(f, lambda a, o: a[0].mul_(2), lambda: leaf(3)) == [False]
+
+    def test_nothing_is_written(self) -> None:
+        assert self.check(lambda x: x * x, lambda a, o: None, lambda: leaf(3)) == [False]
+
+
+def _kind(result: Any) -> bool:
+    return isinstance(result, tuple) and "modified by an inplace" in result[1]
+
+
+def test_the_error_names_the_cause_as_eager_does() -> None:
+    for function in both(torch.exp):
+        y = function(leaf(3))
+        with torch.no_grad():
+            y.mul_(2)
+        with pytest.raises(RuntimeError, match=r"\[torch.FloatTensor \[3\]\].* is at version 1; expected"):
+            y.sum().backward()
+
+
+@pytest.mark.parametrize("f", [torch.exp, torch.sin, lambda x: x * x], ids=["output", "input", "square"])
+def test_a_second_backward(f: Callable[[Tensor], Tensor]) -> None:
+    for function in both(f):
+        x = leaf(3)
+        y = function(x).sum()
+        y.backward(retain_graph=True)
+        first = x.grad.clone()
+        y.backward()
+        assert torch.equal(x.grad, first * 2)
+        with pytest.raises(RuntimeError, match="second time"):
+            y.backward()
+
+
+def test_a_second_backward_of_a_written_argument() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x * x
+
+    for function in both(f):
+        root = leaf(3)
+        y = function(root * 1).sum()
+        y.backward(retain_graph=True)
+        y.backward()
+        assert torch.equal(root.grad, root.detach() * 16)
+        with pytest.raises(RuntimeError, match="second time"):
+            y.backward()
+
+
+def test_double_backward_is_refused() -> None:
+    x = leaf(3)
+    y = aot.aot_function(torch.exp, aot.nop)(x)
+    with pytest.raises(aot.DoubleBackwardUnsupported, match="original function"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
+def test_a_first_derivative_with_create_graph_off_after_the_refusal() -> None:
+    x = leaf(3)
+    y = aot.aot_function(torch.exp, aot.nop)(x)
+    with pytest.raises(aot.DoubleBackwardUnsupported):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(gradient, y.detach())
+
+
+def test_gradients_taken_inside_the_function() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = (x * x * x).sum()
+        (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+        return y, gradient
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+TANGENTS: dict[str, Callable[[], Tensor]] = {
+    "contiguous": lambda: values(2, 3),
+    "transposed": lambda: values(3, 2).t(),
+    "expanded": lambda: torch.tensor(2.0).expand(2, 3),
+    "strided": lambda: values(4, 6)[::2, ::2],
+    "offset": lambda: values(8)[2:].view(2, 3),
+    "reshaped row": lambda: values(1, 3).expand(2, 3),
+}
+
+
+@pytest.mark.parametrize("tangent", TANGENTS)
+def test_tangents_of_any_layout(tangent: str) -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z = x * y
+        return z.view(3, 2), z.t() @ x, x.t()
+
+    seen = []
+    for function in both(f):
+        x, y = leaf(2, 3), leaf(2, 3, start=6)
+        first, second, third = function(x, y)
+        given = TANGENTS[tangent]()
+        roots = [first, second, third]
+        grads = [given.reshape(3, 2), values(3, 3).t(), given.t()]
+        gradients = torch.autograd.grad(roots, [x, y], grads)
+        assert torch.equal(given, TANGENTS[tangent]())
+        seen.append([g.tolist() for g in gradients])
+    assert seen[0] == seen[1]
+
+
+def test_a_tangent_is_not_written_to() -> None:
+    for function in both(lambda x: x * 1):
+        x, tangent = leaf(3), values(3)
+        function(x).backward(tangent, retain_graph=True)
+        x.grad.mul_(5)
+        assert torch.equal(tangent, values(3))
+
+
+def test_accumulation_for_duplicated_arguments() -> None:
+    for function in both(lambda x, y: x * 2 + y * 3):
+        x = leaf(3)
+        function(x, x).sum().backward()
+        assert x.grad.tolist() == [5.0, 5.0, 5.0]
+        function(x, x).sum().backward()
+        assert x.grad.tolist() == [10.0, 10.0, 10.0]
+
+
+def test_accumulation_hooks_run_once_for_a_duplicate() -> None:
+    for function in both(lambda x, y: x * y):
+        x = leaf(3)
+        seen: list[list[float]] = []
+        x.register_hook(lambda g, seen=seen: seen.append(g.tolist()))
+        function(x, x).sum().backward()
+        assert seen == [(x.detach() * 2).tolist()]
+
+
+def test_hooks_and_retain_grad_on_arguments_and_outputs() -> None:
+    results = []
+    for function in both(lambda x: (x * 2, x[0])):
+        x = leaf(3) * 1
+        x.retain_grad()
+        first, second = function(x)
+        first.retain_grad()
+        (first.sum() + second).backward()
+        results.append([x.grad.tolist(), first.grad.tolist()])
+    assert results[0] == results[1]
+
+
+def test_a_gradient_that_only_one_of_two_views_gets() -> None:
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        return a * 2
+
+    for function in both(f):
+        x = leaf(4)
+        root = x * 1
+        a, b = root[:2], root[2:]
+        gradients = torch.autograd.grad(function(a, b).sum(), [a, b, x], allow_unused=True)
+        assert listed(gradients) == [[2.0, 2.0], None, [2.0, 2.0, 0.0, 0.0]]
+
+
+def test_a_subset_does_not_touch_the_graph_behind_other_arguments() -> None:
+    for function in both(lambda x, y: (x * 2, y * 3)):
+        x, hidden = leaf(3), leaf(3)
+        y = hidden.exp()
+        with torch.no_grad():
+            y.mul_(2)  # whoever differentiates through `y` now fails
+        first, _ = function(x, y)
+        first.sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_no_grad_inside() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            y = x * 2
+        return y * x, y
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_enable_grad_inside() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        with torch.enable_grad():
+            z = x * y
+        return y + 1, z
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_everything_under_no_grad_inside() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return x * 2
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_detached_branches() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x * x.detach() + x.sin().detach()
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_grad_mode_left_changed(grad: bool) -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        torch.set_grad_enabled(not torch.is_grad_enabled())
+        return y * x
+
+    assert_agrees(f, lambda: [leaf(3)], grad=grad)
+
+
+def test_grad_mode_left_changed_and_an_argument_written() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.mul_(2)
+        torch.set_grad_enabled(False)
+        x.add_(1)
+        return x[0]
+
+    assert_agrees(f, lambda: [non_leaf(3)])
+
+
+def test_an_integer_argument_among_floating_ones() -> None:
+    def f(x: Tensor, i: Tensor) -> tuple[Tensor, Tensor]:
+        return x[i] * 2, i + 1
+
+    assert_agrees(f, lambda: [leaf(3), torch.tensor([2, 0, 2])])
+
+
+def test_complex_gradients() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        z = x * y
+        return z.abs(), torch.view_as_real(z)
+
+    def make() -> list[Tensor]:
+        return [leaf(3, dtype=torch.complex64), leaf(3, dtype=torch.complex64, start=3)]
+
+    assert_agrees(f, make)
+
+
+def test_gradients_of_mixed_dtypes() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return x * y + x.double().sum()
+
+    assert_agrees(f, lambda: [leaf(3), leaf(3, dtype=torch.float64)])
+
+
+def test_a_custom_autograd_function() -> None:
+    class Triple(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            (x,) = ctx.saved_tensors
+            return gradient * 3 * x
+
+    assert_agrees(lambda x: Triple.apply(x * 2).sin(), lambda: [leaf(3)])
+
+
+def test_a_hook_inside_the_function() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.register_hook(lambda g: g * 10)
+        return y * y
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+def test_checkpointing_inside_the_function() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(lambda t: t.sin().cos(), x, use_reentrant=False)
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+def test_backward_in_parts_equals_backward_at_once() -> None:
+    for function in both(lambda x: (x.sin(), x.exp())):
+        x = leaf(3)
+        first, second = function(x)
+        first.sum().backward(retain_graph=True)
+        second.sum().backward()
+        assert torch.equal(x.grad, x.detach().cos() + x.detach().exp())
+
+
+def test_gradients_flow_on_through_two_compiled_functions() -> None:
+    for function in both(lambda x: x.mul(2).sin()):
+        x = leaf(3)
+        function(function(x)).sum().backward()
+        y = leaf(3)
+        y.mul(2).sin().mul(2).sin().sum().backward()
+        assert torch.equal(x.grad, y.grad)

@@ -1,0 +1,556 @@
+"""Input mutations: of data, of metadata, and both, for every kind of argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import KINDS, assert_agrees, leaf, non_leaf, values
+from torch import Tensor
+
+
+def test_a_leaf_is_written_under_no_grad() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.mul_(2)
+        return x.sin()
+
+    assert_agrees(f, lambda: [leaf(2, 3)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_through_detach(kind: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        x.detach().mul_(2)
+        return x * 3
+
+    assert_agrees(f, lambda: [KINDS[kind](2, 3)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_through_data(kind: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        x.data.mul_(2)
+        return x * 3
+
+    assert_agrees(f, lambda: [KINDS[kind](2, 3)])
+
+
+def test_written_through_detach_after_backward_has_kept_it() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.sin()
+        x.detach().mul_(2)
+        return y
+
+    assert_agrees(f, lambda: [leaf(2, 3)], backward_raises=True)
+
+
+def test_written_through_data_after_backward_has_kept_something_else() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.exp()
+        x.data.mul_(2)
+        return y
+
+    assert_agrees(f, lambda: [leaf(2, 3)])
+
+
+def test_a_leaf_that_requires_grad_cannot_be_written() -> None:
+    assert_agrees(lambda x: x.mul_(2), lambda: [leaf(2, 3)], raises=RuntimeError)
+
+
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+class TestOneArgument:
+    """One tensor, written in grad mode."""
+
+    def check(self, kind: str, f: Callable[[Tensor], Any], *size: int, **expected: Any) -> None:
+        assert_agrees(f, lambda: [KINDS[kind](*(size or (2, 3)))], **expected)
+
+    def test_and_something_else_returned(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            return x + 1
+
+        self.check(kind, f)
+
+    def test_and_returned(self, kind: str) -> None:
+        self.check(kind, lambda x: x.mul_(2))
+
+    def test_and_nothing_returned(self, kind: str) -> None:
+        def f(x: Tensor) -> None:
+            x.mul_(2)
+
+        self.check(kind, f)
+
+    def test_after_it_was_read(self, kind: str) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x * 3
+            x.add_(y)
+            return y, x * x
+
+        self.check(kind, f)
+
+    def test_several_times(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            y = x.cos()
+            x.add_(1)
+            x.tanh_()
+            return y
+
+        self.check(kind, f, backward_raises=kind == "non_leaf")
+
+    def test_through_a_view(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[0].mul_(2)
+            return x.sum(0)
+
+        self.check(kind, f)
+
+    def test_through_a_chain_of_views(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.t()[1:].unsqueeze(0)[0, 1].add_(x[0, 0])
+            return x * 2
+
+        self.check(kind, f)
+
+    def test_through_two_views_that_overlap(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[:, :2].mul_(2)
+            x[:, 1:].mul_(3)
+            return x[0] + x[1]
+
+        self.check(kind, f)
+
+    def test_a_view_taken_before_the_write_sees_it(self, kind: str) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            view = x.view(-1)
+            x.mul_(2)
+            return view, view * 2
+
+        self.check(kind, f)
+
+    def test_and_a_view_of_it_is_written(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            view = x.t()
+            view[0].mul_(3)
+            return view
+
+        self.check(kind, f)
+
+    def test_by_copy(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.copy_(torch.arange(3))
+            return x + 1
+
+        self.check(kind, f)
+
+    def test_by_a_copy_of_itself(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.copy_(x.clone() * 2)
+            return x + 1
+
+        self.check(kind, f)
+
+    def test_by_slice_assignment(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[0] = 1
+            x[1, 1:] = x[0, :2] * 3
+            x[..., 0] += 2
+            return x * x
+
+        self.check(kind, f)
+
+    def test_by_index_assignment(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[torch.tensor([1, 0]), torch.tensor([2, 1])] = x[0, :2] * 2
+            return x * x
+
+        self.check(kind, f)
+
+    def test_by_mask(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[x > 0] = 0.5
+            return x * 2
+
+        self.check(kind, f)
+
+    def test_by_zero_through_expand(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[0].expand(4, 3).zero_()
+            return x * 2
+
+        self.check(kind, f, backward_raises=kind == "non_leaf")
+
+    def test_by_fill_through_expand(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[:, :1].expand(2, 5).fill_(7.0)
+            return x * 2
+
+        self.check(kind, f, backward_raises=kind == "non_leaf")
+
+    def test_through_an_expanded_view_raises(self, kind: str) -> None:
+        self.check(kind, lambda x: x[0].expand(4, 3).mul_(2), raises=RuntimeError)
+
+    def test_by_a_write_of_another_dtype(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.add_(torch.ones(3, dtype=torch.float64))
+            x.copy_(torch.arange(6, dtype=torch.int64).view(2, 3))
+            return x
+
+        self.check(kind, f)
+
+    def test_by_broadcasting(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(torch.arange(1.0, 4.0)).sub_(x[:, :1].clone())
+            return x
+
+        self.check(kind, f)
+
+    def test_without_a_dimension(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.select(0, 1).mul_(2)
+            s = x[0]
+            s.add_(1)
+            return s * x.sum()
+
+        self.check(kind, f, 4)
+
+    def test_without_elements(self, kind: str) -> None:
+        self.check(kind, lambda x: x.mul_(2), 0, 3)
+
+    def test_cancelling_mutations(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2).mul_(0.5)
+            return x + 1
+
+        self.check(kind, f)
+
+    def test_a_mutation_that_is_undone_by_a_copy(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            old = x.clone()
+            x.zero_()
+            y = x + 1
+            x.copy_(old)
+            return y
+
+        self.check(kind, f)
+
+    def test_a_write_of_what_is_there_already(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.copy_(x)
+            return x * 2
+
+        self.check(kind, f)
+
+    def test_an_empty_slice(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x[2:].mul_(5)
+            return x * 2
+
+        self.check(kind, f)
+
+    def test_swapping_halves(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            first = x[0].clone()
+            x[0] = x[1]
+            x[1] = first
+            return x * 2
+
+        self.check(kind, f)
+
+    def test_a_write_partly_under_no_grad(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            with torch.no_grad():
+                x.add_(1)
+            return x * 2
+
+        self.check(kind, f)
+
+    def test_the_detached_value_is_written_back(self, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.copy_(x.detach() * 2)
+            return x * x
+
+        self.check(kind, f)
+
+    @pytest.mark.parametrize(
+        "draw",
+        [
+            lambda x: x.bernoulli_(0.5),
+            lambda x: x.uniform_(),
+            lambda x: x.normal_(1, 2),
+            lambda x: x[:, 1].uniform_(2, 3),
+            lambda x: x.t().normal_(),
+            lambda x: x.exponential_(),
+            lambda x: x.random_(0, 10),
+        ],
+        ids=["bernoulli_", "uniform_", "normal_", "a column", "transposed", "exponential_", "random_"],
+    )
+    def test_in_place_draws(self, kind: str, draw: Callable[[Tensor], Tensor]) -> None:
+        def f(x: Tensor) -> Tensor:
+            draw(x)
+            return x * 2
+
+        self.check(kind, f)
+
+
+LAYOUTS: dict[str, Callable[..., Tensor]] = {
+    "transposed": lambda make: make(3, 2).t(),
+    "strided": lambda make: make(4, 6)[::2, ::3],
+    "with a gap": lambda make: make(4, 6)[1:3, 2:5],
+    "channels_last": lambda make: make(2, 3, 2, 2).contiguous(memory_format=torch.channels_last),
+    "permuted": lambda make: make(2, 3, 4).permute(2, 0, 1),
+    "offset": lambda make: make(8)[3:],
+    "scalar": lambda make: make(1).squeeze(0),
+    "scalar of its own": lambda make: make(),
+    "one element": lambda make: make(4)[2:3],
+    "double": lambda make: make(4, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_layouts(layout: str, kind: str) -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        x.mul_(3)
+        return y, x.cos()
+
+    assert_agrees(f, lambda: [LAYOUTS[layout](KINDS[kind])])
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_channels_last_is_written_through_a_view(requires_grad: bool) -> None:
+    def make() -> list[Tensor]:
+        x = values(2, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+        return [x.requires_grad_(requires_grad) * 1]
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        x[:, 1].mul_(2)
+        return x, x.permute(0, 2, 3, 1).view(2, -1)
+
+    assert_agrees(f, make)
+
+
+def test_an_expanded_argument_can_be_filled() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.fill_(4)
+        return x + 1
+
+    assert_agrees(f, lambda: [values(3, 1).expand(3, 4)])
+    assert_agrees(f, lambda: [non_leaf(3, 1).expand(3, 4)])
+
+
+def test_an_expanded_argument_cannot_be_multiplied() -> None:
+    assert_agrees(lambda x: x.mul_(2), lambda: [values(3, 1).expand(3, 4)], raises=RuntimeError)
+
+
+def test_only_some_arguments_are_written() -> None:
+    def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        x.add_(y)
+        z.mul_(x)
+        return y * z
+
+    assert_agrees(f, lambda: [values(3), leaf(3, start=3), non_leaf(3, start=6)])
+
+
+def test_a_buffer_starts_to_require_grad() -> None:
+    def f(buffer: Tensor, x: Tensor) -> Tensor:
+        buffer.mul_(0.5).add_(x)
+        return buffer.sin()
+
+    assert_agrees(f, lambda: [values(3), leaf(3, start=3)])
+
+
+def test_a_buffer_is_updated_by_detached_values() -> None:
+    def f(buffer: Tensor, x: Tensor) -> Tensor:
+        buffer.mul_(0.5).add_(x.detach())
+        return x * 2
+
+    assert_agrees(f, lambda: [values(3), leaf(3, start=3)])
+
+
+def test_a_counter_without_gradients() -> None:
+    def f(count: Tensor, mask: Tensor, x: Tensor) -> Tensor:
+        count += 1
+        mask[0] = True
+        return x * count * mask
+
+    assert_agrees(f, lambda: [torch.tensor(3), torch.tensor([False, True]), leaf(2)])
+
+
+def test_two_arguments_swap_their_values() -> None:
+    def f(x: Tensor, y: Tensor) -> None:
+        old = x.clone()
+        x.copy_(y)
+        y.copy_(old)
+
+    assert_agrees(f, lambda: [non_leaf(3), non_leaf(3, start=3)])
+
+
+def test_a_view_argument_of_a_base_that_is_no_argument() -> None:
+    def f(view: Tensor) -> Tensor:
+        view.mul_(2)
+        return view + 1
+
+    assert_agrees(f, lambda: [values(4, 4)[1:3, ::2]])
+    assert_agrees(f, lambda: [non_leaf(4, 4)[1:3, ::2]])
+
+
+def test_a_view_of_a_leaf_cannot_be_written() -> None:
+    assert_agrees(lambda view: view.mul_(2), lambda: [leaf(4)[1:3]], raises=RuntimeError)
+
+
+def test_a_write_to_one_of_several_views_made_at_once_raises() -> None:
+    assert_agrees(lambda view: view.mul_(2), lambda: [non_leaf(4).unbind()[1]], raises=RuntimeError)
+
+
+def test_out_arguments() -> None:
+    def f(x: Tensor, out: Tensor) -> Tensor:
+        torch.mul(x, 2, out=out)
+        return out + x
+
+    assert_agrees(f, lambda: [values(3), values(3, start=9)])
+
+
+METADATA: dict[str, Callable[[Tensor], Tensor]] = {
+    "t_": lambda x: x.t_(),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "squeeze_": lambda x: x.squeeze_(),
+    "squeeze_(dim)": lambda x: x.squeeze_(1),
+    "unsqueeze_": lambda x: x.unsqueeze_(1),
+    "swapaxes_": lambda x: x.swapaxes_(-1, 0),
+    "as_strided_": lambda x: x.as_strided_((2, 2), (1, 3), 1),
+    "t_ twice": lambda x: x.t_().t_(),
+    "t_ and unsqueeze_": lambda x: x.t_().unsqueeze_(0),
+}
+SIZES = {"squeeze_": (1, 3), "squeeze_(dim)": (3, 1), "unsqueeze_": (3,)}
+
+
+@pytest.mark.parametrize("change", METADATA)
+class TestMetadata:
+    """In-place changes of shape and strides."""
+
+    def check(self, change: str, kind: str, f: Callable[[Tensor], Any]) -> None:
+        assert_agrees(f, lambda: [KINDS[kind](*SIZES.get(change, (2, 3)))])
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_alone(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            METADATA[change](x)
+            return x * 2
+
+        self.check(change, kind, f)
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_and_returned(self, change: str, kind: str) -> None:
+        self.check(change, kind, METADATA[change])
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_and_nothing_else_read(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> None:
+            METADATA[change](x)
+
+        self.check(change, kind, f)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_of_a_detached_alias(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x.detach()
+            METADATA[change](y)
+            return y, x * 2
+
+        self.check(change, kind, f)
+
+    def test_before_a_write(self, change: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            METADATA[change](x)
+            x.mul_(2)
+            return x + 1
+
+        self.check(change, "plain", f)
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_after_a_write(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            METADATA[change](x)
+            return x + 1
+
+        self.check(change, kind, f)
+
+    def test_between_writes(self, change: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            METADATA[change](x)
+            x[0].add_(1)
+            return x + 1
+
+        self.check(change, "plain", f)
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_on_a_tensor_made_inside(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x * 2
+            METADATA[change](y)
+            return y, y.cos()
+
+        self.check(change, kind, f)
+
+
+def test_a_leaf_may_be_reshaped_under_no_grad() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.t_()
+        return x * 2
+
+    assert_agrees(f, lambda: [leaf(2, 3)], backward_raises=True)
+
+
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_reshaped_so_that_elements_are_shown_twice(kind: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        x.mul_(2)
+        x.as_strided_((2, 2), (1, 1), 1)
+        return x + 1
+
+    assert_agrees(f, lambda: [KINDS[kind](2, 3)])
+
+
+def test_a_result_that_shows_elements_twice() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        return y.as_strided_((2, 2), (1, 1), 1)
+
+    assert_agrees(f, lambda: [leaf(2, 3)])
+
+
+def test_two_arguments_are_reshaped() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.t_()
+        y.unsqueeze_(0)
+        return x @ y[0]
+
+    assert_agrees(f, lambda: [values(2, 3), values(2, 3, start=6)])
+
+
+def test_a_view_argument_is_reshaped() -> None:
+    def f(view: Tensor) -> Tensor:
+        view.t_()
+        return view * 2
+
+    assert_agrees(f, lambda: [values(4, 4)[1:3]])
+
+
+def test_a_reshaped_argument_written_through_a_view_of_it() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.transpose_(0, 1)
+        x[0].mul_(2)
+        return x
+
+    assert_agrees(f, lambda: [values(2, 3)])
+    assert_agrees(f, lambda: [values(6, 4)[::3, 1:]])

@@ -1,0 +1,140 @@
+"""Random numbers: the draws of eager, the generator state that eager leaves, and a backward that agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import assert_agrees, checking_nop, leaf, non_leaf, values
+from torch import Tensor
+from torch.nn import functional
+
+import aot
+
+DRAWS: dict[str, Callable[[Tensor], Any]] = {
+    "rand": lambda x: x * torch.rand(2, 3),
+    "rand_like": lambda x: x * torch.rand_like(x),
+    "randn": lambda x: x + torch.randn(3),
+    "randint": lambda x: x * torch.randint(0, 9, (2, 3)),
+    "randperm": lambda x: x[:, torch.randperm(3)],
+    "bernoulli": lambda x: x * torch.bernoulli(torch.full_like(x.detach(), 0.3)),
+    "normal": lambda x: x + torch.normal(x.detach(), 2.0),
+    "multinomial": lambda x: x[:, torch.multinomial(torch.ones(3), 2)],
+    "dropout": lambda x: functional.dropout(x, 0.4),
+    "dropout twice": lambda x: functional.dropout(functional.dropout(x, 0.4) * x, 0.3),
+    "feature dropout": lambda x: functional.dropout1d(x, 0.5),
+    "alpha dropout": lambda x: functional.alpha_dropout(x, 0.4, training=True),
+    "rrelu": lambda x: functional.rrelu(x, training=True),
+    "gumbel": lambda x: functional.gumbel_softmax(x),
+    "dropout in place": lambda x: functional.dropout(x * 1, 0.4, inplace=True),
+    "no training": lambda x: functional.dropout(x, 0.4, training=False),
+    "in turn": lambda x: (torch.rand(2), torch.randn(2), torch.rand(2), functional.dropout(x, 0.4)),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_the_same_draws_and_the_same_state(draw: str) -> None:
+    assert_agrees(DRAWS[draw], lambda: [leaf(2, 3)])
+
+
+def test_draws_that_nobody_uses_are_kept() -> None:
+    def f(x: Tensor) -> Tensor:
+        torch.rand(5)
+        torch.randn_like(x)
+        functional.dropout(x, 0.5)
+        torch.empty(3).uniform_()
+        return x * 2
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_a_draw_into_a_temporary_that_is_dropped() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = torch.zeros(4)
+        y[1:].normal_()
+        return x + torch.rand(3)
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_draws_into_arguments() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.uniform_()
+        y[1:].normal_()
+        return x * y
+
+    assert_agrees(f, lambda: [values(3), non_leaf(3)])
+
+
+def test_draws_into_a_strided_argument_are_in_the_order_of_its_elements() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.uniform_()
+        return x + torch.rand(())
+
+    assert_agrees(f, lambda: [values(4, 6).t()[::2, 1:]])
+    assert_agrees(f, lambda: [values(20, 20).t()])
+
+
+def test_every_call_draws_anew() -> None:
+    compiled = aot.aot_function(lambda x: x + torch.rand(3), checking_nop)
+    x = values(3)
+    torch.manual_seed(3)
+    expected = [x + torch.rand(3) for _ in range(3)]
+    torch.manual_seed(3)
+    got = [compiled(x) for _ in range(3)]
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert not torch.equal(got[0], got[1])
+
+
+def test_the_backward_sees_the_draws_of_its_own_forward() -> None:
+    compiled = aot.aot_function(lambda x: functional.dropout(x, 0.5), checking_nop)
+    x = torch.ones(64, requires_grad=True)
+    first, second = compiled(x), compiled(x)
+    torch.rand(7)
+    (late,) = torch.autograd.grad(second.sum(), x)
+    (early,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(early, first.detach())
+    assert torch.equal(late, second.detach())
+    assert not torch.equal(early, late)
+
+
+def test_compiling_draws_nothing() -> None:
+    compiled = aot.aot_function(lambda x: x * torch.rand(3), checking_nop)
+    x = values(3)
+    torch.manual_seed(1)
+    first = compiled(x)
+    torch.manual_seed(1)
+    second = compiled(x)
+    assert torch.equal(first, second)
+
+
+def test_a_backward_draws_nothing() -> None:
+    compiled = aot.aot_function(lambda x: functional.dropout(x, 0.5), checking_nop)
+    y = compiled(leaf(3))
+    state = torch.get_rng_state()
+    y.sum().backward()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_backward_that_draws_as_in_eager() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.register_hook(lambda g: g * torch.rand(3))
+        return y
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+def test_checkpointed_dropout_is_drawn_again_alike() -> None:
+    def f(x: Tensor) -> Tensor:
+        def block(t: Tensor) -> Tensor:
+            return functional.dropout(t.sin(), 0.5) * t
+
+        return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+
+    compiled = aot.aot_function(f, checking_nop)
+    x = leaf(8)
+    y = compiled(x)
+    assert y.requires_grad

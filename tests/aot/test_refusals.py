@@ -1,0 +1,318 @@
+"""What is refused: by name, with advice, before anything is changed, and without harm to later calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from agree import fresh, leaf, non_leaf, values
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+import aot
+from aot import errors
+from oracles import Outcome, judge, observe
+
+CLOSED_OVER = torch.ones(3)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A program that is refused, with what its message advises to do."""
+
+    name: str
+    error: type[aot.Unsupported]
+    advice: str
+    function: Callable[..., Any]
+    make: Callable[[], list[Any]]
+
+
+class Wrapped(Tensor):
+    """A tensor subclass."""
+
+
+def _write_and(action: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """A program that changes what it can before it does what is refused."""
+
+    def f(x: Tensor) -> Any:
+        with torch.no_grad():
+            x.mul_(2)
+        torch.rand(3)
+        return action(x)
+
+    return f
+
+
+def _set_data(x: Tensor) -> Tensor:
+    x.data = torch.zeros(4)
+    return x * 2
+
+
+def _grad_mode_left_off(x: Tensor) -> Tensor:
+    torch.set_grad_enabled(False)
+    return x * CLOSED_OVER
+
+
+def _stale(x: Tensor) -> Tensor:
+    y = x * 2
+    view, _ = y.unbind()
+    y.mul_(3)
+    return view
+
+
+def _written_beside(x: Tensor, bits: Tensor) -> Tensor:
+    x.mul_(2)
+    return x + 1
+
+
+def _reshaped_view(x: Tensor) -> Tensor:
+    view = x[:, 1:]
+    view.t_()
+    x.mul_(2)
+    return view * 2
+
+
+def _beyond(x: Tensor) -> Tensor:
+    x.as_strided((6,), (1,)).mul_(2)
+    return x * 2
+
+
+def _leaf_inside(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.detach().clone().requires_grad_()
+    return y, y * 2
+
+
+def _with_bits() -> list[Tensor]:
+    x = values(3)
+    return [x, x.view(torch.int32)]
+
+
+def _inference_tensor() -> list[Tensor]:
+    with torch.inference_mode():
+        return [torch.ones(3)]
+
+
+def _backward_inside(x: Tensor) -> Tensor:
+    (x * x).sum().backward()
+    return x * 2
+
+
+REFUSALS = (
+    Refusal("subclass", errors.UnsupportedArgument, "plain tensors", torch.sin, lambda: [Wrapped(values(3))]),
+    Refusal("sparse", errors.UnsupportedArgument, "to_dense", torch.sin, lambda: [values(3).to_sparse()]),
+    Refusal(
+        "conjugated",
+        errors.UnsupportedArgument,
+        "resolve_conj",
+        torch.sin,
+        lambda: [values(3, dtype=torch.complex64).conj()],
+    ),
+    Refusal("object", errors.UnsupportedArgument, "numbers", lambda x, o: x * 2, lambda: [leaf(3), object()]),
+    Refusal(
+        "output object", errors.UnsupportedOutput, "returned", _write_and(lambda x: {1}), lambda: [leaf(3)]
+    ),
+    Refusal(
+        "sparse output",
+        errors.UnsupportedOperation,
+        "strided",
+        _write_and(Tensor.to_sparse),
+        lambda: [leaf(3)],
+    ),
+    Refusal(
+        "generator",
+        errors.UnsupportedOperation,
+        "manual_seed",
+        _write_and(lambda x: torch.rand(3, generator=torch.Generator()) * x),
+        lambda: [leaf(3)],
+    ),
+    Refusal(
+        "item", errors.DataDependentValue, "tensor", _write_and(lambda x: x.sum().item()), lambda: [leaf(3)]
+    ),
+    Refusal(
+        "branch",
+        errors.DataDependentValue,
+        "tensor",
+        _write_and(lambda x: x * 2 if x.sum() > 0 else x),
+        lambda: [leaf(3)],
+    ),
+    Refusal("nonzero", errors.DataDependentValue, "shape", _write_and(Tensor.nonzero), lambda: [leaf(3)]),
+    Refusal(
+        "closure", errors.ClosureTensor, "pass it", _write_and(lambda x: x * CLOSED_OVER), lambda: [leaf(3)]
+    ),
+    Refusal(
+        "closure returned",
+        errors.ClosureTensor,
+        "pass it",
+        _write_and(lambda x: (x, CLOSED_OVER)),
+        lambda: [leaf(3)],
+    ),
+    Refusal("grad mode left off", errors.ClosureTensor, "pass it", _grad_mode_left_off, lambda: [leaf(3)]),
+    Refusal("dtype view", errors.DtypeViewMutation, "clone", _written_beside, _with_bits),
+    Refusal("reshaped view", errors.ReshapedView, "out-of-place", _reshaped_view, lambda: [non_leaf(2, 3)]),
+    Refusal("stale view", errors.StaleView, "take the view", _stale, lambda: [leaf(2, 3)]),
+    Refusal("beyond", errors.WriteOutsideArguments, "pass a tensor", _beyond, lambda: [values(6)[:3]]),
+    Refusal(
+        "resize_", errors.StorageMutation, "copy", _write_and(lambda x: x.resize_(5)), lambda: [values(3)]
+    ),
+    Refusal(
+        "set_",
+        errors.StorageMutation,
+        "copy",
+        _write_and(lambda x: x.set_(torch.zeros(3))),
+        lambda: [values(3)],
+    ),
+    Refusal(".data =", errors.StorageMutation, "storage", _write_and(_set_data), lambda: [values(3)]),
+    Refusal(
+        "requires_grad_",
+        errors.AutogradStateMutation,
+        "outside",
+        _write_and(lambda x: x.requires_grad_() * 2),
+        lambda: [values(3)],
+    ),
+    Refusal(
+        "detach_",
+        errors.AutogradStateMutation,
+        "outside",
+        _write_and(lambda x: x.detach_() * 2),
+        lambda: [non_leaf(3)],
+    ),
+    Refusal("backward", errors.AutogradStateMutation, "autograd.grad", _backward_inside, lambda: [leaf(3)]),
+    Refusal("leaf inside", errors.LeafCreatedInside, "outside", _write_and(_leaf_inside), lambda: [leaf(3)]),
+    Refusal("inference tensor", errors.InferenceModeUnsupported, "clone", torch.sin, _inference_tensor),
+)
+BY_OTHER_TESTS = {errors.UnsupportedOption, errors.DoubleBackwardUnsupported}
+each = pytest.mark.parametrize("refusal", REFUSALS, ids=[r.name for r in REFUSALS])
+
+
+def all_refusals(root: type = aot.Unsupported) -> Iterator[type]:
+    for one in root.__subclasses__():
+        yield one
+        yield from all_refusals(one)
+
+
+def _either(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A program that does what is refused, or something legal, as a flag says."""
+
+    def f(arguments: list[Any], refused: bool) -> Any:
+        return function(*arguments) if refused else arguments[0].sin()
+
+    return f
+
+
+@each
+def test_the_call_is_refused_by_name_with_advice(refusal: Refusal) -> None:
+    compiled = aot.aot_function(refusal.function, aot.nop)
+    with pytest.raises(aot.Unsupported) as caught:
+        compiled(*refusal.make())
+    assert type(caught.value) is refusal.error
+    assert refusal.advice in str(caught.value)
+    assert compiled.specializations == ()
+
+
+@each
+def test_nothing_was_changed(refusal: Refusal) -> None:
+    arguments = refusal.make()
+    before = [_everything(a) for a in pytree.tree_leaves(arguments)]
+    torch.manual_seed(7)
+    state, grad = torch.get_rng_state(), torch.is_grad_enabled()
+    with pytest.raises(refusal.error):
+        aot.aot_function(refusal.function, aot.nop)(*arguments)
+    left = torch.is_grad_enabled()
+    torch.set_grad_enabled(grad)
+    assert left is grad
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [_everything(a) for a in pytree.tree_leaves(arguments)] == before
+
+
+def _everything(value: Any) -> Any:
+    """What can be seen of an argument."""
+    if not isinstance(value, Tensor):
+        return repr(type(value))
+    seen: list[Any] = [type(value), value.dtype, value.requires_grad, value.is_leaf, id(value.grad_fn)]
+    seen.append(value.grad if value.is_leaf else None)
+    seen.append(value.to_dense().resolve_conj().tolist())
+    if value.layout is torch.strided:
+        storage = value.untyped_storage()
+        seen += [value.shape, value.stride(), value.storage_offset(), storage.nbytes(), storage.data_ptr()]
+    if not value.is_inference():
+        seen.append(value._version)
+    return seen
+
+
+@each
+def test_the_oracles_see_no_mark_of_it(refusal: Refusal) -> None:
+    if refusal.name in ("sparse", "conjugated", "inference tensor"):
+        return  # the oracles read strided arguments that autograd may follow
+
+    def name(error: BaseException) -> str | None:
+        return type(error).__name__ if isinstance(error, aot.Unsupported) else None
+
+    compiled = aot.aot_function(refusal.function, aot.nop)
+    eager = observe(refusal.function, lambda: fresh(refusal.make))
+    target = observe(compiled, lambda: fresh(refusal.make), refusal=name)
+    verdict = judge(eager, target)
+    assert verdict.outcome is Outcome.POISONED, verdict.reason
+    assert verdict.reason == f"refused: {refusal.error.__name__}"
+
+
+@each
+def test_a_later_legal_call_works(refusal: Refusal) -> None:
+    compiled = aot.aot_function(_either(refusal.function), aot.nop)
+    with torch.set_grad_enabled(True), pytest.raises(refusal.error):
+        compiled(refusal.make(), True)
+    x = leaf(3)
+    y = compiled([x], False)
+    y.sum().backward()
+    assert torch.equal(y, x.sin())
+    assert torch.equal(x.grad, x.detach().cos())
+    with torch.set_grad_enabled(True), pytest.raises(refusal.error):
+        compiled(refusal.make(), True)
+
+
+def test_unsupported_options_are_refused_before_anything_is_called() -> None:
+    with pytest.raises(errors.UnsupportedOption, match="every shape is compiled for itself"):
+        aot.aot_function(torch.sin, aot.nop, dynamic=True)
+    with pytest.raises(errors.UnsupportedOption, match="applied by the wrapper"):
+        aot.aot_function(torch.sin, aot.nop, keep_inference_input_mutations=True)
+
+
+def test_a_call_under_inference_mode_is_refused() -> None:
+    compiled = aot.aot_function(torch.sin, aot.nop)
+    x = leaf(3)
+    with torch.inference_mode(), pytest.raises(errors.InferenceModeUnsupported, match="no_grad"):
+        compiled(x)
+    assert compiled(x).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_double_backward_is_refused_and_accumulates_nothing() -> None:
+    compiled = aot.aot_function(lambda x: x.exp(), aot.nop)
+    x = leaf(3)
+    y = compiled(x)
+    with pytest.raises(errors.DoubleBackwardUnsupported, match="second derivatives"):
+        y.sum().backward(create_graph=True)
+    assert x.grad is None
+    y = compiled(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, x.detach().exp())
+
+
+def test_every_refusal_is_provoked_here() -> None:
+    provoked = {refusal.error for refusal in REFUSALS} | BY_OTHER_TESTS
+    assert provoked == set(all_refusals())
+
+
+def test_every_refusal_is_documented_as_a_limitation() -> None:
+    text = Path(__file__).parents[2].joinpath("LIMITATIONS.md").read_text(encoding="utf-8")
+    missing = [one.__name__ for one in all_refusals() if f"`{one.__name__}`" not in text]
+    assert missing == []
+
+
+def test_every_refusal_says_what_it_is() -> None:
+    for one in all_refusals():
+        assert one.__doc__, one.__name__
+        assert issubclass(one, aot.AotError)
