@@ -19,9 +19,9 @@ from torch import Tensor, fx
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
-from aot.capture.graph import Geometry, geometry
 from aot.capture.recorder import Reshape, ViewOrigin
 from aot.capture.storages import StorageState, ViewStep
+from aot.geometry import Geometry, covers, geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,36 +530,3 @@ def analyze(forward: Forward) -> Effects:
         written=written,
         several_counters=analysis.several_counters(),
     )
-
-
-def covers(outer: Geometry, inner: Geometry) -> bool:
-    """Whether every element that `inner` shows is shown by `outer`, of the same dtype. Exact."""
-    if inner == outer or 0 in inner.size:
-        return True
-    if inner.dtype != outer.dtype or 0 in outer.size:
-        return False
-    if inner.offset < outer.offset or inner.stop > outer.stop:
-        return False
-    if is_stretch(outer):
-        return True
-    return bool(torch.isin(elements(inner), elements(outer)).all())
-
-
-def is_stretch(where: Geometry) -> bool:
-    """Whether the elements fill one stretch of storage without gaps."""
-    count = len(torch.unique(elements(where))) if where.overlaps_itself else None
-    reach = where.stop - where.offset
-    if count is not None:
-        return count == reach
-    total = 1
-    for n in where.size:
-        total *= n
-    return total == reach
-
-
-def elements(where: Geometry) -> Tensor:
-    """The storage offsets of all elements, int64, flat."""
-    offsets = torch.full((), where.offset, dtype=torch.int64)
-    for n, s in zip(where.size, where.stride, strict=True):
-        offsets = offsets.unsqueeze(-1) + torch.arange(n, dtype=torch.int64) * s
-    return offsets.reshape(-1)

@@ -16,9 +16,10 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import Geometry, ValueMeta, geometry, intern, meta_of
+from aot.capture.graph import ValueMeta, intern, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.storages import StorageState
+from aot.geometry import Geometry, geometry
 
 _CONSTANTS = (
     int,
@@ -262,12 +263,13 @@ def _edge(fake: Tensor) -> GradientEdge | None:
 def _root(tensor: Tensor) -> Tensor:
     """The tensor whose autograd history a tensor shares: its base, when it is a differentiable view.
 
-    A view of another dtype counts as a tensor of its own: no history passes between the two.
+    A view of another dtype counts as a tensor of its own, as does a view that was made a leaf (a parameter in
+    a flat buffer): no history passes between the two.
     """
     if tensor._is_view():
         base = tensor._base
         assert base is not None
-        if base.dtype == tensor.dtype:
+        if base.dtype == tensor.dtype and base.requires_grad >= tensor.requires_grad:
             return base
     return tensor
 

@@ -17,29 +17,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-
-
-class Geometry(NamedTuple):
-    """How a tensor lies in its storage: element counts, and offset in elements of `dtype`."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    dtype: torch.dtype
-
-    @property
-    def stop(self) -> int:
-        """One past the last element of the storage that the tensor can reach."""
-        if 0 in self.size:
-            return self.offset
-        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
-
-    @property
-    def overlaps_itself(self) -> bool:
-        """Whether a dimension of stride 0 shows one element several times."""
-        return 0 not in self.size and any(
-            n > 1 and s == 0 for n, s in zip(self.size, self.stride, strict=True)
-        )
+from aot.geometry import Geometry
 
 
 class ValueMeta(NamedTuple):
@@ -49,11 +27,6 @@ class ValueMeta(NamedTuple):
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-
-
-def geometry(tensor: Tensor) -> Geometry:
-    """The geometry of a strided tensor, fake or real."""
-    return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
 
 @dataclass(frozen=True, slots=True)

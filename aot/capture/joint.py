@@ -20,9 +20,10 @@ from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
-from aot.capture.graph import Geometry, meta_of
+from aot.capture.graph import meta_of
 from aot.capture.recorder import Recorder
 from aot.effects import Effects
+from aot.geometry import Geometry
 from aot.inputs import Primal
 
 

@@ -19,8 +19,9 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import Geometry, GraphBuilder, Recipe, geometry, lookup, meta_of
+from aot.capture.graph import GraphBuilder, Recipe, lookup, meta_of
 from aot.capture.storages import StorageState, ViewStep
+from aot.geometry import Geometry, geometry
 
 aten = torch.ops.aten
 
@@ -311,6 +312,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """An operation without a functional form: it runs on private copies of what it writes."""
+        written = tuple(i for i in written if _given(i, args, kwargs))
         fakes = [args[i] if isinstance(i, int) else kwargs[i] for i in written]
         if not all(isinstance(f, Tensor) for f in fakes):
             raise errors.UnsupportedOperation(
@@ -524,4 +526,7 @@ def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def _given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return where < len(args) if isinstance(where, int) else where in kwargs
+    """Whether an argument is there: an optional one may be left out, or None."""
+    if isinstance(where, int):
+        return where < len(args) and args[where] is not None
+    return kwargs.get(where) is not None

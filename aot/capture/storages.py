@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, fx
 
 from aot import errors
-from aot.capture.graph import Geometry, GraphBuilder, ValueMeta, geometry
+from aot.capture.graph import GraphBuilder, ValueMeta
+from aot.geometry import Geometry, geometry, is_dense
 
 aten = torch.ops.aten
 
@@ -201,16 +202,6 @@ class StorageState:
                 value = self._builder.emit(aten.slice.Tensor, value, dim, 0, 1)
                 size[dim] = 1
         return where._replace(size=tuple(size)), value
-
-
-def is_dense(where: Geometry) -> bool:
-    """Whether the elements fill one stretch of storage without gaps or overlaps, in some dimension order."""
-    expected = 1
-    for s, n in sorted((s, n) for n, s in zip(where.size, where.stride, strict=True) if n != 1):
-        if s != expected:
-            return False
-        expected *= n
-    return 0 not in where.size
 
 
 def same_layout(meta: ValueMeta, where: Geometry) -> bool:

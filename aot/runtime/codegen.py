@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot.capture.graph import Geometry
 from aot.capture.storages import ViewStep
 from aot.effects import (
     AliasRoot,
@@ -23,6 +22,7 @@ from aot.effects import (
     Whole,
     Write,
 )
+from aot.geometry import Geometry
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Saving
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from aot.capture.graph import Geometry
 from aot.capture.joint import Gradient, Joint
 from aot.capture.recorder import Reshape
 from aot.effects import Effects, Output, Root, Write
+from aot.geometry import Geometry
 from aot.runtime.saving import Saved, Watch, decide
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import Geometry
 from aot.capture.joint import Joint, Kept
 from aot.effects import AliasRoot, Effects, ValueRoot
+from aot.geometry import Geometry
 from aot.partition import is_tangent
 
 

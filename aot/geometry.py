@@ -1,0 +1,79 @@
+"""How tensors lie in their storages, and which elements they show."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Geometry(NamedTuple):
+    """How a tensor lies in its storage: element counts, and offset in elements of `dtype`."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+    @property
+    def stop(self) -> int:
+        """One past the last element of the storage that the tensor can reach."""
+        if 0 in self.size:
+            return self.offset
+        return self.offset + 1 + sum((n - 1) * s for n, s in zip(self.size, self.stride, strict=True))
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether a dimension of stride 0 shows one element several times."""
+        return 0 not in self.size and any(
+            n > 1 and s == 0 for n, s in zip(self.size, self.stride, strict=True)
+        )
+
+
+def geometry(tensor: Tensor) -> Geometry:
+    """The geometry of a strided tensor, fake or real."""
+    return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+
+
+def is_dense(where: Geometry) -> bool:
+    """Whether the elements fill one stretch of storage without gaps or overlaps, in some dimension order."""
+    expected = 1
+    for s, n in sorted((s, n) for n, s in zip(where.size, where.stride, strict=True) if n != 1):
+        if s != expected:
+            return False
+        expected *= n
+    return 0 not in where.size
+
+
+def covers(outer: Geometry, inner: Geometry) -> bool:
+    """Whether every element that `inner` shows is shown by `outer`, of the same dtype. Exact."""
+    if inner == outer or 0 in inner.size:
+        return True
+    if inner.dtype != outer.dtype or 0 in outer.size:
+        return False
+    if inner.offset < outer.offset or inner.stop > outer.stop:
+        return False
+    if is_stretch(outer):
+        return True
+    return bool(torch.isin(elements(inner), elements(outer)).all())
+
+
+def is_stretch(where: Geometry) -> bool:
+    """Whether the elements fill one stretch of storage without gaps."""
+    count = len(torch.unique(elements(where))) if where.overlaps_itself else None
+    reach = where.stop - where.offset
+    if count is not None:
+        return count == reach
+    total = 1
+    for n in where.size:
+        total *= n
+    return total == reach
+
+
+def elements(where: Geometry) -> Tensor:
+    """The storage offsets of all elements, int64, flat."""
+    offsets = torch.full((), where.offset, dtype=torch.int64)
+    for n, s in zip(where.size, where.stride, strict=True):
+        offsets = offsets.unsqueeze(-1) + torch.arange(n, dtype=torch.int64) * s
+    return offsets.reshape(-1)
