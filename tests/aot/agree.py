@@ -91,6 +91,7 @@ def assert_agrees(
     raises: type[Exception] | None = None,
     backward_raises: bool = False,
     double: Make | None = None,
+    refusable: bool = False,
 ) -> None:
     """Call the function and the compiled function and fail with what they differ in.
 
@@ -101,9 +102,10 @@ def assert_agrees(
             there is something to compare.
         backward_raises: whether one of the backwards raises in eager.
         double: the arguments in double precision, where rounding may differ.
+        refusable: whether the compiled call may be refused instead.
 
-    The compiled function is called twice, so that what a known specialization does is seen as well, and
-    must have run the function's Python once.
+    The compiled function is called twice (with grad mode on, or the one that is asked for), so that what a
+    known specialization does is seen as well, and must have run the function's Python once.
     """
     for mode in (True, False) if grad is None else (grad,):
         compiled, counted = compile_counted(function)
@@ -111,9 +113,11 @@ def assert_agrees(
         eager = _look(function, make, **scenario)
         if mode or grad is not None:
             _assert_telling(eager, raises, backward_raises)
-        for _ in range(2):
-            _assert_same(function, compiled, make, eager, double=double, **scenario)
-        if eager.raised is None:
+        for _ in range(2 if mode or grad is not None else 1):
+            refused = _assert_same(
+                function, compiled, make, eager, double=double, refusable=refusable, **scenario
+            )
+        if eager.raised is None and not refused:
             assert counted.calls == 1, f"the function's Python ran {counted.calls} times"
 
 
@@ -127,13 +131,18 @@ def _assert_same(
     make: Make,
     eager: Observation,
     double: Make | None = None,
+    refusable: bool = False,
     **scenario: Any,
-) -> None:
-    target = _look(compiled, make, **scenario)
+) -> bool:
+    """Whether the target refused; fails where it differs."""
+    refusal = (lambda e: type(e).__name__ if isinstance(e, aot.Unsupported) else None) if refusable else None
+    target = observe(compiled, lambda: fresh(make), refusal=refusal, **scenario)
     reference = None if double is None else lambda: _look(function, double, **scenario)
     verdict = judge(eager, target, reference, lambda: _look(function, make, **scenario))
     findings = "\n".join(f"  {finding}" for finding in verdict.findings)
-    assert verdict.outcome is Outcome.AGREE, f"{scenario}: {verdict.reason}\n{findings}"
+    refused = target.refused is not None and verdict.outcome is Outcome.POISONED
+    assert refused or verdict.outcome is Outcome.AGREE, f"{scenario}: {verdict.reason}\n{findings}"
+    return refused
 
 
 def _assert_telling(eager: Observation, raises: type[Exception] | None, backward_raises: bool) -> None:

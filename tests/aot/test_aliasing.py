@@ -357,3 +357,49 @@ def test_a_scalar_view_of_an_argument() -> None:
 
 def test_outputs_without_elements() -> None:
     assert_agrees(lambda x: (x[3:], x[3:] * 2, (x * 2)[3:]), lambda: [leaf(3)])
+
+
+def test_values_that_are_no_tensors() -> None:
+    def f(x: Tensor) -> tuple[Any, ...]:
+        return x.shape, x.dtype, x.device, float("-inf"), -0.0, 1j, "s", True, x.is_leaf, x._version
+
+    assert_agrees(f, lambda: [leaf(3, 2)])
+    assert_agrees(f, lambda: [non_leaf(3, 2)])
+
+
+class _Flat(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view(2, 3) * 5
+
+
+class _Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 5
+
+
+@pytest.mark.parametrize("kind", ["leaf", "non_leaf"])
+def test_a_view_made_by_a_custom_function(kind: str) -> None:
+    assert_agrees(_Flat.apply, lambda: [KINDS[kind](2, 3)], refusable=True)
+
+
+def test_a_custom_function_that_writes_its_argument() -> None:
+    assert_agrees(lambda x: _Dirty.apply(x) + 1, lambda: [non_leaf(2, 3)])
+
+
+def test_an_inference_tensor_is_returned() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return x * 2
+
+    assert_agrees(f, lambda: [values(3)], refusable=True)

@@ -376,7 +376,7 @@ def test_an_exception_of_a_compiler_is_raised_as_it_is() -> None:
         raise Broken("no")
 
     x = values(3)
-    with pytest.raises(Broken, match="^no$"):
+    with pytest.raises(Broken, match=r"^no$"):
         aot.aot_function(lambda x: x.mul_(2), compiler)(x)
     assert torch.equal(x, values(3))
     assert torch.is_grad_enabled()

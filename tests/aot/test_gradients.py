@@ -63,7 +63,7 @@ def test_what_is_not_needed_is_none_and_not_zero() -> None:
 
     for function in both(f):
         x, y = leaf(3), leaf(3)
-        first, second = function(x, y)
+        _, second = function(x, y)
         gradients = torch.autograd.grad(second.sum(), [x, y], allow_unused=True)
         assert listed(gradients) == [None, [2.0, 2.0, 2.0]]
         assert x.grad is None
@@ -454,6 +454,27 @@ def test_a_custom_autograd_function() -> None:
             return gradient * 3 * x
 
     assert_agrees(lambda x: Triple.apply(x * 2).sin(), lambda: [leaf(3)])
+
+
+def test_a_backward_that_raises() -> None:
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            raise ValueError("no gradient")
+
+    assert_agrees(Broken.apply, lambda: [leaf(3)], grad=True, backward_raises=True)
+
+
+def test_hooks_on_arguments_set_inside() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.register_hook(lambda g: g * 10)
+        return x * 2
+
+    assert_agrees(f, lambda: [non_leaf(3)], grad=True)
 
 
 def test_a_hook_inside_the_function() -> None:

@@ -417,6 +417,59 @@ def test_out_arguments() -> None:
     assert_agrees(f, lambda: [values(3), values(3, start=9)])
 
 
+FOREACH: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "two": lambda x, y: torch._foreach_add_([x, y], 1.0),
+    "one twice": lambda x, y: torch._foreach_add_([x, x], 1.0),
+    "overlapping": lambda x, y: torch._foreach_add_([x[:2], x[1:]], 1.0),
+    "rows": lambda x, y: torch._foreach_mul_(list(x.unbind()), 2.0),
+    "each other": lambda x, y: torch._foreach_copy_([x, y], [y, x]),
+    "one into the other": lambda x, y: torch._foreach_add_([x, y], [y, x]),
+}
+
+
+@pytest.mark.parametrize("operation", FOREACH)
+def test_lists_of_tensors(operation: str) -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        FOREACH[operation](x, y)
+        return x + y
+
+    assert_agrees(f, lambda: [values(3), values(3, start=7)])
+
+
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "real": lambda z: z.real,
+    "imag": lambda z: z.imag,
+    "view_as_real": torch.view_as_real,
+    "of a slice": lambda z: z[1:].real,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_parts_of_complex_numbers(part: str, kind: str) -> None:
+    def f(z: Tensor) -> Tensor:
+        PARTS[part](z).mul_(2)
+        return z + 1
+
+    assert_agrees(f, lambda: [KINDS[kind](3, dtype=torch.complex64)])
+
+
+def test_a_real_tensor_is_written_as_complex_numbers() -> None:
+    assert_agrees(lambda x: torch.view_as_complex(x).mul_(2), lambda: [values(3, 2)])
+
+
+def test_the_bits_of_a_tensor_are_written() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.view(torch.int32).bitwise_xor_(1)
+        return x * 2
+
+    assert_agrees(f, lambda: [values(4)], refusable=True)
+
+
+def test_an_argument_that_is_the_bits_of_another_is_written() -> None:
+    assert_agrees(lambda bits: bits.add_(1), lambda: [values(4).view(torch.int32)])
+
+
 METADATA: dict[str, Callable[[Tensor], Tensor]] = {
     "t_": lambda x: x.t_(),
     "transpose_": lambda x: x.transpose_(0, 1),
@@ -435,8 +488,8 @@ SIZES = {"squeeze_": (1, 3), "squeeze_(dim)": (3, 1), "unsqueeze_": (3,)}
 class TestMetadata:
     """In-place changes of shape and strides."""
 
-    def check(self, change: str, kind: str, f: Callable[[Tensor], Any]) -> None:
-        assert_agrees(f, lambda: [KINDS[kind](*SIZES.get(change, (2, 3)))])
+    def check(self, change: str, kind: str, f: Callable[[Tensor], Any], refusable: bool = False) -> None:
+        assert_agrees(f, lambda: [KINDS[kind](*SIZES.get(change, (2, 3)))], refusable=refusable)
 
     @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
     def test_alone(self, change: str, kind: str) -> None:
@@ -481,7 +534,8 @@ class TestMetadata:
             METADATA[change](x)
             return x + 1
 
-        self.check(change, kind, f)
+        # What as_strided_ hides of an argument that carries gradients cannot be written any more.
+        self.check(change, kind, f, refusable=change == "as_strided_" and kind == "non_leaf")
 
     def test_between_writes(self, change: str) -> None:
         def f(x: Tensor) -> Tensor:
@@ -518,7 +572,7 @@ def test_reshaped_so_that_elements_are_shown_twice(kind: str) -> None:
         x.as_strided_((2, 2), (1, 1), 1)
         return x + 1
 
-    assert_agrees(f, lambda: [KINDS[kind](2, 3)])
+    assert_agrees(f, lambda: [KINDS[kind](2, 3)], refusable=kind == "non_leaf")
 
 
 def test_a_result_that_shows_elements_twice() -> None:

@@ -27,7 +27,7 @@ DRAWS: dict[str, Callable[[Tensor], Any]] = {
     "feature dropout": lambda x: functional.dropout1d(x, 0.5),
     "alpha dropout": lambda x: functional.alpha_dropout(x, 0.4, training=True),
     "rrelu": lambda x: functional.rrelu(x, training=True),
-    "gumbel": lambda x: functional.gumbel_softmax(x),
+    "gumbel": functional.gumbel_softmax,
     "dropout in place": lambda x: functional.dropout(x * 1, 0.4, inplace=True),
     "no training": lambda x: functional.dropout(x, 0.4, training=False),
     "in turn": lambda x: (torch.rand(2), torch.randn(2), torch.rand(2), functional.dropout(x, 0.4)),
@@ -127,14 +127,38 @@ def test_a_backward_that_draws_as_in_eager() -> None:
     assert_agrees(f, lambda: [leaf(3)], grad=True)
 
 
-def test_checkpointed_dropout_is_drawn_again_alike() -> None:
+@pytest.mark.parametrize("preserve", [True, False])
+def test_checkpointed_dropout(preserve: bool) -> None:
     def f(x: Tensor) -> Tensor:
         def block(t: Tensor) -> Tensor:
             return functional.dropout(t.sin(), 0.5) * t
 
-        return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+        y: Tensor = torch.utils.checkpoint.checkpoint(
+            block, x, use_reentrant=False, preserve_rng_state=preserve
+        )
+        return y
 
-    compiled = aot.aot_function(f, checking_nop)
-    x = leaf(8)
-    y = compiled(x)
-    assert y.requires_grad
+    assert_agrees(f, lambda: [leaf(8)], grad=True, refusable=True)
+
+
+def _seeded(x: Tensor) -> Tensor:
+    torch.manual_seed(5)
+    return torch.rand(3) + x
+
+
+def _repeated(x: Tensor) -> Tensor:
+    state = torch.get_rng_state()
+    first = torch.rand(3)
+    torch.set_rng_state(state)
+    return first + torch.rand(3) * x
+
+
+def _forked(x: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        first = torch.rand(3)
+    return first + torch.rand(3) * x
+
+
+@pytest.mark.parametrize("f", [_seeded, _repeated, _forked])
+def test_generator_state_set_inside_is_kept_or_refused(f: Callable[[Tensor], Tensor]) -> None:
+    assert_agrees(f, lambda: [leaf(3)], refusable=True)

@@ -145,6 +145,11 @@ def gru_cell(x: Tensor, state: Tensor, w1: Tensor, w2: Tensor, b1: Tensor, b2: T
     return torch.gru_cell(x, state, w1, w2, b1, b2)
 
 
+@program(h(3, 1, 2), w(1, 1, 2), w(1, 1, 2), w(8, 2), w(8, 2))
+def lstm(x: Tensor, state: Tensor, cell: Tensor, w1: Tensor, w2: Tensor) -> tuple[Tensor, ...]:
+    return torch.lstm(x, (state, cell), (w1, w2), False, 1, 0.0, True, False, False)
+
+
 @program(d(3, 2), w(4, 2), w(4, 4), w(4))
 def recurrent_loop(xs: Tensor, w_in: Tensor, w_state: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     state = torch.zeros(4, dtype=xs.dtype)

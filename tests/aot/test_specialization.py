@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_each_agrees, checking_nop, compile_counted, leaf, non_leaf, values
+from agree import assert_agrees, assert_each_agrees, checking_nop, compile_counted, leaf, non_leaf, values
 from torch import Tensor
 
 import aot
@@ -244,7 +244,7 @@ def test_autocast() -> None:
 
 def test_a_backward_outside_autocast_of_a_forward_inside() -> None:
     grads = []
-    for function in (torch.matmul, aot.aot_function(lambda a, b: torch.matmul(a, b), aot.nop)):
+    for function in (torch.matmul, aot.aot_function(torch.matmul, aot.nop)):
         x, y = leaf(2, 2), leaf(2, 2)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             z = function(x, y)
@@ -260,6 +260,41 @@ def test_a_parameter_is_not_a_plain_tensor() -> None:
     compiled, _ = compile_counted(f)
     for x in (torch.nn.Parameter(values(2)), leaf(2), torch.nn.Parameter(values(2))):
         assert torch.equal(compiled(x), f(x))
+
+
+def test_gradients_that_arguments_hold() -> None:
+    def with_gradient() -> list[Tensor]:
+        x = leaf(3)
+        x.grad = values(3)
+        return [x]
+
+    assert_agrees(lambda x: x * 2 if x.grad is None else x * 3, with_gradient, refusable=True)
+    assert_agrees(lambda x: x.grad * 3, with_gradient, refusable=True)
+    assert_each_agrees(lambda x: x * 2 if x.grad is None else x * 3, [lambda: [leaf(3)]], specializations=1)
+
+
+def test_a_default_dtype_that_the_function_leaves_behind() -> None:
+    def f(x: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float64)
+        return torch.zeros(2)
+
+    assert_agrees(f, lambda: [values(2)], refusable=True)
+
+
+def test_numbers_of_the_closure() -> None:
+    scale = 2.0
+
+    def f(x: Tensor) -> Tensor:
+        return x * scale
+
+    compiled = aot.aot_function(f, aot.nop)
+    assert torch.equal(compiled(values(2)), values(2) * 2)
+    scale = 3.0
+    try:
+        result = compiled(values(2))
+    except aot.Unsupported:
+        return
+    assert torch.equal(result, values(2) * 3)
 
 
 def test_the_python_runs_once_for_each_specialization() -> None:
