@@ -166,3 +166,13 @@ def assert_each_agrees(
         _assert_same(function, compiled, make, _look(function, make, grad=grad), grad=grad)
     assert len(compiled.specializations) == specializations
     assert counted.calls == specializations
+
+
+def both(function: Callable[..., Any]) -> list[Callable[..., Any]]:
+    """Eager and compiled."""
+    return [function, aot.aot_function(function, fw_compiler=checking_nop)]
+
+
+def listed(gradients: tuple[Tensor | None, ...]) -> list[Any]:
+    """Gradients as lists; None where there is none."""
+    return [None if g is None else g.tolist() for g in gradients]

@@ -1,0 +1,150 @@
+"""Mutations of the shape and strides of arguments, alone and with mutations of their data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import KINDS, assert_agrees, leaf, values
+from torch import Tensor
+
+METADATA: dict[str, Callable[[Tensor], Tensor]] = {
+    "t_": lambda x: x.t_(),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "squeeze_": lambda x: x.squeeze_(),
+    "squeeze_(dim)": lambda x: x.squeeze_(1),
+    "unsqueeze_": lambda x: x.unsqueeze_(1),
+    "swapaxes_": lambda x: x.swapaxes_(-1, 0),
+    "as_strided_": lambda x: x.as_strided_((2, 2), (1, 3), 1),
+    "t_ twice": lambda x: x.t_().t_(),
+    "t_ and unsqueeze_": lambda x: x.t_().unsqueeze_(0),
+}
+SIZES = {"squeeze_": (1, 3), "squeeze_(dim)": (3, 1), "unsqueeze_": (3,)}
+
+
+@pytest.mark.parametrize("change", METADATA)
+class TestMetadata:
+    """In-place changes of shape and strides."""
+
+    def check(self, change: str, kind: str, f: Callable[[Tensor], Any], refusable: bool = False) -> None:
+        assert_agrees(f, lambda: [KINDS[kind](*SIZES.get(change, (2, 3)))], refusable=refusable)
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_alone(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            METADATA[change](x)
+            return x * 2
+
+        self.check(change, kind, f)
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_and_returned(self, change: str, kind: str) -> None:
+        self.check(change, kind, METADATA[change])
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_and_nothing_else_read(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> None:
+            METADATA[change](x)
+
+        self.check(change, kind, f)
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_of_a_detached_alias(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x.detach()
+            METADATA[change](y)
+            return y, x * 2
+
+        self.check(change, kind, f)
+
+    def test_before_a_write(self, change: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            METADATA[change](x)
+            x.mul_(2)
+            return x + 1
+
+        self.check(change, "plain", f)
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_after_a_write(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            METADATA[change](x)
+            return x + 1
+
+        # What as_strided_ hides of an argument that carries gradients cannot be written any more.
+        self.check(change, kind, f, refusable=change == "as_strided_" and kind == "non_leaf")
+
+    def test_between_writes(self, change: str) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            METADATA[change](x)
+            x[0].add_(1)
+            return x + 1
+
+        self.check(change, "plain", f)
+
+    @pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+    def test_on_a_tensor_made_inside(self, change: str, kind: str) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x * 2
+            METADATA[change](y)
+            return y, y.cos()
+
+        self.check(change, kind, f)
+
+
+def test_a_leaf_may_be_reshaped_under_no_grad() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.t_()
+        return x * 2
+
+    assert_agrees(f, lambda: [leaf(2, 3)], backward_raises=True)
+
+
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_reshaped_so_that_elements_are_shown_twice(kind: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        x.mul_(2)
+        x.as_strided_((2, 2), (1, 1), 1)
+        return x + 1
+
+    assert_agrees(f, lambda: [KINDS[kind](2, 3)], refusable=kind == "non_leaf")
+
+
+def test_a_result_that_shows_elements_twice() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        return y.as_strided_((2, 2), (1, 1), 1)
+
+    assert_agrees(f, lambda: [leaf(2, 3)])
+
+
+def test_two_arguments_are_reshaped() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.t_()
+        y.unsqueeze_(0)
+        return x @ y[0]
+
+    assert_agrees(f, lambda: [values(2, 3), values(2, 3, start=6)])
+
+
+def test_a_view_argument_is_reshaped() -> None:
+    def f(view: Tensor) -> Tensor:
+        view.t_()
+        return view * 2
+
+    assert_agrees(f, lambda: [values(4, 4)[1:3]])
+
+
+def test_a_reshaped_argument_written_through_a_view_of_it() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.transpose_(0, 1)
+        x[0].mul_(2)
+        return x
+
+    assert_agrees(f, lambda: [values(2, 3)])
+    assert_agrees(f, lambda: [values(6, 4)[::3, 1:]])

@@ -1,0 +1,138 @@
+"""Writes between forward and backward: an error exactly where eager has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import both, leaf, listed, non_leaf, values
+from torch import Tensor
+
+
+def outcome(action: Callable[[], Any]) -> Any:
+    """What an action returns, or the type and the beginning of what it raises."""
+    try:
+        return action()
+    except RuntimeError as error:
+        return type(error).__name__, " ".join(str(error).split()[:16])
+
+
+class TestModifiedBetween:
+    """Writes between forward and backward: an error exactly where eager has one."""
+
+    def check(self, f: Callable[..., Any], write: Callable[..., Any], *makes: Callable[[], Tensor]) -> Any:
+        seen = []
+        for function in both(f):
+            arguments = [make() for make in makes]
+            # Gradients of the arguments as they were passed, whatever becomes of them in the call.
+            wanted = [torch.autograd.graph.get_gradient_edge(a) for a in arguments if a.requires_grad]
+            outputs = function(*arguments)
+            with torch.no_grad():
+                write(arguments, outputs)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            results = []
+            for output in outputs:
+
+                def differentiate(output: Tensor = output, wanted: list[Any] = wanted) -> Any:
+                    grads = torch.autograd.grad(output.sum(), wanted, retain_graph=True, allow_unused=True)
+                    return listed(grads)
+
+                results.append(outcome(differentiate))
+            seen.append(results)
+        eager, compiled = seen
+        assert [_kind(r) for r in eager] == [_kind(r) for r in compiled]
+        for ours, theirs in zip(compiled, eager, strict=True):
+            if not _kind(theirs):
+                assert ours == theirs
+        return [_kind(r) for r in eager]
+
+    def test_an_argument_that_backward_needs(self) -> None:
+        assert self.check(lambda x: x * x, lambda a, o: a[0].mul_(2), lambda: leaf(3)) == [True]
+
+    def test_an_argument_that_backward_does_not_need(self) -> None:
+        assert self.check(lambda x: x * 2, lambda a, o: a[0].mul_(2), lambda: leaf(3)) == [False]
+
+    def test_the_argument_that_the_other_needs(self) -> None:
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            return x * y
+
+        assert self.check(f, lambda a, o: a[1].mul_(2), lambda: leaf(3), lambda: values(3)) == [True]
+        assert self.check(f, lambda a, o: a[0].mul_(2), lambda: leaf(3), lambda: values(3)) == [False]
+
+    def test_an_output_that_backward_needs(self) -> None:
+        assert self.check(torch.exp, lambda a, o: o.mul_(2), lambda: leaf(3)) == [True]
+
+    def test_an_output_that_backward_does_not_need(self) -> None:
+        assert self.check(torch.sin, lambda a, o: o.mul_(2), lambda: leaf(3)) == [False]
+
+    def test_an_argument_that_one_of_two_outputs_needs(self) -> None:
+        def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return x * y, y * 2
+
+        seen = self.check(f, lambda a, o: a[0].mul_(2), lambda: leaf(3), lambda: leaf(3))
+        assert seen == [True, False]
+
+    def test_an_output_that_another_output_needs(self) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x * 2
+            return y, y * y
+
+        assert self.check(f, lambda a, o: o[0].mul_(2), lambda: leaf(3)) == [False, True]
+
+    def test_a_view_of_an_output_that_backward_needs(self) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x.exp()
+            return y[1:], y * 3
+
+        seen = self.check(f, lambda a, o: o[0].mul_(2), lambda: leaf(3))
+        assert seen == [True, True]
+
+    def test_an_alias_of_an_argument(self) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            return x.detach(), x * x
+
+        seen = self.check(f, lambda a, o: a[0].detach().mul_(2), lambda: leaf(3))
+        assert seen[-1:] == [True]
+
+    def test_data_of_an_argument(self) -> None:
+        assert self.check(lambda x: x * 2, lambda a, o: a[0].data.mul_(2), lambda: leaf(3)) == [False]
+
+    def test_a_mutated_argument_that_backward_needs(self) -> None:
+        def f(x: Tensor) -> Tensor:
+            x.mul_(2)
+            return x * x
+
+        assert self.check(f, lambda a, o: a[0].mul_(2), lambda: non_leaf(3)) == [True]
+
+    def test_a_mutated_argument_whose_old_value_backward_needs(self) -> None:
+        def f(x: Tensor) -> Tensor:
+            y = x.sin()
+            with torch.no_grad():
+                x.mul_(2)
+            return y
+
+        assert self.check(f, lambda a, o: None, lambda: leaf(3)) == [True]
+
+    def test_an_argument_that_is_needed_but_for_zeros(self) -> None:
+        def f(x: Tensor) -> Tensor:
+            return x.relu() * 0
+
+        assert self.check(f, lambda a, o: a[0].mul_(2), lambda: leaf(3)) == [False]
+
+    def test_nothing_is_written(self) -> None:
+        assert self.check(lambda x: x * x, lambda a, o: None, lambda: leaf(3)) == [False]
+
+
+def _kind(result: Any) -> bool:
+    return isinstance(result, tuple) and "modified by an inplace" in result[1]
+
+
+def test_the_error_names_the_cause_as_eager_does() -> None:
+    for function in both(torch.exp):
+        y = function(leaf(3))
+        with torch.no_grad():
+            y.mul_(2)
+        with pytest.raises(RuntimeError, match=r"\[torch.FloatTensor \[3\]\].* is at version 1; expected"):
+            y.sum().backward()
