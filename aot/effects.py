@@ -92,6 +92,7 @@ class AliasRoot:
         tensor, value, root: the argument, value or earlier root whose memory it is; one of the three.
         counted: whether it shares that tensor's version counter (`detach`) or has its own (`.data`).
         history: the value whose autograd history it carries.
+        bits_of: the other memory's dtype, where that is another one.
     """
 
     where: Geometry
@@ -100,6 +101,7 @@ class AliasRoot:
     root: int | None
     counted: bool
     history: int | None
+    bits_of: torch.dtype | None = None
 
 
 Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot
@@ -341,8 +343,8 @@ class _Analysis:
 
     def _counted(self, member: int) -> bool:
         """Whether a write to the storage moved the member's version counter."""
-        writes = self.recorder.state(self.fakes[member]).writes
-        return any(_count_together(self.fakes[member], target) for target in writes.values())
+        counted = self.recorder.state(self.fakes[member]).counted
+        return any(_count_together(self.fakes[member], target) for target in counted)
 
     def _follows(self, member: int, members: list[int]) -> bool:
         """Whether the real tensor's history moves by itself: another member is its base, or a write goes
@@ -438,6 +440,14 @@ class _Analysis:
         where = geometry(fake)
         history = self.history(fake)
         state = self.recorder.state(fake)
+        if fake._is_view():
+            raise errors.UnsupportedOutput(
+                "an output is a view that was made by a custom autograd.Function; return a clone from it"
+            )
+        if history is not None and where.overlaps_itself_somehow:
+            raise errors.UnsupportedOutput(
+                "an output that requires grad, and is no view, shows elements several times; clone it"
+            )
         if key not in self.argument_storages and key not in self.providers:
             if self.sharing[key] == 1:
                 self.providers[key] = self.value(state.read(where), where, history)
@@ -453,18 +463,31 @@ class _Analysis:
     def _alias(self, key: int, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
         """An alias with the version counter that it has in eager: an argument's, an earlier root's, or the
         one of the memory that nobody else shows; else its own."""
+
+        def alias(
+            other: torch.dtype,
+            counted: bool,
+            *,
+            tensor: int | None = None,
+            value: int | None = None,
+            root: int | None = None,
+        ) -> AliasRoot:
+            bits = None if other == where.dtype else other
+            return AliasRoot(where, tensor, value, root, counted, history, bits)
+
         members = self.argument_storages.get(key, [])
         for i in members:
             if internals.share_version_counter(self.fakes[i], fake):
-                return AliasRoot(where, i, None, None, True, history)
+                return alias(self.fakes[i].dtype, True, tensor=i)
         relatives = [other for other in self.keep if internals.storage_key(other) == key]
         if history is None:
             for other in relatives:
                 if other is not fake and internals.share_version_counter(other, fake):
-                    return AliasRoot(where, None, None, self.root_of[id(other)], True, None)
+                    return alias(other.dtype, True, root=self.root_of[id(other)])
         if members:
-            return AliasRoot(where, members[0], None, None, False, history)
-        return AliasRoot(where, None, self.providers[key], None, relatives == [], history)
+            return alias(self.fakes[members[0]].dtype, False, tensor=members[0])
+        provider = self.providers[key]
+        return alias(self.values[provider].where.dtype, relatives == [], value=provider)
 
     def count_sharing(self) -> None:
         """How many different roots lie on each storage that the function made."""

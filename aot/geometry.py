@@ -30,6 +30,13 @@ class Geometry(NamedTuple):
             n > 1 and s == 0 for n, s in zip(self.size, self.stride, strict=True)
         )
 
+    @property
+    def overlaps_itself_somehow(self) -> bool:
+        """Whether any element is shown several times."""
+        if self.overlaps_itself or is_dense(self) or 0 in self.size:
+            return self.overlaps_itself
+        return len(torch.unique(elements(self))) != len(elements(self))
+
 
 def geometry(tensor: Tensor) -> Geometry:
     """The geometry of a strided tensor, fake or real."""
@@ -47,11 +54,16 @@ def is_dense(where: Geometry) -> bool:
 
 
 def covers(outer: Geometry, inner: Geometry) -> bool:
-    """Whether every element that `inner` shows is shown by `outer`, of the same dtype. Exact."""
+    """Whether every element that `inner` shows is shown by `outer`. Exact, unless the dtypes differ: then
+    only an `outer` without gaps is known to cover."""
     if inner == outer or 0 in inner.size:
         return True
-    if inner.dtype != outer.dtype or 0 in outer.size:
+    if 0 in outer.size:
         return False
+    if inner.dtype != outer.dtype:
+        ours, theirs = outer.dtype.itemsize, inner.dtype.itemsize
+        starts, stops = outer.offset * ours <= inner.offset * theirs, inner.stop * theirs <= outer.stop * ours
+        return starts and stops and is_stretch(outer)
     if inner.offset < outer.offset or inner.stop > outer.stop:
         return False
     if is_stretch(outer):

@@ -55,10 +55,19 @@ def run_once(
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
     grad = torch.is_grad_enabled()
+    random = torch.get_rng_state()
     try:
         with mode, recorder:
             result = function(leaves)
         grad_after = torch.is_grad_enabled()
+        if not torch.equal(random, torch.get_rng_state()):
+            torch.set_rng_state(random)
+            raise errors.UnsupportedOperation(
+                "the function seeds or sets the default random generator; do it outside"
+            )
+    except errors.Unsupported:
+        torch.set_grad_enabled(grad)
+        raise
     except internals.DataDependentOutputException as error:
         raise errors.DataDependentValue(
             f"the function reads a tensor's value ({error.func}); compute with the tensor instead"
@@ -85,6 +94,8 @@ def _check_output(position: int, value: Any) -> None:
             raise errors.ClosureTensor(f"{what} is a tensor that is not an argument; pass it as one")
         if value.layout is not torch.strided or value.is_conj() or value.is_neg():
             raise errors.UnsupportedOutput(f"{what} is sparse, or lazily conjugated or negated; resolve it")
+        if value.is_inference():
+            raise errors.UnsupportedOutput(f"{what} was made under inference mode; clone it outside of that")
     elif not isinstance(
         value, (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size)
     ):

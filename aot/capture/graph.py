@@ -7,6 +7,7 @@ is remembered across traces: everything recorded is pure, so a result's metadata
 
 from __future__ import annotations
 
+import keyword
 import operator
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ class GraphBuilder:
 
     def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], metas: Recipe) -> fx.Node:
         """Append ``op(*args, **kwargs)``, whose result has the given metadata."""
+        if isinstance(op, internals.OpOverload) and keyword.iskeyword(op._overloadname):
+            op, args = call_by_name, (f"{op._opname}.{op._overloadname}", *args)
         node = self.graph.call_function(op, args, kwargs)
         self.metas[node] = metas.metas if metas.many else metas.metas[0]  # type: ignore[assignment]
         if self.backward:
@@ -148,8 +151,15 @@ class GraphBuilder:
         try:
             with self.mode, torch.no_grad():
                 result = op(*fakes[0], **fakes[1])
-        except ArithmeticError:
-            # Some meta kernels divide by a number of elements; the kernel itself knows what zero means.
+        except (
+            internals.DataDependentOutputException,
+            internals.DynamicOutputShapeException,
+            internals.UnsupportedOperatorException,
+        ):
+            raise
+        except Exception:
+            # Some meta kernels raise where the kernel does not (they divide by a number of elements), or
+            # raise something else: the kernel itself decides.
             with internals.modes_off(), torch.no_grad():
                 real = torch.fx.node.map_arg((args, kwargs), self._blank)
                 result = op(*real[0], **real[1])
@@ -213,6 +223,17 @@ class GraphBuilder:
         return key
 
 
+def call_by_name(name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call an ATen operation whose overload has no Python name: ``call_by_name("random.from", x, 0, 9)``."""
+    return by_name(name)(*args, **kwargs)
+
+
+def by_name(name: str) -> Any:
+    """The ATen operation ``packet.overload``."""
+    packet, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
+
+
 _CONSTANTS: frozenset[type] = frozenset(
     {int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex}
 )
@@ -230,10 +251,9 @@ def recipe_of(result: Any, storages: Collection[int] = ()) -> Recipe:
             raise errors.UnsupportedOperation(
                 f"an operation returned {type(value).__name__} where a tensor was expected"
             )
-    tensors = [value for value in results if value is not None]
-    keys = [internals.storage_key(value) for value in tensors]
-    aliases = any(key in storages for key in keys)
-    return Recipe(many, tuple(None if r is None else meta_of(r) for r in results), aliases)
+    metas = tuple(None if r is None else meta_of(r) for r in results)
+    aliases = any(r is not None and internals.storage_key(r) in storages for r in results)
+    return Recipe(many, metas, aliases)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -20,9 +20,10 @@ from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
-from aot.capture.graph import meta_of
+from aot.capture.graph import by_name, call_by_name, meta_of
 from aot.capture.recorder import Recorder
 from aot.effects import Effects
+from aot.errors import Unsupported
 from aot.geometry import Geometry
 from aot.inputs import Primal
 
@@ -42,6 +43,9 @@ class Gradient:
     of_base: bool
     result: int | None
     tangents: int
+
+
+Failure = tuple[int, type[Exception], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Joint:
         primals: what each primal is.
         tangents: per tangent, the index of the value it belongs to and the geometry it was traced with.
         gradients: in the order of their results; empty for a program without a backward.
-        failing: indices of values whose backward raises in eager, and the error's text.
+        failing: indices of values whose backward raises in eager, and the error's type and text.
         kept: what of the caller's the backward keeps.
         resident: names of values that an argument's memory holds when the call returns, with the argument
             and their place in its storage.
@@ -79,7 +83,7 @@ class Joint:
     primals: tuple[Primal, ...]
     tangents: tuple[tuple[int, Geometry], ...]
     gradients: tuple[Gradient, ...]
-    failing: tuple[tuple[int, str], ...]
+    failing: tuple[Failure, ...]
     kept: tuple[Kept, ...]
     resident: dict[str, tuple[int, Geometry]]
 
@@ -94,7 +98,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     tangent_nodes: list[fx.Node] = []
     gradients: list[Gradient] = []
     gradient_nodes: list[fx.Node] = []
-    failing: list[tuple[int, str]] = []
+    failing: list[Failure] = []
     if tracked:
         builder.backward = True
         fakes: list[Tensor] = []
@@ -256,7 +260,7 @@ def _between(outputs: list[Tensor], edges: list[GradientEdge]) -> dict[Node, int
 
 def _differentiate(
     differentiate: Callable[[Sequence[int], bool], tuple[Tensor | None, ...]], tracked: list[int]
-) -> tuple[list[int], tuple[Tensor | None, ...], list[tuple[int, str]]]:
+) -> tuple[list[int], tuple[Tensor | None, ...], list[Failure]]:
     """Differentiate everything at once; where that raises, find out whose backward it is that raises.
 
     Eager raises when a value that backward needs was modified in place; what does not need it is fine.
@@ -264,16 +268,18 @@ def _differentiate(
     everything = list(range(len(tracked)))
     try:
         return everything, differentiate(everything, True), []
-    except RuntimeError:
-        failing: list[tuple[int, str]] = []
+    except Unsupported:
+        raise
+    except Exception:
+        failing: list[Failure] = []
         for k in everything:
             try:
                 differentiate([k], True)
-            except RuntimeError as error:
-                failing.append((tracked[k], str(error)))
+            except Exception as error:
+                failing.append((tracked[k], type(error), str(error)))
         if not failing:
             raise
-        bad = {i for i, _ in failing}
+        bad = {i for i, _, _ in failing}
         good = [k for k in everything if tracked[k] not in bad]
         return good, differentiate(good, True) if good else (), failing
 
@@ -283,7 +289,7 @@ def _try(
     outputs: list[Tensor],
     edges: list[GradientEdge],
     fakes: list[Tensor],
-    failing: list[tuple[int, str]],
+    failing: list[Failure],
 ) -> None:
     """Differentiate without recording, to see whether it raises."""
     if not failing:
@@ -384,6 +390,8 @@ def has_effect(node: fx.Node) -> bool:
     target: Any = node.target
     if node.op == "call_function" and not isinstance(target, internals.OpOverload):
         target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
+        if node.target is call_by_name:
+            target = by_name(str(node.args[0]))
     if not isinstance(target, internals.OpOverload):
         return False
     return torch.Tag.nondeterministic_seeded in target.tags or not target._schema.returns

@@ -10,6 +10,7 @@ therefore functional without a second pass over it.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder, Recipe, lookup, meta_of
 from aot.capture.storages import StorageState, ViewStep
-from aot.geometry import Geometry, geometry
+from aot.geometry import Geometry, geometry, is_dense
 
 aten = torch.ops.aten
 
@@ -160,6 +161,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         operation = classify(func)
         kind = operation.kind
+        if operation.random and self.builder.backward:
+            raise errors.UnsupportedOperation(
+                f"{func} in a backward (recomputed by checkpoint): it would not repeat the forward's draws; "
+                f"take the random operation out of the checkpoint"
+            )
         if kind is Kind.PURE:
             return self.pure(func, operation, args, kwargs)
         if kind is Kind.VIEW:
@@ -196,6 +202,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         parent = args[0]
         if not isinstance(parent, Tensor) or not internals.is_fake(parent):
             return self.special(func, args, kwargs)
+        if self.builder.backward and func is aten._conj.default:
+            # Nobody sees whether a gradient formula conjugates lazily.
+            func = aten._conj_physical.default
+            return self.pure(func, classify(func), args, kwargs)
         result = func(*args, **kwargs)
         rest = tuple(args[1:])
         grad = torch.is_grad_enabled()
@@ -228,8 +238,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if _given(i, args, kwargs)]
         flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
         self._check_overlap(func, flat)
+        if len(flat) != len(targets):
+            self._check_lists(func, flat, args)
         for target in flat:
             self._check_reshaped(func, target, args)
+            self._check_partial_overlap(target, args)
             if target._is_view() and torch.is_grad_enabled():
                 self.joined.update(internals.storage_key(a) for a in args if isinstance(a, Tensor))
         if (
@@ -297,15 +310,46 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} on a tensor of which differentiable views exist; use the out-of-place operation"
             )
 
+    def _check_lists(self, func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
+        """An operation on lists goes through them in order, its functional form does not."""
+        others = [t for a in args[1:] if isinstance(a, (list, tuple)) for t in a if isinstance(t, Tensor)]
+        pairs = itertools.chain(itertools.combinations(targets, 2), itertools.product(targets, others))
+        if any(_may_overlap(a, b) for a, b in pairs):
+            raise errors.UnsupportedOperation(
+                f"{func} on a list whose tensors share storage with each other or with what is read; call "
+                f"it per tensor"
+            )
+
+    def _check_partial_overlap(self, target: Tensor, args: tuple[Any, ...]) -> None:
+        """What ATen's `assert_no_partial_overlap` raises, by its rules."""
+        where = geometry(target)
+        for other in args:
+            if not isinstance(other, Tensor) or other is target:
+                continue
+            there = geometry(other)
+            if not _may_overlap(target, other) or not (is_dense(where) and is_dense(there)):
+                continue
+            if (where.offset, where.stop) != (there.offset, there.stop) or where.stride != there.stride:
+                raise RuntimeError(
+                    "unsupported operation: some elements of the input tensor and the written-to tensor "
+                    "refer to a single memory location. Please clone() the tensor before performing the "
+                    "operation."
+                )
+
     def _check_overlap(self, func: Any, targets: list[Any]) -> None:
-        if func in _FILLS:
-            return
         for target in targets:
-            if isinstance(target, Tensor) and geometry(target).overlaps_itself:
+            if not isinstance(target, Tensor) or not geometry(target).overlaps_itself:
+                continue
+            if func not in _FILLS:
                 # Meta kernels do not look; the text is TensorIterator's.
                 raise RuntimeError(
                     "unsupported operation: more than one element of the written-to tensor refers to a "
                     "single memory location. Please clone() the tensor before performing the operation."
+                )
+            if target.requires_grad and torch.is_grad_enabled() and id(target) not in self.origins:
+                raise errors.UnsupportedOperation(
+                    f"{func} on an argument that requires grad and shows elements several times; pass the "
+                    f"tensor that it was expanded from"
                 )
 
     def on_clones(
@@ -331,7 +375,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
         node = self.builder.call(call_on_clones, (func, written, node_args, node_kwargs), {}, metas)
         for i, fake in enumerate(fakes):
-            self._write(fake, self.builder.item(node, len(results) - len(fakes) + i))
+            value = self.builder.item(node, len(results) - len(fakes) + i)
+            self._write(fake, value, counted=func not in _BATCH_NORM)
         outputs: list[Any] = []
         for i, returned in enumerate(func._schema.returns):
             info = returned.alias_info
@@ -343,13 +388,19 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 outputs.append(self._fresh(self.builder.item(node, i), metas.metas[i]))
         return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
 
-    def _write(self, fake: Tensor, value: fx.Node) -> None:
+    def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
         meta = self.builder.meta(value)
+        if not torch.can_cast(meta.dtype, fake.dtype):
+            # Meta kernels of in-place operations do not look; the text is TensorIterator's.
+            raise RuntimeError(
+                f"result type {str(meta.dtype)[6:]} can't be cast to the desired output type "
+                f"{str(fake.dtype)[6:]}"
+            )
         if meta.dtype != fake.dtype:
             value = self.builder.emit(aten._to_copy.default, value, dtype=fake.dtype)
         if meta.size != tuple(fake.shape):
             value = self.builder.emit(aten.expand.default, value, list(fake.shape))
-        self.state(fake).write(fake, value)
+        self.state(fake).write(fake, value, counted)
 
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A metadata mutation: the fake changes, the storage does not."""
@@ -523,6 +574,16 @@ def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     """The positional arguments with left-out defaults filled in: the functional form may have none."""
     missing = func._schema.arguments[len(args) :]
     return args + tuple(a.default_value for a in missing if not a.kwarg_only and a.name not in kwargs)
+
+
+def _may_overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors reach into the same stretch of one storage."""
+    if first is second:
+        return True
+    if internals.storage_key(first) != internals.storage_key(second):
+        return False
+    a, b = geometry(first), geometry(second)
+    return a.offset < b.stop and b.offset < a.stop
 
 
 def _given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

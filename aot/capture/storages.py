@@ -49,6 +49,7 @@ class StorageState:
         entries: the caller's arguments on this storage; empty for a storage that the function made.
         members: the arguments on this storage.
         writes: the tensors that were written to, by geometry and by the tensor that they are views of.
+        counted: the tensors whose version counter a write moved.
         reshaped: differentiable views whose metadata was changed in place.
     """
 
@@ -57,6 +58,7 @@ class StorageState:
         self.entries: list[EntryView] = []
         self.members: list[Tensor] = []
         self.writes: dict[tuple[Geometry, int], Tensor] = {}
+        self.counted: list[Tensor] = []
         self.reshaped: list[Tensor] = []
         self._builder = builder
         self._base: tuple[Geometry, fx.Node] | None = None
@@ -120,11 +122,13 @@ class StorageState:
         offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
         return self._builder.emit(aten.as_strided.default, node, list(where.size), list(where.stride), offset)
 
-    def write(self, target: Tensor, value: fx.Node) -> None:
-        """The tensor `target` now shows `value` (same size and dtype)."""
+    def write(self, target: Tensor, value: fx.Node, counted: bool = True) -> None:
+        """The tensor `target` now shows `value` (same size and dtype); `counted` writes move its version."""
         where = geometry(target)
         root = target._base if target._is_view() else target
         self.writes.setdefault((where, id(root)), target)
+        if counted:
+            self.counted.append(target)
         if self._base is None:
             self._base = self._entry_base(where)
         if where.overlaps_itself:

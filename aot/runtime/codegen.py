@@ -93,6 +93,13 @@ def _alias(writer: _Writer, root: AliasRoot) -> str:
     else:
         source = f"r{root.root}" if root.root is not None else f"v{root.value}"
     source += ".detach()" if root.counted else ".data"
+    if root.bits_of is not None:
+        # A view of another dtype: all of the storage up to there, as numbers of the one, then of the other.
+        ours, theirs = root.bits_of.itemsize, root.where.dtype.itemsize
+        count = -(-root.where.stop * theirs // ours)
+        count += -count % max(1, theirs // ours)
+        dtype = writer.name("dtype", root.where.dtype)
+        source = f"{source}.as_strided(({count},), (1,), 0).view({dtype})"
     return f"{_as_strided(writer, source, root.where)}.detach()"
 
 
@@ -151,9 +158,9 @@ def _backward(writer: _Writer, plan: Plan) -> None:
     writer.indent += 1
     writer.line("if torch.is_grad_enabled():")
     writer.line("    raise double_backward_unsupported()")
-    for k, text in plan.failing:
+    for k, kind, text in plan.failing:
         writer.line(f"if g{k} is not None:")
-        writer.line(f"    raise RuntimeError({text!r})")
+        writer.line(f"    raise {writer.name('error', kind)}({text!r})")
     several = len(plan.tangents) > 1
     everything = (1 << len(plan.tangents)) - 1
     if several:

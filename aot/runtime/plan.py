@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from aot.capture.joint import Gradient, Joint
+from aot.capture.joint import Failure, Gradient, Joint
 from aot.capture.recorder import Reshape
 from aot.effects import Effects, Output, Root, Write
 from aot.geometry import Geometry
@@ -36,7 +36,7 @@ class Plan:
         tracked: the values that carry autograd history, in order: the results of the autograd.Function.
         tangents: per tangent of the backward graph, the position in `tracked` and the traced layout.
         gradients: the autograd.Function's differentiable inputs, and which result each takes.
-        failing: positions in `tracked` whose backward raises, with the error's text.
+        failing: positions in `tracked` whose backward raises, with the error's type and text.
         saved, watched: see `saving`.
         writes, reshapes, moves, roots, outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
@@ -48,7 +48,7 @@ class Plan:
     tracked: tuple[int, ...]
     tangents: tuple[tuple[int, Geometry], ...]
     gradients: tuple[Gradient, ...]
-    failing: tuple[tuple[int, str], ...]
+    failing: tuple[Failure, ...]
     saved: tuple[Saved, ...]
     watched: tuple[Watch, ...]
     writes: tuple[Write, ...]
@@ -85,7 +85,7 @@ def make_plan(
         tracked=tracked,
         tangents=tuple((position[i], where) for i, where in joint.tangents),
         gradients=joint.gradients,
-        failing=tuple((position[i], text) for i, text in joint.failing),
+        failing=tuple((position[i], kind, text) for i, kind, text in joint.failing),
         saved=saved,
         watched=watched,
         writes=effects.writes,
