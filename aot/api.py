@@ -13,7 +13,7 @@ from torch import fx
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.forward import run_once
-from aot.capture.joint import Joint, record_backward
+from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import analyze
 from aot.inputs import Arguments, take_apart
@@ -121,7 +121,14 @@ class CompiledFunction:
     def _partitioned(self, joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
         if not any(g.result is not None for g in joint.gradients):
             return joint.graph, None
-        return self._partition(joint.graph, example_inputs(joint.graph), num_fwd_outputs=joint.values)
+        inputs = example_inputs(joint.graph)
+        forward, backward = self._partition(joint.graph, inputs, num_fwd_outputs=joint.values)
+        if any(moves_generator(node) for node in backward.graph.nodes):
+            raise errors.BackendError(
+                "the partitioner put a random draw into the backward graph, where it would draw again; use "
+                "a partitioner that saves random values, as aot.default_partition does"
+            )
+        return forward, backward
 
     def _compile_forward(self, module: fx.GraphModule, joint: Joint) -> Compiled:
         if joint.gradients:

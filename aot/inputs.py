@@ -191,8 +191,11 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         if key not in storages:
             storages[key] = internals.meta_storage(real.untyped_storage().nbytes())
         where = geometry(real)
+        # (A fake of another dtype counts for itself: writes to such storages are refused.)
         relatives = [
-            fake for other, fake in by_storage.get(key, ()) if internals.share_version_counter(other, real)
+            fake
+            for other, fake in by_storage.get(key, ())
+            if other.dtype == real.dtype and internals.share_version_counter(other, real)
         ]
         if relatives:
             with recorder.mode, torch.no_grad():
@@ -203,6 +206,8 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
             fake = internals.fake_tensor(
                 recorder.mode, storages[key], where.size, where.stride, where.offset, real.dtype, real.device
             )
+        if isinstance(real, torch.nn.Parameter):
+            fake._is_param = True  # what isinstance(x, torch.nn.Parameter) asks for
         by_storage.setdefault(key, []).append((real, fake))
         if real.requires_grad:
             internals.make_non_leaf(fake)

@@ -387,11 +387,23 @@ def eliminate_dead_code(graph: fx.Graph) -> None:
 def has_effect(node: fx.Node) -> bool:
     """Whether running the node is seen even if nobody reads its result: it moves a random generator, or is
     a check that may raise."""
+    op = operation_of(node)
+    return op is not None and (moves_generator(node) or not op._schema.returns)
+
+
+def moves_generator(node: fx.Node) -> bool:
+    """Whether running the node draws random numbers."""
+    op = operation_of(node)
+    return op is not None and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def operation_of(node: fx.Node) -> internals.OpOverload | None:
+    """The ATen operation that a node calls, directly or through one of our functions."""
     target: Any = node.target
-    if node.op == "call_function" and not isinstance(target, internals.OpOverload):
+    if node.op != "call_function":
+        return None
+    if target is call_by_name:
+        target = by_name(str(node.args[0]))
+    elif not isinstance(target, internals.OpOverload):
         target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
-        if node.target is call_by_name:
-            target = by_name(str(node.args[0]))
-    if not isinstance(target, internals.OpOverload):
-        return False
-    return torch.Tag.nondeterministic_seeded in target.tags or not target._schema.returns
+    return target if isinstance(target, internals.OpOverload) else None

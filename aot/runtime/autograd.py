@@ -131,9 +131,9 @@ class _Backward:
         return runner
 
 
-def _detached(value: Tensor) -> Tensor:
-    """A graph's result as a tensor of its own: graphs may end in a view."""
-    return value.detach() if value._is_view() else value
+def _detached(value: Tensor | None) -> Tensor | None:
+    """A graph's result as a tensor of its own: graphs may end in a view. Optional results may be absent."""
+    return value.detach() if value is not None and value._is_view() else value
 
 
 def _copied(value: Tensor) -> Tensor:

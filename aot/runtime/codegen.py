@@ -55,7 +55,7 @@ class _Writer:
         return self.name("op", op)
 
     def literal(self, value: Any) -> str:
-        if isinstance(value, (list, tuple)):
+        if type(value) in (list, tuple):
             inner = ", ".join(self.literal(v) for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
         if value is None or isinstance(value, (bool, int, str)):
