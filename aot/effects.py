@@ -222,7 +222,7 @@ class _Analysis:
                 raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
             if not is_current(fake):
                 continue
-            if fake.is_leaf and fake.grad is not None:
+            if fake.is_leaf and fake.grad is not entry.grads[i]:
                 raise errors.AutogradStateMutation(
                     f"backward() inside the function accumulated into tensor {i}'s .grad; use autograd.grad"
                 )
@@ -443,10 +443,6 @@ class _Analysis:
         if fake._is_view():
             raise errors.UnsupportedOutput(
                 "an output is a view that was made by a custom autograd.Function; return a clone from it"
-            )
-        if history is not None and where.overlaps_itself_somehow:
-            raise errors.UnsupportedOutput(
-                "an output that requires grad, and is no view, shows elements several times; clone it"
             )
         if key not in self.argument_storages and key not in self.providers:
             if self.sharing[key] == 1:

@@ -94,6 +94,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
                 tensor.device,
                 tensor.requires_grad,
                 tensor.is_leaf,
+                tensor.is_leaf and tensor.grad is not None,
                 group,
                 base,
             )
@@ -164,6 +165,7 @@ class Entry:
         before: the geometry of each when the function starts.
         versions: the version counter of each when the function starts.
         requires_grad: of each when the function starts.
+        grads: stand-ins for the gradients that leaves hold; to compute with one is refused.
         edges: the gradient edge of each when the function starts; None where it requires none.
         bases: fake bases of views whose base is not itself an argument, each with the index of one view.
         base_edges: their gradient edges.
@@ -173,6 +175,7 @@ class Entry:
     before: tuple[Geometry, ...]
     versions: tuple[int, ...]
     requires_grad: tuple[bool, ...]
+    grads: tuple[Tensor | None, ...]
     edges: tuple[GradientEdge | None, ...]
     bases: tuple[tuple[Tensor, int], ...]
     base_edges: tuple[GradientEdge | None, ...]
@@ -254,7 +257,17 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     before = tuple(geometry(f) for f in fakes)
     versions = tuple(f._version for f in fakes)
     requires_grad = tuple(f.requires_grad for f in fakes)
-    return Entry(tuple(fakes), before, versions, requires_grad, edges, tuple(hidden), base_edges)
+    grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
+    return Entry(tuple(fakes), before, versions, requires_grad, grads, edges, tuple(hidden), base_edges)
+
+
+def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor | None:
+    """What the function finds in ``.grad``: something, where the real leaf holds something."""
+    if not tensor.is_leaf or tensor.grad is None:
+        return None
+    with recorder.mode, torch.no_grad():
+        fake.grad = torch.empty_like(fake)
+    return fake.grad
 
 
 def _edge(fake: Tensor) -> GradientEdge | None:

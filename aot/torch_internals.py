@@ -110,6 +110,8 @@ def fake_tensor(
     fake.fake_device = device
     fake.__dict__.update(_ATTRIBUTES)
     fake.fake_mode = mode
+    if not torch.is_inference_mode_enabled():
+        torch._C._autograd._unsafe_set_version_counter((fake,), (0,))  # set_ has moved it
     return fake
 
 

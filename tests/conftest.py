@@ -1,4 +1,4 @@
-"""Every test runs with one torch thread, from a known random state, and leaves the ambient state as it was."""
+"""Each test runs with one torch thread, from a known random state, and leaves the ambient state alone."""
 
 from __future__ import annotations
 

@@ -56,6 +56,8 @@ def run_once(
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
     grad = torch.is_grad_enabled()
     random = torch.get_rng_state()
+    ambient = internals.ambient_key()
+    dtype = torch.get_default_dtype()
     try:
         with mode, recorder:
             result = function(leaves)
@@ -65,8 +67,14 @@ def run_once(
             raise errors.UnsupportedOperation(
                 "the function seeds or sets the default random generator; do it outside"
             )
+        if internals.ambient_key()[1:] != ambient[1:]:
+            raise errors.UnsupportedOperation(
+                "the function leaves another default dtype, default device, deterministic mode or autocast "
+                "state behind; change it outside"
+            )
     except errors.Unsupported:
         torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)
         raise
     except internals.DataDependentOutputException as error:
         raise errors.DataDependentValue(
@@ -81,7 +89,7 @@ def run_once(
             f"{error.func} has no meta kernel, so it cannot be traced"
         ) from error
     torch.set_grad_enabled(grad)
-    flat, spec = internals.tree_flatten(result)
+    flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     for position, value in enumerate(flat):
         _check_output(position, value)
     return Forward(recorder, entry, primals, tuple(flat), spec, grad_after)

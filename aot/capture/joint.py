@@ -100,6 +100,8 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     gradient_nodes: list[fx.Node] = []
     failing: list[Failure] = []
     if tracked:
+        for node in builder.graph.nodes:
+            node.meta["partitioner_tag"] = "is_forward"
         builder.backward = True
         fakes: list[Tensor] = []
         for i in tracked:
@@ -320,7 +322,7 @@ def _roots(forward: Forward) -> tuple[list[tuple[int, bool]], list[GradientEdge]
 def _tangent(mode: internals.FakeTensorMode, like: Tensor) -> tuple[Tensor, Geometry]:
     """A fake tangent: laid out as the value is, or row-major where that shows one element twice."""
     where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
-    if where.overlaps_itself:
+    if where.overlaps_itself_somehow:
         with mode:
             where = where._replace(stride=torch.empty(like.shape, device=like.device).stride())
     storage = internals.meta_storage(where.stop * like.dtype.itemsize)

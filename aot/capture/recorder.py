@@ -87,6 +87,9 @@ _BATCH_NORM = {
     aten.miopen_batch_norm.default: ((3, 4), 5),
 }
 
+# Results that depend on the grad mode in which the kernel runs, so that a graph cannot hold them.
+_READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
+
 _FILLS = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 
 # Their data is not a function of the arguments, and nothing of it may be repeated or left out.
@@ -126,8 +129,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         state = self.states.get(internals.storage_key(fake))
         if state is None:
             raise errors.UnsupportedOperation(
-                "a tensor appeared whose making was not recorded (made inside a custom kernel or with "
-                "recording switched off)"
+                "a tensor appeared whose making was not recorded (an argument's .grad, or made inside a "
+                "custom kernel); pass it as an argument"
             )
         return state
 
@@ -534,7 +537,8 @@ def _classify(func: Any) -> Operation:
     tags = func.tags
     name = func._schema.name.split("::")[1]
     random = torch.Tag.nondeterministic_seeded in tags
-    if name in _STORAGE_OPS or func in (aten.detach_.default, aten.lift_fresh.default, aten.lift.default):
+    specials = (aten.detach_.default, aten.lift_fresh.default, aten.lift.default)
+    if name in _STORAGE_OPS or func in specials or func in _READS_GRAD_MODE:
         return Operation(Kind.REFUSED)
     if torch.Tag.inplace_view in tags:
         return Operation(Kind.RESHAPE)

@@ -196,8 +196,8 @@ def test_the_backward_is_compiled_when_it_is_first_run() -> None:
     x = leaf(3)
     y = compiled(x)
     assert (len(forward.modules), len(backward.modules)) == (1, 0)
-    y.sum().backward()
-    compiled(x).sum().backward()
+    torch.autograd.grad(y.sum(), x)
+    torch.autograd.grad(compiled(x).sum(), x)
     assert (len(forward.modules), len(backward.modules)) == (1, 1)
 
 
@@ -248,6 +248,11 @@ def test_partitioners(partitioner: str, differentiated: str) -> None:
         return [leaf(3, 3), non_leaf(3, 3, start=9)]
 
     f = DIFFERENTIATED[differentiated]
+    if (differentiated, partitioner) == ("dropout", "default_partition"):
+        # torch's recomputes the draw unless the graph carries its own RNG annotations; it would draw anew.
+        with pytest.raises(aot.BackendError, match="random draw"):
+            aot.aot_function(f, aot.nop, partition_fn=PARTITIONERS[partitioner])(*make())
+        return
     results = []
     for function in (f, aot.aot_function(f, aot.nop, partition_fn=PARTITIONERS[partitioner])):
         args = make()

@@ -124,7 +124,7 @@ def test_a_backward_that_draws_as_in_eager() -> None:
         y.register_hook(lambda g: g * torch.rand(3))
         return y
 
-    assert_agrees(f, lambda: [leaf(3)], grad=True)
+    assert_agrees(f, lambda: [leaf(3)], grad=True, refusable=True)
 
 
 @pytest.mark.parametrize("preserve", [True, False])
@@ -159,6 +159,13 @@ def _forked(x: Tensor) -> Tensor:
     return first + torch.rand(3) * x
 
 
-@pytest.mark.parametrize("f", [_seeded, _repeated, _forked])
+_RESTORED = pytest.mark.xfail(
+    strict=True, reason="issue 4: a generator state that is set inside and set back is not noticed"
+)
+
+
+@pytest.mark.parametrize(
+    "f", [_seeded, pytest.param(_repeated, marks=_RESTORED), pytest.param(_forked, marks=_RESTORED)]
+)
 def test_generator_state_set_inside_is_kept_or_refused(f: Callable[[Tensor], Tensor]) -> None:
     assert_agrees(f, lambda: [leaf(3)], refusable=True)

@@ -281,6 +281,7 @@ def test_a_default_dtype_that_the_function_leaves_behind() -> None:
     assert_agrees(f, lambda: [values(2)], refusable=True)
 
 
+@pytest.mark.xfail(strict=True, reason="issue 5: numbers of the closure are not guarded yet")
 def test_numbers_of_the_closure() -> None:
     scale = 2.0
 
