@@ -23,7 +23,7 @@ from aot.capture.forward import Forward
 from aot.capture.graph import by_name, call_by_name, meta_of
 from aot.capture.recorder import Recorder
 from aot.effects import Effects
-from aot.errors import Unsupported
+from aot.errors import LeafCreatedInside, Unsupported
 from aot.geometry import Geometry
 from aot.inputs import Primal
 
@@ -89,7 +89,11 @@ class Joint:
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:
-    """Differentiate the recorded forward, inside its trace, and close the graph."""
+    """Differentiate the recorded forward, inside its trace, and close the graph.
+
+    Raises:
+        LeafCreatedInside: something requires grad although no argument does.
+    """
     recorder = forward.recorder
     builder = recorder.builder
     tracked = [i for i, value in enumerate(effects.values) if value.history is not None]
@@ -99,6 +103,11 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     gradients: list[Gradient] = []
     gradient_nodes: list[fx.Node] = []
     failing: list[Failure] = []
+    if tracked and not edges:
+        raise LeafCreatedInside(
+            "an output or a written argument requires grad, but no argument does: its gradient ends in a "
+            "leaf that the function made; make the leaf outside and pass it in"
+        )
     if tracked:
         for node in builder.graph.nodes:
             node.meta["partitioner_tag"] = "is_forward"

@@ -315,3 +315,11 @@ def test_every_refusal_says_what_it_is() -> None:
     for one in all_refusals():
         assert one.__doc__, one.__name__
         assert issubclass(one, aot.AotError)
+
+
+def test_a_gradient_that_ends_inside_is_refused_where_no_argument_requires_grad() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x * torch.ones(3, requires_grad=True)
+
+    with pytest.raises(errors.LeafCreatedInside, match="pass it in"):
+        aot.aot_function(f, aot.nop)(torch.ones(3))
