@@ -1,0 +1,401 @@
+"""What a program has that a compiler may get wrong: its hard features, by name.
+
+`features` is a pure function of a program; nothing runs. Campaigns count what it gives, so that a green run
+shows what it has seen, and tests ask of each profile that every feature is reached. `FEATURES` is the one
+table of names, in the order in which reports list them; a name is a group and what it says, as in
+"alias: disjoint".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, references
+from fuzz.operators import OPERATORS, Kind
+from fuzz.operators.layout import overlaps_itself, positions
+from fuzz.operators.row import Constant, Meta, Operator
+from fuzz.program import advance, begin
+from fuzz.state import State, Tensor
+
+
+def _table() -> Mapping[str, str]:
+    metadata = {
+        f"metadata: {name}": f"the metadata of an argument, or of a view of one, is changed by {name}"
+        for name, row in OPERATORS.items()
+        if row.metadata
+    }
+    return MappingProxyType(
+        {
+            "argument: root": "a storage's root itself",
+            "argument: view": "a view of a root that autograd follows",
+            "argument: detach": "a detached alias, with the root's version counter",
+            "argument: data": "an alias through `.data`, with a version counter of its own",
+            "argument: no_grad": "a view that was taken under no_grad",
+            "argument: duplicate": "one object stands twice",
+            "argument: scalar": "a Python number, bool, string or None",
+            "argument: leaf": "a leaf that requires grad",
+            "argument: non-leaf": "requires grad and has a history",
+            "argument: empty": "has no elements",
+            "argument: 0-d": "has no dimensions",
+            "argument: size 1": "has a dimension of size 1",
+            "argument: expanded": "has a dimension of stride 0",
+            "argument: overlapping": "two of its indices name one element",
+            "argument: nested": "arguments lie in a tuple, list or dict",
+            "alias: base and view": "two arguments, of which one is the other's base",
+            "alias: views alone": "two views of one base that is no argument",
+            "alias: same metadata": "two arguments lie alike",
+            "alias: same elements": "two arguments cover the same elements in another way",
+            "alias: overlapping": "two arguments share some elements",
+            "alias: disjoint": "two arguments share storage and no element",
+            "alias: out of order": "a later argument of a group begins before an earlier one",
+            "alias: several groups": "two storages have several arguments each",
+            "alias: mixed gradient": "of two arguments on one storage one requires grad",
+            "data: argument": "an argument is written to",
+            "data: view of an argument": "what shares memory with an argument is written to",
+            "data: intermediate": "a tensor of the function's own is written to",
+            "data: leaf": "a leaf that requires grad is written to under no_grad",
+            "data: hidden": "elements of a tensor that requires grad are written through an alias without",
+            "data: differentiable view": "a view that requires grad is written to",
+            "data: 0-d": "a 0-d tensor is written to",
+            "data: slice": "a slice is assigned to",
+            "data: expanded": "a tensor with elements that overlap is written to, which eager refuses",
+            "data: twice": "one storage is written to by two statements",
+            "data: several arguments": "several arguments are written to",
+            "data: member of a group": "one of several arguments on a storage is written to",
+            "data: duplicate": "an argument that stands twice is written to",
+            **metadata,
+            "metadata: argument": "an argument's metadata is changed",
+            "metadata: view of an argument": "that of a view of an argument is changed",
+            "metadata: intermediate": "that of a tensor of the function's own is changed",
+            "metadata: duplicate": "that of an argument that stands twice is changed",
+            "metadata: requires grad": "that of a tensor that requires grad is changed",
+            "metadata: after data": "an argument is written to, and then its metadata is changed",
+            "metadata: before data": "an argument's metadata is changed, and then it is written to",
+            "view: several results": "unbind, split, chunk",
+            "view: under no_grad": "a view of what requires grad is taken under no_grad",
+            "view: chain": "a view of a view of a view",
+            "view: after a write": "a view of an argument is taken after a write to it",
+            "view: then a write": "a tensor is written to after a view of it has been taken",
+            "view: empty": "a view without elements",
+            "view: 0-d": "a view without dimensions",
+            "output: fresh": "a tensor with memory of its own",
+            "output: argument": "an argument is returned",
+            "output: written argument": "an argument is returned after it was written to",
+            "output: alias of an argument": "a view of an argument is returned",
+            "output: alias of a written argument": "a view of an argument that was written to is returned",
+            "output: aliases of an intermediate": "two results alias each other and no argument",
+            "output: base and view": "a result and its base",
+            "output: chain": "a view of a view of a view is returned",
+            "output: twice": "one tensor stands twice in the result",
+            "output: detached alias": "two results share memory and no history",
+            "output: requires_grad differs": "a result aliases an argument and one of them requires grad",
+            "output: several results": "a view out of unbind, split or chunk is returned",
+            "output: under no_grad": "a view that was taken under no_grad is returned",
+            "output: empty": "a view without elements is returned",
+            "output: 0-d": "a 0-d view is returned",
+            "output: nested": "results lie in nested containers",
+            "output: constant": "a number, string or None stands among the results",
+            "output: nothing": "the function returns None",
+            "gradient: partial": "not all results are differentiated",
+            "gradient: hazard": "eager raises after the call, in backward or at the use of a stale view",
+            "mode: no_grad": "statements under no_grad",
+            "mode: enable_grad": "statements under enable_grad",
+            "mode: grad off": "the call is made with grad mode off",
+            "random: drawn": "the function draws from the generator",
+            "error: refused": "eager refuses a statement",
+            "dtype: promotion": "operands of different dtypes",
+        }
+    )
+
+
+FEATURES: Mapping[str, str] = _table()
+
+
+def features(program: Program) -> frozenset[str]:
+    """The names of the hard features that a valid program has: keys of `FEATURES`.
+
+    >>> from fuzz.ir import Storage
+    >>> double = Statement("mul_number_", ("a0",), (("value", 2.0),), ())
+    >>> program = Program((Storage("float32", (2,), 1),), (Root(0),), (Ref("a0"),), (double,), Ref("a0"))
+    >>> sorted(features(program))
+    ['argument: root', 'data: argument', 'output: argument', 'output: written argument']
+
+    Raises ProgramError for a program that is not valid.
+    """
+    walk = _Walk(program)
+    walk.arguments()
+    for i, statement in enumerate(program.statements):
+        walk.statement(i, statement)
+    walk.outputs()
+    walk.scenario()
+    return frozenset(walk.found)
+
+
+class _Walk:
+    """The state of a program under way, and what has been found."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.state = begin(program)
+        self.found: set[str] = set()
+        self.names = [f"a{i}" for i in range(len(program.arguments))]
+        tensors = _tensors(self.state, self.names)
+        self.inputs = list({id(tensor): tensor for tensor in tensors}.values())
+        self.own = {id(tensor) for tensor in tensors}
+        self.duplicates = {id(tensor) for i, tensor in enumerate(tensors) if tensor in tensors[:i]}
+        self.memories = {tensor.memory for tensor in tensors}
+        self.groups = [
+            group
+            for memory in self.memories
+            if len(group := [tensor for tensor in self.inputs if tensor.memory == memory]) > 1
+        ]
+        self.written: dict[int, int] = {}  # memory -> how many statements have written to it
+        self.writes: set[int] = set()  # arguments whose data was written
+        self.reshaped: set[int] = set()  # arguments whose metadata was changed
+        self.viewed: set[int] = set()  # memories of which views were taken
+        self.depth: dict[int, int] = {}  # tensor -> how many views it is away from its base
+        self.kinds: dict[int, str] = {}  # view -> the feature of its making
+
+    def add(self, *names: str) -> None:
+        self.found.update(names)
+
+    # ----------------------------------------------------------------------------------------------------
+
+    def arguments(self) -> None:
+        for argument in self.program.arguments:
+            match argument:
+                case Root():
+                    self.add("argument: root")
+                case View(via=via):
+                    self.add(f"argument: {via}")
+                case Same():
+                    self.add("argument: duplicate")
+                case Scalar():
+                    self.add("argument: scalar")
+        if not all(isinstance(tree, Ref) for tree in self.program.parameters):
+            self.add("argument: nested")
+        for tensor in self.inputs:
+            self.argument(tensor)
+        if len(self.groups) > 1:
+            self.add("alias: several groups")
+        for group in self.groups:
+            for i, one in enumerate(group):
+                for other in group[:i]:
+                    self.pair(other, one)
+
+    def argument(self, tensor: Tensor) -> None:
+        meta = tensor.meta
+        if tensor.requires_grad:
+            self.add("argument: non-leaf" if tensor.grad_fn else "argument: leaf")
+        if 0 in meta.size:
+            self.add("argument: empty")
+        elif not meta.size:
+            self.add("argument: 0-d")
+        if 1 in meta.size:
+            self.add("argument: size 1")
+        if any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride or (), strict=True)):
+            self.add("argument: expanded")
+        elif overlaps_itself(meta):
+            self.add("argument: overlapping")
+
+    def pair(self, first: Tensor, second: Tensor) -> None:
+        """Two arguments on one storage, in their order."""
+        if first.base is second or second.base is first:
+            self.add("alias: base and view")
+        elif first.base is not None and first.base is second.base and first.base not in self.inputs:
+            self.add("alias: views alone")
+        if first.meta == second.meta:
+            self.add("alias: same metadata")
+        else:
+            self.add(f"alias: {_relation(first.meta, second.meta)}")
+        if second.meta.offset < first.meta.offset:
+            self.add("alias: out of order")
+        if first.requires_grad != second.requires_grad:
+            self.add("alias: mixed gradient")
+
+    # ----------------------------------------------------------------------------------------------------
+
+    def statement(self, index: int, statement: Statement) -> None:
+        state = self.state
+        row = OPERATORS[statement.operator]
+        operands = _tensors(state, statement.operands)
+        if statement.mode != "inherit":
+            self.add(f"mode: {statement.mode}")
+        if row.random:
+            self.add("random: drawn")
+        if len({tensor.meta.dtype for tensor in operands}) > 1:
+            self.add("dtype: promotion")
+        if state.illegal(row, statement.operands, statement.mode):
+            self.add("error: refused")
+        if row.mutates:
+            self.write(row, operands[0])
+        if row.metadata:
+            self.reshape(row, operands[0])
+        advance(state, index, statement)
+        if row.kind in (Kind.VIEW, Kind.MULTI_VIEW):
+            self.views(row, operands[0], statement, _tensors(state, statement.results))
+
+    def write(self, row: Operator, target: Tensor) -> None:
+        meta, grad = target.meta, target.requires_grad
+        self.add(f"data: {self.whose(target)}")
+        if not meta.size:
+            self.add("data: 0-d")
+        elif "{slice}" in row.source:
+            self.add("data: slice")
+        if meta.stride is not None and overlaps_itself(meta):
+            self.add("data: expanded")
+        if grad and target.base is not None:
+            self.add("data: differentiable view")
+        elif grad and not target.grad_fn:
+            self.add("data: leaf")
+        if not grad and any(one.requires_grad and one.memory == target.memory for one in self.inputs):
+            self.add("data: hidden")
+        if id(target) in self.own:
+            self.writes.add(id(target))
+            if len(self.writes) > 1:
+                self.add("data: several arguments")
+            if any(target in group for group in self.groups):
+                self.add("data: member of a group")
+            if id(target) in self.duplicates:
+                self.add("data: duplicate")
+            if id(target) in self.reshaped:
+                self.add("metadata: before data")
+        if target.memory in self.viewed:
+            self.add("view: then a write")
+        self.written[target.memory] = self.written.get(target.memory, 0) + 1
+        if self.written[target.memory] > 1:
+            self.add("data: twice")
+
+    def reshape(self, row: Operator, target: Tensor) -> None:
+        self.add(f"metadata: {self.whose(target)}")
+        if target.memory in self.memories:
+            self.add(f"metadata: {row.name}")
+        if target.requires_grad:
+            self.add("metadata: requires grad")
+        if id(target) in self.own:
+            self.reshaped.add(id(target))
+            if id(target) in self.duplicates:
+                self.add("metadata: duplicate")
+            if id(target) in self.writes:
+                self.add("metadata: after data")
+
+    def whose(self, target: Tensor) -> str:
+        if id(target) in self.own:
+            return "argument"
+        return "view of an argument" if target.memory in self.memories else "intermediate"
+
+    def views(self, row: Operator, parent: Tensor, statement: Statement, made: Sequence[Tensor]) -> None:
+        for view in made:
+            if view is parent or view.memory != parent.memory:
+                continue
+            self.viewed.add(view.memory)
+            if self.written.get(view.memory) and view.memory in self.memories:
+                self.add("view: after a write")
+            self.depth[id(view)] = self.depth.get(id(parent), 0) + 1
+            if self.depth[id(view)] > 2:
+                self.add("view: chain")
+            kind = ""
+            if row.kind is Kind.MULTI_VIEW:
+                kind = "several results"
+            elif not self.state.grad_mode(statement.mode) and parent.requires_grad:
+                kind = "under no_grad"
+            if kind:
+                self.add(f"view: {kind}")
+                self.kinds[id(view)] = kind
+            if 0 in view.meta.size:
+                self.add("view: empty")
+            elif not view.meta.size:
+                self.add("view: 0-d")
+
+    # ----------------------------------------------------------------------------------------------------
+
+    def outputs(self) -> None:
+        names = list(references(self.program.returns))
+        if len(set(names)) < len(names):
+            self.add("output: twice")
+        self.add(*_tree_features(self.program.returns))
+        results = list({id(tensor): tensor for tensor in _tensors(self.state, dict.fromkeys(names))}.values())
+        for i, one in enumerate(results):
+            self.output(one)
+            for other in results[:i]:
+                if one.memory != other.memory:
+                    continue
+                if one.base is other or other.base is one:
+                    self.add("output: base and view")
+                if one.memory not in self.memories:
+                    self.add("output: aliases of an intermediate")
+                if (one.base or one) is not (other.base or other):
+                    self.add("output: detached alias")
+
+    def output(self, tensor: Tensor) -> None:
+        if id(tensor) in self.own:
+            self.add("output: argument")
+            if id(tensor) in self.writes:
+                self.add("output: written argument")
+            return
+        if tensor.memory not in self.memories:
+            if tensor.base is None:
+                self.add("output: fresh")
+        else:
+            self.add("output: alias of an argument")
+            if self.written.get(tensor.memory):
+                self.add("output: alias of a written argument")
+            if any(
+                one.memory == tensor.memory and one.requires_grad != tensor.requires_grad
+                for one in self.inputs
+            ):
+                self.add("output: requires_grad differs")
+        if id(tensor) in self.depth:
+            if self.depth[id(tensor)] > 2:
+                self.add("output: chain")
+            if 0 in tensor.meta.size:
+                self.add("output: empty")
+            elif not tensor.meta.size:
+                self.add("output: 0-d")
+        if id(tensor) in self.kinds:
+            self.add(f"output: {self.kinds[id(tensor)]}")
+
+    def scenario(self) -> None:
+        if not self.program.scenario.grad:
+            self.add("mode: grad off")
+        if self.program.scenario.differentiate is not None:
+            self.add("gradient: partial")
+        if self.state.hazards:
+            self.add("gradient: hazard")
+
+
+def _tensors(state: State, names: Sequence[str] | Mapping[str, object]) -> list[Tensor]:
+    values: list[Tensor | Constant] = [state.names[name] for name in names]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _relation(first: Meta, second: Meta) -> str:
+    """How two geometries on one storage lie to each other."""
+    assert first.stride is not None and second.stride is not None
+    here = positions(first.size, first.stride, first.offset)
+    there = positions(second.size, second.stride, second.offset)
+    if here == there:
+        return "same elements"
+    return "disjoint" if here.isdisjoint(there) else "overlapping"
+
+
+def _tree_features(tree: Tree) -> Iterator[str]:
+    match tree:
+        case Lit(None):
+            yield "output: nothing"
+        case Seq(_, items):
+            yield from _inner(items)
+        case Dict(entries):
+            yield from _inner(tuple(item for _, item in entries))
+        case _:
+            pass
+
+
+def _inner(items: Sequence[Tree]) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, Lit):
+            yield "output: constant"
+        elif not isinstance(item, Ref):
+            yield "output: nested"
+            yield from _tree_features(item)
