@@ -9,7 +9,7 @@ from aot.api import CompiledFunction, aot_function
 from aot.compilers import make_boxed_compiler, make_boxed_func, nop
 from aot.errors import AotError, BackendError, DoubleBackwardUnsupported, Unsupported
 from aot.explain import explain
-from aot.partition import default_partition
+from aot.partition.default import default_partition
 
 __all__ = [
     "AotError",

@@ -17,7 +17,7 @@ from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import analyze
 from aot.inputs import Arguments, take_apart
-from aot.partition import default_partition
+from aot.partition.default import default_partition
 from aot.runtime.autograd import build
 from aot.runtime.plan import make_plan
 

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from aot import errors
 from aot import torch_internals as internals
 from aot.compilers import Compiled, Compiler, boxed, compile_graph
-from aot.partition import without_tangents
+from aot.partition.parts import without_tangents
 from aot.runtime.codegen import generate
 from aot.runtime.plan import Plan
 

@@ -19,7 +19,7 @@ from aot import torch_internals as internals
 from aot.capture.joint import Joint, Kept
 from aot.effects import AliasRoot, Effects, ValueRoot
 from aot.geometry import Geometry
-from aot.partition import is_tangent
+from aot.partition.common import is_tangent
 
 
 class Saving(enum.Enum):

@@ -1,0 +1,70 @@
+"""The backward from some of the results: a backward graph for fewer tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from aot.capture.joint import eliminate_dead_code
+from aot.partition.common import is_tangent
+
+
+def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.GraphModule:
+    """The backward graph for fewer tangents.
+
+    Follows autograd's engine, where an undefined gradient is not a gradient of zeros: what depends on
+    missing tangents alone is missing itself, a sum takes the terms that it has, and only an operation that
+    joins several gradients into one result gets zeros for those that it lacks.
+
+    Args:
+        backward: saved values and then tangents in, gradients out.
+        missing: per input, whether it is a tangent that is not given.
+
+    Returns:
+        A graph of the inputs that remain, with None for gradients that are missing.
+    """
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node | None] = {}
+    dependent: set[fx.Node] = set()
+    inputs = iter(missing)
+    for node in backward.graph.nodes:
+        if node.op == "placeholder":
+            if is_tangent(node):
+                dependent.add(node)
+            copies[node] = None if next(inputs) else graph.node_copy(node)
+        elif node.op == "output":
+            graph.output(tuple(copies[o] if isinstance(o, fx.Node) else o for o in node.args[0]))
+        else:
+            gradients = [n for n in node.all_input_nodes if n in dependent]
+            dependent.update([node] if gradients else [])
+            lacking = [n for n in gradients if copies[n] is None]
+            if lacking and _is_sum(node):
+                copies[node] = next((copies[n] for n in node.args if copies[n] is not None), None)
+            elif gradients and len(lacking) == len(gradients):
+                copies[node] = None
+            else:
+                for name in lacking:
+                    copies[name] = _zeros(graph, name)
+                copies[node] = graph.node_copy(node, lambda n: copies[n])
+    eliminate_dead_code(graph)
+    return fx.GraphModule(backward, graph, "BackwardPart")
+
+
+def _is_sum(node: fx.Node) -> bool:
+    return (
+        node.target is torch.ops.aten.add.Tensor
+        and not node.kwargs
+        and len(node.args) == 2
+        and all(isinstance(a, fx.Node) for a in node.args)
+    )
+
+
+def _zeros(graph: fx.Graph, like: fx.Node) -> fx.Node:
+    val = like.meta["val"]
+    node = graph.call_function(
+        torch.ops.aten.zeros.default, (list(val.shape),), {"dtype": val.dtype, "device": val.device}
+    )
+    node.meta["val"] = val
+    return node
