@@ -10,6 +10,7 @@ tensor made by the function, or a detached alias of any of these. An output is a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,6 +164,7 @@ class Effects:
         root_fakes: the roots' tensors inside the trace.
         written: arguments that lie in a storage that a write changes.
         several_counters: arguments in a storage that others show under another version counter.
+        retaining, retaining_outputs: the arguments and outputs on which `retain_grad` was called.
     """
 
     values: tuple[Value, ...]
@@ -174,6 +176,8 @@ class Effects:
     outputs: tuple[Output, ...]
     written: frozenset[int]
     several_counters: frozenset[int]
+    retaining: tuple[int, ...]
+    retaining_outputs: tuple[int, ...]
 
 
 class _Analysis:
@@ -503,6 +507,10 @@ def _count_together(first: Tensor, second: Tensor) -> bool:
     return same_storage and internals.share_version_counter(first, second)
 
 
+def _retaining(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(i for i, value in enumerate(values) if isinstance(value, Tensor) and value.retains_grad)
+
+
 def is_current(fake: Tensor) -> bool:
     """Whether autograd can tell the tensor's history: of a view made under no_grad or by an operation with
     several results it refuses to, once its base was written."""
@@ -548,4 +556,6 @@ def analyze(forward: Forward) -> Effects:
         outputs=outputs,
         written=written,
         several_counters=analysis.several_counters(),
+        retaining=_retaining(forward.entry.fakes),
+        retaining_outputs=_retaining(forward.outputs),
     )

@@ -87,6 +87,16 @@ class AutogradStateMutation(Unsupported):
     autograd graph in a way that the wrapper cannot repeat."""
 
 
+class RandomStateMutation(Unsupported):
+    """The function sets a random generator's state, other than by saving and restoring it around draws that
+    it repeats; or its backward draws."""
+
+
+class UnsupportedHook(Unsupported):
+    """The function registers a hook on a tensor of the caller's (an argument or a result), or one that is
+    there for its side effects."""
+
+
 class LeafCreatedInside(Unsupported):
     """An output requires grad through a leaf that the function itself created."""
 

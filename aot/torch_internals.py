@@ -7,7 +7,9 @@ upgrade touches this file alone. Supported: 2.11, 2.12, 2.13; no difference has 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,14 +38,17 @@ __all__ = [
     "autocast_enabled",
     "copy_creation_meta",
     "creation_meta",
+    "default_generators",
     "disable_autocast",
     "fake_tensor",
     "graph_is_retained",
+    "hooks_watched",
     "is_fake",
     "make_non_leaf",
     "may_alias",
     "meta_storage",
     "modes_off",
+    "move_on",
     "moved_version",
     "set_grad_enabled",
     "share_version_counter",
@@ -75,6 +80,22 @@ def storage_key(tensor: Tensor) -> int:
 def graph_is_retained() -> bool:
     """Inside a backward: whether it was called with ``retain_graph=True``."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def default_generators() -> tuple[torch.Generator, ...]:
+    """The generators that draws come from unless they name one: the CPU's, and those of CUDA if it is in
+    use."""
+    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    return (torch.default_generator, *cuda)
+
+
+def move_on(generator: torch.Generator) -> None:
+    """Move a generator to a state that it has not had before."""
+    if generator.device.type == "cuda":
+        generator.set_offset(generator.get_offset() + 4)
+    else:
+        with modes_off():
+            torch.empty(()).uniform_(generator=generator)
 
 
 def is_fake(value: object) -> bool:
@@ -127,6 +148,48 @@ _UNDECLARED_VIEWS = {
     torch.ops.aten.unsafe_split_with_sizes.default,
     torch.ops.aten.unsafe_chunk.default,
 }
+
+
+_WATCHED = ("register_hook", "register_post_accumulate_grad_hook")
+_watch = threading.local()
+_watching = 0
+_watching_lock = threading.Lock()
+
+
+def _watched(name: str, original: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
+    @functools.wraps(original)
+    def register(self: Tensor, hook: Any) -> Any:
+        watch = getattr(_watch, "now", None)
+        return original(self, hook if watch is None else watch(name, self, hook))
+
+    return register
+
+
+@contextlib.contextmanager
+def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
+    """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
+    tensor, hook)`.
+
+    There is nothing else that tells: a plain tensor does not say which hooks its history has. So the methods
+    are replaced while any thread traces; for other threads they do what they always do.
+    """
+    global _watching
+    before = getattr(_watch, "now", None)
+    with _watching_lock:
+        _watching += 1
+        if _watching == 1:
+            for name in _WATCHED:
+                setattr(Tensor, name, _watched(name, getattr(Tensor, name)))
+    _watch.now = watch
+    try:
+        yield
+    finally:
+        _watch.now = before
+        with _watching_lock:
+            _watching -= 1
+            if _watching == 0:
+                for name in _WATCHED:
+                    setattr(Tensor, name, getattr(Tensor, name).__wrapped__)
 
 
 def modes_off() -> contextlib.AbstractContextManager[Any]:

@@ -55,18 +55,14 @@ def run_once(
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
     grad = torch.is_grad_enabled()
-    random = torch.get_rng_state()
     ambient = internals.ambient_key()
     dtype = torch.get_default_dtype()
     try:
-        with mode, recorder:
-            result = function(leaves)
+        with recorder.draws.traced():
+            with internals.hooks_watched(recorder.hooks.watch), mode, recorder:
+                result = function(leaves)
+            recorder.draws.check()
         grad_after = torch.is_grad_enabled()
-        if not torch.equal(random, torch.get_rng_state()):
-            torch.set_rng_state(random)
-            raise errors.UnsupportedOperation(
-                "the function seeds or sets the default random generator; do it outside"
-            )
         if internals.ambient_key()[1:] != ambient[1:]:
             raise errors.UnsupportedOperation(
                 "the function leaves another default dtype, default device, deterministic mode or autocast "

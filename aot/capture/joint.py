@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.graph import by_name, call_by_name, meta_of
 from aot.capture.recorder import Recorder
-from aot.effects import Effects
+from aot.effects import Effects, is_current
 from aot.errors import LeafCreatedInside, Unsupported
 from aot.geometry import Geometry
 from aot.inputs import Primal
@@ -93,11 +93,13 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
 
     Raises:
         LeafCreatedInside: something requires grad although no argument does.
+        UnsupportedHook: the function has registered a hook where the caller may register others.
     """
     recorder = forward.recorder
     builder = recorder.builder
     tracked = [i for i, value in enumerate(effects.values) if value.history is not None]
     targets, edges = _roots(forward)
+    _check_hooks(forward, targets, edges)
     tangents: list[tuple[int, Geometry]] = []
     tangent_nodes: list[fx.Node] = []
     gradients: list[Gradient] = []
@@ -125,7 +127,13 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         outputs = [history for i in tracked if (history := effects.values[i].history) is not None]
 
         def differentiate(chosen: Sequence[int], keep: bool) -> tuple[Tensor | None, ...]:
-            with recorder.mode, recorder, torch.autograd.set_multithreading_enabled(False), _no_autocast():
+            with (
+                recorder.draws.traced(),
+                recorder.mode,
+                recorder,
+                torch.autograd.set_multithreading_enabled(False),
+                _no_autocast(),
+            ):
                 return torch.autograd.grad(
                     [outputs[k] for k in chosen],
                     edges,
@@ -164,6 +172,24 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         kept,
         _resident(forward),
     )
+
+
+def _check_hooks(forward: Forward, targets: list[tuple[int, bool]], edges: list[GradientEdge]) -> None:
+    hooks = forward.recorder.hooks
+    hooks.check("tensor", [(i, edge) for (i, _), edge in zip(targets, edges, strict=True)])
+    hooks.check("tensor", _edges_of(enumerate(forward.entry.fakes)))
+    hooks.check("output", _edges_of(enumerate(forward.outputs)))
+
+
+def _edges_of(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, GradientEdge]]:
+    for number, value in values:
+        if (
+            isinstance(value, Tensor)
+            and value.requires_grad
+            and is_current(value)
+            and value.grad_fn is not None
+        ):
+            yield number, get_gradient_edge(value)
 
 
 def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
@@ -243,7 +269,7 @@ def _saved_tensors(outputs: list[Tensor], edges: list[GradientEdge]) -> Iterator
 def _between(outputs: list[Tensor], edges: list[GradientEdge]) -> dict[Node, int]:
     """The nodes that a backward from `outputs` to `edges` runs, each with the outputs that run it."""
     ends = {(edge.node, edge.output_nr) for edge in edges}
-    starts = [torch.autograd.graph.get_gradient_edge(output).node for output in outputs]
+    starts = [get_gradient_edge(output).node for output in outputs]
     order: list[Node] = []  # children before parents
     needed: set[Node] = set()
     seen: set[Node] = set()
@@ -350,7 +376,7 @@ def _dependencies(outputs: list[Tensor], edges: list[GradientEdge]) -> list[int]
     where = {(edge.node, edge.output_nr): i for i, edge in enumerate(edges)}
     masks = [0] * len(edges)
     for bit, output in enumerate(outputs):
-        start = torch.autograd.graph.get_gradient_edge(output)
+        start = get_gradient_edge(output)
         seen: set[Node] = set()
         stack: list[tuple[Node, int]] = [(start.node, start.output_nr)]
         while stack:

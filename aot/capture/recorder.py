@@ -21,6 +21,8 @@ from torch import Tensor, fx
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder, Recipe, lookup, meta_of
+from aot.capture.hooks import Hooks
+from aot.capture.random import Draws
 from aot.capture.storages import StorageState, ViewStep
 from aot.geometry import Geometry, geometry, is_dense
 
@@ -105,6 +107,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         origins: how each view came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
         backward_reads: while a backward is recorded, the forward's tensors that it reads, by storage.
+        draws: the random draws so far.
+        hooks: the hooks registered so far.
     """
 
     def __init__(self, mode: internals.FakeTensorMode, decompositions: dict[Any, Callable[..., Any]]) -> None:
@@ -116,6 +120,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
         self.joined: set[int] = set()
         self.backward_reads: dict[int, list[Tensor]] = {}
+        self.draws = Draws()
+        self.hooks = Hooks(lambda: self.builder.backward)
         self._decompositions = decompositions
 
     @classmethod
@@ -164,11 +170,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         operation = classify(func)
         kind = operation.kind
-        if operation.random and self.builder.backward:
-            raise errors.UnsupportedOperation(
-                f"{func} in a backward (recomputed by checkpoint): it would not repeat the forward's draws; "
-                f"take the random operation out of the checkpoint"
-            )
         if kind is Kind.PURE:
             return self.pure(func, operation, args, kwargs)
         if kind is Kind.VIEW:
@@ -190,7 +191,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         recipe = self.builder.infer(func, node_args, node_kwargs)
         if recipe.aliases:
             return self.view(func, args, kwargs)
-        node = self.builder.call(func, node_args, node_kwargs, recipe)
+        node = self._call(func, node_args, node_kwargs, recipe, _draws(func, operation, args, kwargs))
         if not recipe.many:
             return self._fresh(node, recipe.metas[0])
         if not recipe.metas:
@@ -260,13 +261,33 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.copy_.default:
             node_args = (self._blank(flat[0]), *node_args[1:])  # the old value does not matter
         recipe = self.builder.infer(operation.functional, node_args, node_kwargs)
-        node = self.builder.call(operation.functional, node_args, node_kwargs, recipe)
+        node = self._call(operation.functional, node_args, node_kwargs, recipe, operation.random, True)
         if recipe.many:
             for i, target in enumerate(flat):
                 self._write(target, self.builder.item(node, i))
         else:
             self._write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None
+
+    def _call(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        metas: Recipe,
+        random: bool,
+        overwrites: bool = False,
+    ) -> fx.Node:
+        """Append a call; of a random one, only if it does not repeat an earlier draw. One that `overwrites`
+        its first argument reads nothing of it but how it lies."""
+        if not random:
+            return self.builder.call(op, args, kwargs, metas)
+        read = (self.builder.metas[args[0]], *args[1:]) if overwrites else args
+        return self.draws.record(
+            (op, read, kwargs),
+            lambda: self.builder.call(op, args, kwargs, metas),
+            again=not self.builder.backward,
+        )
 
     def _blank(self, fake: Tensor) -> fx.Node:
         return self.builder.emit(
@@ -376,7 +397,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} resizes the tensor it writes to; give it an output of the right shape"
             )
         metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
-        node = self.builder.call(call_on_clones, (func, written, node_args, node_kwargs), {}, metas)
+        random = classify(func).random
+        node = self._call(call_on_clones, (func, written, node_args, node_kwargs), {}, metas, random)
         for i, fake in enumerate(fakes):
             value = self.builder.item(node, len(results) - len(fakes) + i)
             self._write(fake, value, counted=func not in _BATCH_NORM)
@@ -578,6 +600,16 @@ def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     """The positional arguments with left-out defaults filled in: the functional form may have none."""
     missing = func._schema.arguments[len(args) :]
     return args + tuple(a.default_value for a in missing if not a.kwarg_only and a.name not in kwargs)
+
+
+def _draws(func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers: attention does not without dropout."""
+    if not operation.random:
+        return False
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool((args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0)
+    return True
 
 
 def _may_overlap(first: Tensor, second: Tensor) -> bool:

@@ -297,6 +297,8 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
             writer.line(f"o{i} = r{output.root}")
         elif not output.early:
             _view(writer, mode, f"o{i}", output, f"r{output.root}")
+    for name in [f"t{i}" for i in plan.retaining] + [f"o{i}" for i in plan.retaining_outputs]:
+        writer.line(f"{name}.retain_grad()")
     if plan.watched:
         names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
         writer.line(f"ctx.watched = ({''.join(f'({n}.detach(), {n}._version), ' for n in names)})")

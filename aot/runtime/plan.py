@@ -38,7 +38,7 @@ class Plan:
         gradients: the autograd.Function's differentiable inputs, and which result each takes.
         failing: positions in `tracked` whose backward raises, with the error's type and text.
         saved, watched: see `saving`.
-        writes, reshapes, moves, roots, outputs: see `Effects`.
+        writes, reshapes, moves, roots, outputs, retaining, retaining_outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
     """
 
@@ -56,6 +56,8 @@ class Plan:
     moves: tuple[int, ...]
     roots: tuple[Root, ...]
     outputs: tuple[Output, ...]
+    retaining: tuple[int, ...]
+    retaining_outputs: tuple[int, ...]
     grad: bool
     grad_after: bool
 
@@ -93,6 +95,8 @@ def make_plan(
         moves=effects.moves,
         roots=effects.roots,
         outputs=effects.outputs,
+        retaining=effects.retaining,
+        retaining_outputs=effects.retaining_outputs,
         grad=grad,
         grad_after=grad_after,
     )

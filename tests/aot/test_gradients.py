@@ -334,23 +334,6 @@ def test_a_backward_that_raises() -> None:
     assert_agrees(Broken.apply, lambda: [leaf(3)], grad=True, backward_raises=True)
 
 
-def test_hooks_on_arguments_set_inside() -> None:
-    def f(x: Tensor) -> Tensor:
-        x.register_hook(lambda g: g * 10)
-        return x * 2
-
-    assert_agrees(f, lambda: [non_leaf(3)], grad=True)
-
-
-def test_a_hook_inside_the_function() -> None:
-    def f(x: Tensor) -> Tensor:
-        y = x * 2
-        y.register_hook(lambda g: g * 10)
-        return y * y
-
-    assert_agrees(f, lambda: [leaf(3)], grad=True)
-
-
 def test_checkpointing_inside_the_function() -> None:
     def f(x: Tensor) -> Tensor:
         return torch.utils.checkpoint.checkpoint(lambda t: t.sin().cos(), x, use_reentrant=False)

@@ -118,15 +118,6 @@ def test_a_backward_draws_nothing() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_backward_that_draws_as_in_eager() -> None:
-    def f(x: Tensor) -> Tensor:
-        y = x * 2
-        y.register_hook(lambda g: g * torch.rand(3))
-        return y
-
-    assert_agrees(f, lambda: [leaf(3)], grad=True, refusable=True)
-
-
 @pytest.mark.parametrize("preserve", [True, False])
 def test_checkpointed_dropout(preserve: bool) -> None:
     def f(x: Tensor) -> Tensor:
@@ -136,9 +127,13 @@ def test_checkpointed_dropout(preserve: bool) -> None:
         y: Tensor = torch.utils.checkpoint.checkpoint(
             block, x, use_reentrant=False, preserve_rng_state=preserve
         )
-        return y
+        return y + torch.rand(8)
 
-    assert_agrees(f, lambda: [leaf(8)], grad=True, refusable=True)
+    if preserve:
+        assert_agrees(f, lambda: [leaf(8)], grad=True)
+    else:  # eager's backward draws anew
+        with pytest.raises(aot.Unsupported, match="preserve_rng_state"):
+            aot.aot_function(f, checking_nop)(leaf(8))
 
 
 def _seeded(x: Tensor) -> Tensor:
@@ -159,13 +154,81 @@ def _forked(x: Tensor) -> Tensor:
     return first + torch.rand(3) * x
 
 
-_RESTORED = pytest.mark.xfail(
-    strict=True, reason="issue 4: a generator state that is set inside and set back is not noticed"
-)
+def _drawn_on_after_a_repetition(x: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        first = torch.rand(3)
+    return first + torch.rand(3) * x + torch.randn(3)
 
 
-@pytest.mark.parametrize(
-    "f", [_seeded, pytest.param(_repeated, marks=_RESTORED), pytest.param(_forked, marks=_RESTORED)]
-)
-def test_generator_state_set_inside_is_kept_or_refused(f: Callable[[Tensor], Tensor]) -> None:
-    assert_agrees(f, lambda: [leaf(3)], refusable=True)
+def _forked_for_nothing(x: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        y = x * 2
+    return y + torch.rand(3)
+
+
+KEPT = [_repeated, _forked, _drawn_on_after_a_repetition, _forked_for_nothing]
+
+
+@pytest.mark.parametrize("f", KEPT)
+def test_a_draw_that_is_repeated_from_a_state_that_was_saved(f: Callable[[Tensor], Tensor]) -> None:
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def _reseeded(x: Tensor) -> Tensor:
+    torch.manual_seed(0)  # which is what the generator was seeded with
+    return torch.rand(3) + x
+
+
+def _left_behind(x: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        return torch.rand(3) + x
+
+
+def _another_draw(x: Tensor) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        first = torch.rand(3)
+    return first + torch.randn(3) * x
+
+
+def _a_foreign_state(x: Tensor) -> Tensor:
+    torch.set_rng_state(torch.Generator().manual_seed(3).get_state())
+    return torch.rand(3) + x
+
+
+def _a_generator_of_its_own(x: Tensor) -> Tensor:
+    return torch.rand(3, generator=torch.Generator().manual_seed(3)) + x
+
+
+REFUSED = [_seeded, _reseeded, _left_behind, _another_draw, _a_foreign_state, _a_generator_of_its_own]
+
+
+@pytest.mark.parametrize("f", REFUSED)
+def test_a_generator_state_that_is_set_is_refused(f: Callable[[Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    x = values(3)
+    with pytest.raises(aot.Unsupported, match=r"outside|default one"):
+        aot.aot_function(f, checking_nop)(x)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(x, values(3))
+
+
+def test_a_draw_in_a_backward_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        y.register_hook(lambda g: g * torch.rand(3))
+        return y * 1
+
+    with pytest.raises(aot.Unsupported, match="backward"):
+        aot.aot_function(f, checking_nop)(leaf(3))
+
+
+def test_a_function_that_raises_leaves_the_generator_to_the_caller() -> None:
+    def f(x: Tensor) -> Tensor:
+        torch.rand(3)
+        raise ValueError("not today")
+
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="not today"):
+        aot.aot_function(f, checking_nop)(leaf(3))
+    assert torch.equal(torch.get_rng_state(), before)

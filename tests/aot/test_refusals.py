@@ -101,7 +101,27 @@ def _backward_inside(x: Tensor) -> Tensor:
     return x * 2
 
 
+def _hook_on_argument(x: Tensor) -> Tensor:
+    x.register_hook(lambda g: g * 2)
+    return x * 2
+
+
+def _seeding(x: Tensor) -> Tensor:
+    torch.manual_seed(3)
+    return x * torch.rand(3)
+
+
 REFUSALS = (
+    Refusal(
+        "hook",
+        errors.UnsupportedHook,
+        "register it outside",
+        _write_and(_hook_on_argument),
+        lambda: [leaf(3)],
+    ),
+    Refusal(
+        "seed", errors.RandomStateMutation, "outside of the function", _write_and(_seeding), lambda: [leaf(3)]
+    ),
     Refusal("subclass", errors.UnsupportedArgument, "plain tensors", torch.sin, lambda: [Wrapped(values(3))]),
     Refusal("sparse", errors.UnsupportedArgument, "to_dense", torch.sin, lambda: [values(3).to_sparse()]),
     Refusal(

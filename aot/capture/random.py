@@ -1,0 +1,136 @@
+"""Random draws in a trace: which state each one starts from, so that a state that is set back is seen.
+
+A trace draws nothing, so the generators would not move, and a function that saves a generator's state, draws,
+and restores it would go unnoticed. Therefore the generators are moved on at every recorded draw, to a state
+that stands for the one after it. A later draw that starts from an earlier state repeats what was drawn there
+(`checkpoint`, `fork_rng`), if it is the same draw; all else that sets a state is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import torch_internals as internals
+from aot.errors import RandomStateMutation
+
+_State = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """A recorded draw: what was called, as a comparable tuple, and the node that holds the result."""
+
+    call: tuple[Any, ...]
+    node: fx.Node
+
+
+def _same(first: Any, second: Any, known: dict[tuple[fx.Node, fx.Node], bool]) -> bool:
+    """Whether two parts of calls are equal: constants that are, or values computed alike from the same."""
+    if isinstance(first, fx.Node) and isinstance(second, fx.Node):
+        if first is second:
+            return True
+        pair = (first, second)
+        if pair not in known:
+            alike = first.op == second.op == "call_function" and first.target is second.target
+            known[pair] = alike and _same((first.args, first.kwargs), (second.args, second.kwargs), known)
+        return known[pair]
+    if type(first) is not type(second):
+        return False
+    if isinstance(first, (tuple, list)):
+        return len(first) == len(second) and all(
+            _same(a, b, known) for a, b in zip(first, second, strict=True)
+        )
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(_same(v, second[k], known) for k, v in first.items())
+    return bool(first == second)
+
+
+class Draws:
+    """The draws of one trace, and what the default generators' states stand for.
+
+    A state is known by its number: state 0 is the caller's, state i + 1 is what draw i leaves.
+    """
+
+    def __init__(self) -> None:
+        self._generators = internals.default_generators()
+        self._draws: list[_Draw] = []
+        self._states: list[_State] = []
+
+    def record(self, call: tuple[Any, ...], make: Callable[[], fx.Node], *, again: bool = True) -> fx.Node:
+        """The node of a draw: an earlier one, where the generators were set back to before the same draw;
+        else what `make` appends, unless only the former is allowed (`again` is false).
+
+        Raises:
+            RandomStateMutation: the function has set a generator's state, and then draws something else.
+        """
+        at = self._number()
+        if at < len(self._draws) and _same(self._draws[at].call, call, {}):
+            self._set(self._states[at + 1])
+            return self._draws[at].node
+        if at < len(self._draws):
+            raise RandomStateMutation(
+                f"{call[0]} after a random generator was set back to an earlier state (fork_rng, "
+                f"set_rng_state), where something else was drawn before; draw outside of the function"
+            )
+        if not again:
+            raise RandomStateMutation(
+                f"{call[0]} in a backward would not repeat a draw of the forward (dropout recomputed without "
+                f"preserve_rng_state, or a hook that draws); take it out of the checkpoint or the hook"
+            )
+        node = make()
+        self._draws.append(_Draw(call, node))
+        self._move_on()
+        return node
+
+    def check(self) -> None:
+        """Refuse a function that leaves another state behind than its draws do."""
+        if self._number() != len(self._draws):
+            raise RandomStateMutation(
+                "the function leaves a random generator in an earlier state than its draws do (fork_rng, "
+                "set_rng_state); draw or restore outside of the function"
+            )
+
+    @contextlib.contextmanager
+    def traced(self) -> Iterator[None]:
+        """While the function or its backward runs: states stand for draws. Afterwards they are the caller's
+        again."""
+        callers = self._state()
+        if self._states:
+            self._set(self._states[-1])
+        else:
+            self._move_on()  # so that seeding with the caller's own seed is seen as well
+        try:
+            yield
+        finally:
+            self._set(callers)
+
+    def _number(self) -> int:
+        now = self._state()
+        with internals.modes_off():
+            for number in reversed(range(len(self._states))):
+                if all(torch.equal(a, b) for a, b in zip(now, self._states[number], strict=True)):
+                    return number
+        raise RandomStateMutation(
+            "the function seeds a random generator, or sets a state that it did not read itself "
+            "(manual_seed, set_rng_state); do it outside of the function"
+        )
+
+    def _move_on(self) -> None:
+        for generator in self._generators:
+            internals.move_on(generator)
+        self._states.append(self._state())
+
+    def _state(self) -> _State:
+        with internals.modes_off():
+            return tuple(generator.get_state() for generator in self._generators)
+
+    def _set(self, state: _State) -> None:
+        with internals.modes_off():
+            for generator, value in zip(self._generators, state, strict=True):
+                generator.set_state(value)
