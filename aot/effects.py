@@ -22,7 +22,7 @@ from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.recorder import Reshape, ViewOrigin
 from aot.capture.storages import StorageState, ViewStep
-from aot.geometry import Geometry, covers, geometry
+from aot.geometry import Geometry, alike, covers, geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Write:
             assertion that fails when a gradient at the view's old edge is asked for. A write to a tensor
             that shows elements several times goes through one that shows them once.
         base: whether that is a view of the argument's base.
+        reinterpreted: whether it shows the base as another dtype, or lazily as other numbers.
     """
 
     tensor: int
@@ -62,6 +63,7 @@ class Write:
     early: bool = False
     through: Geometry | None = None
     base: bool = False
+    reinterpreted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class AliasRoot:
         tensor, value, root: the argument, value or earlier root whose memory it is; one of the three.
         counted: whether it shares that tensor's version counter (`detach`) or has its own (`.data`).
         history: the value whose autograd history it carries.
-        bits_of: the other memory's dtype, where that is another one.
+        reinterpreted: whether it shows that memory as another dtype, or lazily as other numbers.
     """
 
     where: Geometry
@@ -102,7 +104,7 @@ class AliasRoot:
     root: int | None
     counted: bool
     history: int | None
-    bits_of: torch.dtype | None = None
+    reinterpreted: bool = False
 
 
 Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot
@@ -132,6 +134,7 @@ class View:
         grad: whether a view by geometry is taken in grad mode.
         early: the view is taken before the argument is written or reshaped. Autograd treats a view that
             was there before a write in its own way, and so meets the same situation as in eager.
+        reinterpreted: whether a view by geometry shows the root as another dtype, or lazily as other numbers.
     """
 
     root: int
@@ -139,6 +142,7 @@ class View:
     where: Geometry | None
     grad: bool
     early: bool = False
+    reinterpreted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,7 @@ class _Analysis:
             ):
                 raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
             state = self.recorder.state(fake)
-            if all(e.geometry != before for e in state.entries):
+            if all(e.geometry != before.physical for e in state.entries):
                 raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
             if id(fake) not in self.recorder.reshapes and geometry(fake) != before:
                 raise errors.StorageMutation(f"the storage of tensor {i} was replaced (set_ or .data = ...)")
@@ -320,10 +324,11 @@ class _Analysis:
             where = where._replace(size=tuple(1 if s == 0 else n for n, s in steps))
             through = where
             if tracked:
-                with self.recorder.mode, self.recorder, torch.enable_grad():
+                with self.recorder, torch.enable_grad():
                     fake = fake.as_strided(where.size, where.stride, where.offset)
         value = self.value(state.read(where), where, fake if tracked else None)
-        return Write(member, value, tracked, self._counted(member), through=through, base=base)
+        other = base and not alike(geometry(root_of(fake)), where)
+        return Write(member, value, tracked, self._counted(member), False, through, base, other)
 
     def _member_for(self, members: list[int], where: Geometry, target: Tensor, final: bool) -> int | None:
         candidates = [
@@ -389,12 +394,9 @@ class _Analysis:
             )
         if steps and not reshaped and not (stale and value.dtype == root.dtype):
             return View(self.root(start), steps, None, True)
-        if value.dtype != root.dtype:
-            raise errors.UnsupportedOutput(
-                f"output {position} is a {value.dtype} view of a {root.dtype} tensor whose metadata was "
-                f"changed in place; return it from before that, or clone it"
-            )
-        return View(self.root(root), (), geometry(value), made != "NO_GRAD_MODE")
+        where = geometry(value)
+        other = not alike(geometry(root), where)
+        return View(self.root(root), (), where, made != "NO_GRAD_MODE", reinterpreted=other)
 
     def _is_reshaped_view(self, value: Tensor) -> bool:
         """Whether an in-place metadata change lies among the steps from an argument to `value`: it counts on
@@ -465,29 +467,28 @@ class _Analysis:
         one of the memory that nobody else shows; else its own."""
 
         def alias(
-            other: torch.dtype,
+            other: Geometry,
             counted: bool,
             *,
             tensor: int | None = None,
             value: int | None = None,
             root: int | None = None,
         ) -> AliasRoot:
-            bits = None if other == where.dtype else other
-            return AliasRoot(where, tensor, value, root, counted, history, bits)
+            return AliasRoot(where, tensor, value, root, counted, history, not alike(other, where))
 
         members = self.argument_storages.get(key, [])
         for i in members:
             if internals.share_version_counter(self.fakes[i], fake):
-                return alias(self.fakes[i].dtype, True, tensor=i)
+                return alias(geometry(self.fakes[i]), True, tensor=i)
         relatives = [other for other in self.keep if internals.storage_key(other) == key]
         if history is None:
             for other in relatives:
                 if other is not fake and internals.share_version_counter(other, fake):
-                    return alias(other.dtype, True, root=self.root_of[id(other)])
+                    return alias(geometry(other), True, root=self.root_of[id(other)])
         if members:
-            return alias(self.fakes[members[0]].dtype, False, tensor=members[0])
+            return alias(geometry(self.fakes[members[0]]), False, tensor=members[0])
         provider = self.providers[key]
-        return alias(self.values[provider].where.dtype, relatives == [], value=provider)
+        return alias(self.values[provider].where, relatives == [], value=provider)
 
     def count_sharing(self) -> None:
         """How many different roots lie on each storage that the function made."""

@@ -35,12 +35,12 @@ class UnsupportedOption(Unsupported):
 
 class UnsupportedArgument(Unsupported):
     """An argument is of a kind that has no specialization key yet (a tensor subclass, a sparse or quantized
-    tensor, a tensor with its conjugate or negative bit set, an arbitrary object)."""
+    tensor, an arbitrary object)."""
 
 
 class UnsupportedOutput(Unsupported):
     """The function returned something that cannot be made again on a later call (an arbitrary object, a
-    sparse tensor, a tensor with its conjugate or negative bit set)."""
+    sparse tensor)."""
 
 
 class UnsupportedOperation(Unsupported):
@@ -56,10 +56,6 @@ class DataDependentValue(Unsupported):
 class ClosureTensor(Unsupported):
     """The function reads a tensor that is not among its arguments. Freezing it would make later calls stale;
     pass it as an argument."""
-
-
-class DtypeViewMutation(Unsupported):
-    """A write goes through, or next to, a view of another dtype on the same storage."""
 
 
 class ReshapedView(Unsupported):

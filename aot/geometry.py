@@ -9,12 +9,30 @@ from torch import Tensor
 
 
 class Geometry(NamedTuple):
-    """How a tensor lies in its storage: element counts, and offset in elements of `dtype`."""
+    """How a tensor lies in its storage: element counts, and offset in elements of `dtype`; and whether it
+    shows the numbers there lazily conjugated or negated."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
     dtype: torch.dtype
+    conj: bool = False
+    neg: bool = False
+
+    @property
+    def physical(self) -> Geometry:
+        """The same elements as they are in memory."""
+        return self._replace(conj=False, neg=False)
+
+    @property
+    def is_lazy(self) -> bool:
+        """Whether the elements are lazily conjugated or negated."""
+        return self.conj or self.neg
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """The first byte of the storage that the tensor can reach, and one past the last."""
+        return self.offset * self.dtype.itemsize, self.stop * self.dtype.itemsize
 
     @property
     def stop(self) -> int:
@@ -40,7 +58,15 @@ class Geometry(NamedTuple):
 
 def geometry(tensor: Tensor) -> Geometry:
     """The geometry of a strided tensor, fake or real."""
-    return Geometry(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+    offset = int(tensor.storage_offset())
+    return Geometry(
+        tuple(tensor.shape), tensor.stride(), offset, tensor.dtype, tensor.is_conj(), tensor.is_neg()
+    )
+
+
+def alike(first: Geometry, second: Geometry) -> bool:
+    """Whether two tensors show the same number where they show the same element."""
+    return (first.dtype, first.conj, first.neg) == (second.dtype, second.conj, second.neg)
 
 
 def is_dense(where: Geometry) -> bool:
@@ -61,9 +87,8 @@ def covers(outer: Geometry, inner: Geometry) -> bool:
     if 0 in outer.size:
         return False
     if inner.dtype != outer.dtype:
-        ours, theirs = outer.dtype.itemsize, inner.dtype.itemsize
-        starts, stops = outer.offset * ours <= inner.offset * theirs, inner.stop * theirs <= outer.stop * ours
-        return starts and stops and is_stretch(outer)
+        (ours, until), (theirs, up_to) = outer.bytes, inner.bytes
+        return ours <= theirs and up_to <= until and is_stretch(outer)
     if inner.offset < outer.offset or inner.stop > outer.stop:
         return False
     if is_stretch(outer):

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from aot import errors
+from aot import errors, views
 from aot import torch_internals as internals
 from aot.capture.graph import ValueMeta, intern, meta_of
-from aot.capture.recorder import Recorder
+from aot.capture.recorder import Recorder, fake_of
 from aot.capture.storages import StorageState
 from aot.geometry import Geometry, geometry
 
@@ -90,6 +90,8 @@ def take_apart(leaves: list[Any]) -> Arguments:
                 tensor.shape,
                 tensor.stride(),
                 tensor.storage_offset(),
+                tensor.is_conj(),
+                tensor.is_neg(),
                 tensor.dtype,
                 tensor.device,
                 tensor.requires_grad,
@@ -125,10 +127,6 @@ def _check_tensor(position: int, tensor: Tensor) -> None:
         raise errors.UnsupportedArgument(
             f"{what} has layout {tensor.layout}: only strided tensors can be compiled; call to_dense()"
         )
-    if tensor.is_conj() or tensor.is_neg():
-        raise errors.UnsupportedArgument(
-            f"{what} is lazily conjugated or negated; call resolve_conj() or resolve_neg() on it"
-        )
     if tensor.is_inference():
         raise errors.InferenceModeUnsupported(f"{what} was made under inference mode; clone it outside")
 
@@ -148,11 +146,18 @@ def _constant_key(position: int, value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Primal:
-    """A graph input: the tensor `tensor` itself, or, with `stretch`, a flat, detached view of the elements
-    from `stretch.offset` of the storage that it lies in."""
+    """A graph input: what is in the memory of the tensor `tensor`, or, with `stretch`, a flat, detached view
+    of the storage that it lies in.
+
+    Attributes:
+        dtype: of the tensor; the dtype of a stretch is the same, or uint8, where several dtypes meet.
+        lazy: whether the tensor shows its memory lazily conjugated or negated.
+    """
 
     node: fx.Node
     tensor: int
+    dtype: torch.dtype
+    lazy: bool
     stretch: Geometry | None = None
 
 
@@ -192,7 +197,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     def root_fake(real: Tensor) -> Tensor:
         key = internals.storage_key(real)
         if key not in storages:
-            storages[key] = internals.meta_storage(real.untyped_storage().nbytes())
+            storages[key] = internals.memoryless_storage(real.untyped_storage().nbytes(), real.device)
         where = geometry(real)
         # (A fake of another dtype counts for itself: writes to such storages are refused.)
         relatives = [
@@ -201,16 +206,17 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
             if other.dtype == real.dtype and internals.share_version_counter(other, real)
         ]
         if relatives:
-            with recorder.mode, torch.no_grad():
+            with torch.no_grad():
                 fake: Tensor = relatives[0].detach()
                 if where != geometry(fake):
                     fake = fake.as_strided(where.size, where.stride, where.offset).detach()
         else:
-            fake = internals.fake_tensor(
-                recorder.mode, storages[key], where.size, where.stride, where.offset, real.dtype, real.device
+            fake = internals.memoryless(
+                storages[key], where.size, where.stride, where.offset, real.dtype, real.device
             )
+        internals.set_lazy(fake, real.is_conj(), real.is_neg())
         if isinstance(real, torch.nn.Parameter):
-            fake._is_param = True  # what isinstance(x, torch.nn.Parameter) asks for
+            fake = torch.nn.Parameter(fake, requires_grad=False)
         by_storage.setdefault(key, []).append((real, fake))
         if real.requires_grad:
             internals.make_non_leaf(fake)
@@ -224,7 +230,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     fakes: list[Tensor] = []
     for tensor in tensors:
         root = _root(tensor)
-        fakes.append(roots[id(root)] if root is tensor else _view_fake(recorder, tensor, roots[id(root)]))
+        fakes.append(roots[id(root)] if root is tensor else _view_fake(tensor, roots[id(root)]))
     # Views hold the edge that their base had until here; from now on the base has one of its own, so that
     # the gradient through a view and the gradient through its base can be told apart.
     for name, fake in roots.items():
@@ -238,9 +244,9 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
-        primals.append(Primal(node, position))
+        primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(fake, where, node)
-        state.flat_base = _flat_base(recorder, position, tensor.device, primals)
+        state.flat_base = _flat_base(recorder, position, tensor, primals)
         if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
             raise errors.UnsupportedArgument(
                 f"tensor {position} stands in a relation to its base that cannot be modelled "
@@ -251,22 +257,20 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     for name, fake in roots.items():
         if name not in argument_ids:
             hidden.append((fake, next(i for i, t in enumerate(tensors) if id(_root(t)) == name)))
-    with recorder.mode:
-        edges = tuple(_edge(f) for f in fakes)
-        base_edges = tuple(_edge(f) for f, _ in hidden)
+    edges = tuple(_edge(f) for f in fakes)
+    base_edges = tuple(_edge(f) for f, _ in hidden)
     before = tuple(geometry(f) for f in fakes)
     versions = tuple(f._version for f in fakes)
     requires_grad = tuple(f.requires_grad for f in fakes)
-    grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
+    grads = tuple(_held_gradient(t, f) for t, f in zip(tensors, fakes, strict=True))
     return Entry(tuple(fakes), before, versions, requires_grad, grads, edges, tuple(hidden), base_edges)
 
 
-def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor | None:
+def _held_gradient(tensor: Tensor, fake: Tensor) -> Tensor | None:
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not tensor.is_leaf or tensor.grad is None:
         return None
-    with recorder.mode, torch.no_grad():
-        fake.grad = torch.empty_like(fake)
+    fake.grad = fake_of(geometry(fake), fake.device)
     return fake.grad
 
 
@@ -281,34 +285,41 @@ def _edge(fake: Tensor) -> GradientEdge | None:
 def _root(tensor: Tensor) -> Tensor:
     """The tensor whose autograd history a tensor shares: its base, when it is a differentiable view.
 
-    A view of another dtype counts as a tensor of its own, as does a view that was made a leaf (a parameter in
-    a flat buffer): no history passes between the two.
+    A view of another dtype counts as a tensor of its own (unless it is a complex number's part, or its
+    parts), as does a view that was made a leaf (a parameter in a flat buffer): no history passes between the
+    two.
     """
     if tensor._is_view():
         base = tensor._base
         assert base is not None
-        if base.dtype == tensor.dtype and base.requires_grad >= tensor.requires_grad:
+        if base.requires_grad >= tensor.requires_grad and (
+            base.dtype == tensor.dtype
+            or views.is_part(base.dtype, tensor.dtype)
+            or views.is_part(tensor.dtype, base.dtype)
+        ):
             return base
     return tensor
 
 
-def _view_fake(recorder: Recorder, tensor: Tensor, base: Tensor) -> Tensor:
+def _view_fake(tensor: Tensor, base: Tensor) -> Tensor:
     grad = internals.creation_meta(tensor) != "NO_GRAD_MODE"
-    with recorder.mode, torch.set_grad_enabled(grad):
-        view: Tensor = base.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    with torch.set_grad_enabled(grad):
+        view = views.seen_as(base, geometry(tensor))
     internals.copy_creation_meta(tensor, view)
     return view
 
 
-def _flat_base(recorder: Recorder, tensor: int, device: torch.device, primals: list[Primal]) -> Any:
+def _flat_base(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
     def make(state: StorageState) -> tuple[Geometry, fx.Node]:
-        start = min(entry.geometry.offset for entry in state.entries)
-        stop = max(entry.geometry.stop for entry in state.entries)
-        dtype = state.entries[0].geometry.dtype
+        entries = [entry.geometry for entry in state.entries]
+        dtype = tensor.dtype if all(e.dtype == tensor.dtype for e in entries) else torch.uint8
+        start = min(e.bytes[0] for e in entries) // dtype.itemsize
+        stop = max(e.bytes[1] for e in entries) // dtype.itemsize
         where = Geometry((stop - start,), (1,), start, dtype)
-        meta = intern(ValueMeta(where.size, where.stride, dtype, device))
+        meta = intern(ValueMeta(where.size, where.stride, dtype, tensor.device))
         node = recorder.builder.placeholder(f"primals_{len(primals) + 1}", meta, start)
-        primals.append(Primal(node, tensor, where))
+        lazy = tensor.is_conj() or tensor.is_neg()
+        primals.append(Primal(node, position, tensor.dtype, lazy, where))
         return where, node
 
     return make

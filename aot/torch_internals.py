@@ -43,14 +43,17 @@ __all__ = [
     "fake_tensor",
     "graph_is_retained",
     "hooks_watched",
-    "is_fake",
+    "is_undeclared_view",
     "make_non_leaf",
     "may_alias",
-    "meta_storage",
+    "memoryless",
+    "memoryless_storage",
     "modes_off",
     "move_on",
     "moved_version",
+    "negative_view",
     "set_grad_enabled",
+    "set_lazy",
     "share_version_counter",
     "storage_key",
     "tree_flatten",
@@ -98,32 +101,53 @@ def move_on(generator: torch.Generator) -> None:
             torch.empty(()).uniform_(generator=generator)
 
 
-def is_fake(value: object) -> bool:
-    """Whether `value` is a fake tensor: metadata without data."""
-    return isinstance(value, FakeTensor)
+def memoryless_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:
+    """A storage that says to have `nbytes` bytes and has none."""
+    if device.type == "meta":
+        with torch._C._DisableTorchDispatch():
+            return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+    storage: Any = torch._C._construct_storage_from_data_pointer(0, device, nbytes)
+    return storage  # type: ignore[no-any-return]
 
 
-def meta_storage(nbytes: int) -> torch.UntypedStorage:
-    """A storage of `nbytes` bytes without memory behind it, for fake tensors to lie in."""
-    with torch._C._DisableTorchDispatch():
-        return torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
-
-
-def fake_tensor(
-    mode: FakeTensorMode,
+def memoryless(
     storage: torch.UntypedStorage,
     size: Sequence[int],
     stride: Sequence[int],
     offset: int,
     dtype: torch.dtype,
     device: torch.device,
-) -> FakeTensor:
-    """A fake tensor with the given geometry on a meta `storage`, outside autograd.
+) -> Tensor:
+    """A plain tensor with the given geometry on a memoryless `storage`, outside autograd.
 
-    The same that `FakeTensor(mode, meta, device)` makes, without its checks: a trace makes one per
-    operation, and these are several microseconds each.
+    For autograd it is a tensor like any other, which torch's own FakeTensor is not: the views of tensor
+    subclasses derive their history by replaying the view, others by their geometry. Whoever asks for the
+    address of its data gets a RuntimeError; a kernel that ran on it would crash, so none may.
+    """
+    with torch._C._DisableTorchDispatch():
+        tensor: Tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+    if not torch.is_inference_mode_enabled():
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (0,))  # set_ has moved it
+    return tensor
+
+
+def fake_tensor(
+    mode: FakeTensorMode,
+    nbytes: int,
+    size: Sequence[int],
+    stride: Sequence[int],
+    offset: int,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> FakeTensor:
+    """A fake tensor with the given geometry on a storage of `nbytes` bytes, outside autograd.
+
+    The same that `FakeTensor(mode, meta, device)` makes, without its checks, which are several microseconds
+    each.
     """
     with torch._C._DisableTorchDispatch(), torch._C._ExcludeDispatchKeyGuard(_PYTHON_DISPATCHER):
+        storage = torch.empty(nbytes, dtype=torch.uint8, device="meta").untyped_storage()
         meta = torch.empty(0, dtype=dtype, device="meta").set_(storage, offset, size, stride)
         fake: FakeTensor = Tensor._make_subclass(
             FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
@@ -139,7 +163,12 @@ def fake_tensor(
 def may_alias(op: OpOverload) -> bool:
     """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
     neither says so."""
-    return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or op in _UNDECLARED_VIEWS
+    return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
+
+
+def is_undeclared_view(op: OpOverload) -> bool:
+    """Whether `op` is a view although its schema says that its result is new: autograd treats it as new."""
+    return op in _UNDECLARED_VIEWS
 
 
 _UNDECLARED_VIEWS = {
@@ -210,6 +239,18 @@ def make_non_leaf(tensor: Tensor) -> None:
     if not _NON_LEAF:
         _NON_LEAF.append(torch.zeros((), requires_grad=True).view_as(torch.zeros(())))
     torch._mirror_autograd_meta_to(_NON_LEAF[0], tensor)  # type: ignore[attr-defined]
+
+
+def negative_view(tensor: Tensor) -> Tensor:
+    """A view that shows the negative of every element, lazily."""
+    view: Tensor = torch._neg_view(tensor)
+    return view
+
+
+def set_lazy(tensor: Tensor, conj: bool, neg: bool) -> None:
+    """Let `tensor` itself show its memory lazily conjugated, negated or neither."""
+    torch._C._set_conj(tensor, conj)
+    torch._C._set_neg(tensor, neg)
 
 
 def creation_meta(view: Tensor) -> str:

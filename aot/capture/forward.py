@@ -49,8 +49,7 @@ def run_once(
         Unsupported: one of the refusals of `aot.errors`.
         Exception: whatever the function raises, as it raises it.
     """
-    mode = internals.FakeTensorMode()
-    recorder = Recorder(mode, decompositions)
+    recorder = Recorder(decompositions)
     primals: list[Primal] = []
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
@@ -59,7 +58,7 @@ def run_once(
     dtype = torch.get_default_dtype()
     try:
         with recorder.draws.traced():
-            with internals.hooks_watched(recorder.hooks.watch), mode, recorder:
+            with internals.hooks_watched(recorder.hooks.watch), recorder:
                 result = function(leaves)
             recorder.draws.check()
         grad_after = torch.is_grad_enabled()
@@ -87,17 +86,17 @@ def run_once(
     torch.set_grad_enabled(grad)
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     for position, value in enumerate(flat):
-        _check_output(position, value)
+        _check_output(recorder, position, value)
     return Forward(recorder, entry, primals, tuple(flat), spec, grad_after)
 
 
-def _check_output(position: int, value: Any) -> None:
+def _check_output(recorder: Recorder, position: int, value: Any) -> None:
     what = f"output {position} (counting the leaves of the output tree)"
     if isinstance(value, Tensor):
-        if not internals.is_fake(value):
+        if value.layout is not torch.strided:
+            raise errors.UnsupportedOutput(f"{what} has layout {value.layout}; call to_dense() on it")
+        if internals.storage_key(value) not in recorder.states:
             raise errors.ClosureTensor(f"{what} is a tensor that is not an argument; pass it as one")
-        if value.layout is not torch.strided or value.is_conj() or value.is_neg():
-            raise errors.UnsupportedOutput(f"{what} is sparse, or lazily conjugated or negated; resolve it")
         if value.is_inference():
             raise errors.UnsupportedOutput(f"{what} was made under inference mode; clone it outside of that")
     elif not isinstance(

@@ -57,12 +57,10 @@ def intern(meta: ValueMeta) -> int:
 
 
 def meta_of(tensor: Tensor) -> int:
-    """The interned metadata of a tensor; refuses what a graph value cannot describe."""
-    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+    """The interned metadata of a tensor's memory; refuses what a graph value cannot describe."""
+    if tensor.layout is not torch.strided:
         raise errors.UnsupportedOperation(
-            f"an operation made a tensor with layout {tensor.layout}, conj={tensor.is_conj()}, "
-            f"neg={tensor.is_neg()}; only plain strided tensors can be recorded (call resolve_conj() or "
-            f"resolve_neg() on it)"
+            f"an operation made a tensor with layout {tensor.layout}; only strided tensors can be recorded"
         )
     return intern(ValueMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device))
 
@@ -197,8 +195,7 @@ class GraphBuilder:
     def _fake(self, meta: ValueMeta, offset: int) -> internals.FakeTensor:
         size, stride, dtype, device = meta
         nbytes = Geometry(size, stride, offset, dtype).stop * dtype.itemsize
-        storage = internals.meta_storage(nbytes)
-        return internals.fake_tensor(self.mode, storage, size, stride, offset, dtype, device)
+        return internals.fake_tensor(self.mode, nbytes, size, stride, offset, dtype, device)
 
     def _key(self, values: Iterable[Any], key: list[Any] | None) -> list[Any] | None:
         """Extend a recipe key by `values`; None when one of them cannot be part of a key."""

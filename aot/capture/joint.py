@@ -21,10 +21,10 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.graph import by_name, call_by_name, meta_of
-from aot.capture.recorder import Recorder
+from aot.capture.recorder import Recorder, fake_of
 from aot.effects import Effects, is_current
 from aot.errors import LeafCreatedInside, Unsupported
-from aot.geometry import Geometry
+from aot.geometry import Geometry, geometry
 from aot.inputs import Primal
 
 
@@ -118,7 +118,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         for i in tracked:
             history = effects.values[i].history
             assert history is not None
-            fake, where = _tangent(recorder.mode, history)
+            fake, where = _tangent(history)
             node = builder.placeholder(f"tangents_{len(tangents) + 1}", meta_of(fake))
             recorder.adopt(fake).define(where, node)
             tangents.append((i, where))
@@ -129,7 +129,6 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         def differentiate(chosen: Sequence[int], keep: bool) -> tuple[Tensor | None, ...]:
             with (
                 recorder.draws.traced(),
-                recorder.mode,
                 recorder,
                 torch.autograd.set_multithreading_enabled(False),
                 _no_autocast(),
@@ -198,7 +197,8 @@ def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
         state = forward.recorder.state(fake)
         if state.writes:
             for where, node in state.current().items():
-                found.setdefault(node.name, (i, where))
+                if where.dtype == fake.dtype and not where.is_lazy and not geometry(fake).is_lazy:
+                    found.setdefault(node.name, (i, where))
     return found
 
 
@@ -217,9 +217,8 @@ def _kept(
     outputs = [v.history for v in effects.values if v.history is not None]
     # What the formulas inside a CopySlices node keep is not shown, so what was read counts as well.
     saved = {key: [(read, 0) for read in reads] for key, reads in recorder.backward_reads.items()}
-    with recorder.mode:
-        for tensor, mask in _saved_tensors(outputs, edges):
-            saved.setdefault(internals.storage_key(tensor), []).append((tensor, mask))
+    for tensor, mask in _saved_tensors(outputs, edges):
+        saved.setdefault(internals.storage_key(tensor), []).append((tensor, mask))
 
     def keeping(fake: Tensor) -> list[int]:
         known = saved.get(internals.storage_key(fake), ())
@@ -328,9 +327,9 @@ def _try(
     fakes: list[Tensor],
     failing: list[Failure],
 ) -> None:
-    """Differentiate without recording, to see whether it raises."""
+    """Differentiate once more, to see whether it raises; what this records is read by nobody."""
     if not failing:
-        with recorder.mode:
+        with recorder:
             torch.autograd.grad(outputs, edges, fakes, retain_graph=True, allow_unused=True)
 
 
@@ -354,15 +353,12 @@ def _roots(forward: Forward) -> tuple[list[tuple[int, bool]], list[GradientEdge]
     return targets, edges
 
 
-def _tangent(mode: internals.FakeTensorMode, like: Tensor) -> tuple[Tensor, Geometry]:
+def _tangent(like: Tensor) -> tuple[Tensor, Geometry]:
     """A fake tangent: laid out as the value is, or row-major where that shows one element twice."""
     where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
     if where.overlaps_itself_somehow:
-        with mode:
-            where = where._replace(stride=torch.empty(like.shape, device=like.device).stride())
-    storage = internals.meta_storage(where.stop * like.dtype.itemsize)
-    fake = internals.fake_tensor(mode, storage, where.size, where.stride, 0, like.dtype, like.device)
-    return fake, where
+        where = where._replace(stride=torch.empty(like.shape, device="meta").stride())
+    return fake_of(where, like.device), where
 
 
 def _dependencies(outputs: list[Tensor], edges: list[GradientEdge]) -> list[int]:

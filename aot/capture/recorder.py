@@ -111,10 +111,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         hooks: the hooks registered so far.
     """
 
-    def __init__(self, mode: internals.FakeTensorMode, decompositions: dict[Any, Callable[..., Any]]) -> None:
+    def __init__(self, decompositions: dict[Any, Callable[..., Any]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.mode = mode
-        self.builder = GraphBuilder(mode)
+        self.builder = GraphBuilder(internals.FakeTensorMode())
         self.states: dict[int, StorageState] = {}
         self.reshapes: dict[int, tuple[Tensor, list[Reshape]]] = {}
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
@@ -134,9 +133,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The storage of a fake tensor; one that no recorded operation made is refused."""
         state = self.states.get(internals.storage_key(fake))
         if state is None:
-            raise errors.UnsupportedOperation(
-                "a tensor appeared whose making was not recorded (an argument's .grad, or made inside a "
-                "custom kernel); pass it as an argument"
+            raise errors.ClosureTensor(
+                f"the function uses a tensor of shape {tuple(fake.shape)} and dtype {fake.dtype} that is "
+                f"neither one of its arguments nor made by an operation on them (a tensor of a closure, an "
+                f"argument's .grad, a tensor from numpy or from a custom kernel); pass it as an argument"
             )
         return state
 
@@ -157,8 +157,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.prim.device.default:
-            return args[0].fake_device
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -190,6 +188,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
         recipe = self.builder.infer(func, node_args, node_kwargs)
         if recipe.aliases:
+            if not internals.is_undeclared_view(func):
+                raise errors.UnsupportedOperation(
+                    f"{func} returns memory of its arguments although its schema does not say so; clone its "
+                    f"result inside the operation"
+                )
             return self.view(func, args, kwargs)
         node = self._call(func, node_args, node_kwargs, recipe, _draws(func, operation, args, kwargs))
         if not recipe.many:
@@ -204,16 +207,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A view: nothing is appended until somebody reads it."""
         parent = args[0]
-        if not isinstance(parent, Tensor) or not internals.is_fake(parent):
-            return self.special(func, args, kwargs)
-        if self.builder.backward and func is aten._conj.default:
-            # Nobody sees whether a gradient formula conjugates lazily.
-            func = aten._conj_physical.default
-            return self.pure(func, classify(func), args, kwargs)
+        state = self.state(parent)
         result = func(*args, **kwargs)
         rest = tuple(args[1:])
         grad = torch.is_grad_enabled()
-        state = self.state(parent)
         where = geometry(parent)
         if isinstance(result, Tensor):
             self._note_view(state, parent, where, result, ViewStep(func, rest, kwargs, None, grad))
@@ -225,15 +222,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_view(
         self, state: StorageState, parent: Tensor, where: Geometry, view: Tensor, step: ViewStep
     ) -> None:
-        if view.is_conj() or view.is_neg():
-            raise errors.UnsupportedOperation(
-                f"{step.op} makes a lazily conjugated or negated view; call resolve_conj() or resolve_neg() "
-                f"on its argument first"
-            )
         self._note_origin(view, parent, step)
         # An explicit offset is relative to the storage, not to the parent's current value, so the step
-        # cannot be replayed on the latter; reading falls back to a relative as_strided.
-        if step.op is not aten.as_strided.default:
+        # cannot be replayed on the latter; reading falls back to a relative as_strided. And values of the
+        # graph are never lazy.
+        if step.op not in (aten.as_strided.default, aten._conj.default, aten._neg_view.default):
             state.view(where, geometry(view), step)
 
     def mutation(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -390,7 +383,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         node_args = self._nodes(args)
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
         fake_args, fake_kwargs = fx.node.map_arg((node_args, node_kwargs), self.builder.fake)
-        results = call_on_clones(func, written, fake_args, fake_kwargs)
+        with self.builder.mode:
+            results = call_on_clones(func, written, fake_args, fake_kwargs)
         changed = [geometry(r) for r in results[len(results) - len(fakes) :]]
         if any(a.size != b.size for a, b in zip(before, changed, strict=True)):
             raise errors.StorageMutation(
@@ -473,7 +467,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Literals, and everything that a graph cannot say."""
         if func is aten.lift_fresh.default or func is aten.lift.default:
             (value,) = args
-            if internals.is_fake(value):
+            if internals.storage_key(value) in self.states:
                 return self.view(func, args, kwargs)
             node = self.builder.emit(aten.clone.default, self.builder.constant(value))
             return self._fresh(node, self.builder.metas[node])
@@ -492,8 +486,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
-        storage = internals.meta_storage(where.stop * dtype.itemsize)
-        fake = internals.fake_tensor(self.mode, storage, size, stride, 0, dtype, device)
+        fake = fake_of(where, device)
         self.adopt(fake).define(where, node)
         return fake
 
@@ -502,12 +495,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _nodes_in(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            if internals.is_fake(value):
-                return self.read(value)
-            raise errors.ClosureTensor(
-                f"the function uses a tensor of shape {tuple(value.shape)} and dtype {value.dtype} that is "
-                f"not one of its arguments; pass it as an argument"
-            )
+            return self.read(value)
         if isinstance(value, (list, tuple)):
             return type(value)([self._nodes_in(v) for v in value])
         if isinstance(value, torch.Generator):
@@ -515,6 +503,12 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "a random operation with an explicit generator; use torch.manual_seed and the default one"
             )
         return value
+
+
+def fake_of(where: Geometry, device: torch.device) -> Tensor:
+    """A tensor without memory, on a storage of its own that ends where it ends."""
+    storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device)
+    return internals.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)
 
 
 def call_on_clones(

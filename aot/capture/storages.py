@@ -73,10 +73,10 @@ class StorageState:
         self._nodes[where] = node
 
     def enter(self, fake: Tensor, where: Geometry, node: fx.Node) -> None:
-        """An argument lies on this storage."""
+        """An argument lies on this storage; `node` is what is in memory there."""
         self.members.append(fake)
-        self.entries.append(EntryView(where, node))
-        self._nodes.setdefault(where, node)
+        self.entries.append(EntryView(where.physical, node))
+        self._nodes.setdefault(where.physical, node)
 
     def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
         """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
@@ -113,14 +113,65 @@ class StorageState:
         if known is not None:
             parent, step = known
             return apply_step(self._builder, self.read(parent), step)
+        if where.is_lazy:
+            return self._conjugated(where, self.read(where.physical))
         base, node = self.base()
         if where.dtype != base.dtype:
-            raise errors.DtypeViewMutation(
-                f"a {where.dtype} tensor lies in a storage whose value is known as {base.dtype}, and no "
-                f"view operation leads from one to the other; pass only one of the two, or view inside"
-            )
+            return self._reinterpreted(where)
         offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
         return self._builder.emit(aten.as_strided.default, node, list(where.size), list(where.stride), offset)
+
+    def _conjugated(self, where: Geometry, value: fx.Node) -> fx.Node:
+        """What a lazy tensor shows of physical numbers, or the physical numbers that it shows: either way."""
+        if where.conj:
+            value = self._builder.emit(aten._conj_physical.default, value)
+        return self._builder.emit(aten.neg.default, value) if where.neg else value
+
+    def _reinterpreted(self, where: Geometry) -> fx.Node:
+        """The value of a tensor of another dtype than the storage's, by way of bytes."""
+        if 0 in where.size:
+            meta = {"dtype": where.dtype, "device": self.storage.device}
+            return self._builder.emit(
+                aten.empty_strided.default, list(where.size), list(where.stride), **meta
+            )
+        start, stop = where.bytes
+        whole, content = self._bytes()
+        part = self._builder.emit(aten.slice.Tensor, content, 0, start - whole, stop - whole)
+        # A view of another dtype has to begin at a multiple of its size; a copy begins at 0.
+        part = self._builder.emit(aten.clone.default, part)
+        numbers = self._builder.emit(aten.view.dtype, part, where.dtype)
+        return self._builder.emit(aten.as_strided.default, numbers, list(where.size), list(where.stride), 0)
+
+    def _store_reinterpreted(self, where: Geometry, value: fx.Node) -> None:
+        if 0 in where.size:
+            return
+        base, _ = self.base()
+        start, stop = where.bytes
+        whole, content = self._bytes()
+        part = self._builder.emit(aten.slice.Tensor, content, 0, start - whole, stop - whole)
+        part = self._builder.emit(aten.clone.default, part)
+        numbers = self._builder.emit(aten.view.dtype, part, where.dtype)
+        size, stride = list(where.size), list(where.stride)
+        numbers = self._builder.emit(aten.as_strided_scatter.default, numbers, value, size, stride, 0)
+        part = self._builder.emit(aten.view.dtype, numbers, torch.uint8)
+        content = self._builder.emit(
+            aten.slice_scatter.default, content, part, 0, start - whole, stop - whole
+        )
+        numbers = self._builder.emit(aten.view.dtype, content, base.dtype)
+        size, stride = list(base.size), list(base.stride)
+        self._replace(base, self._builder.emit(aten.as_strided.default, numbers, size, stride, 0))
+
+    def _bytes(self) -> tuple[int, fx.Node]:
+        """The whole current value as one row of bytes, and the place of its first byte in the storage."""
+        if self._base is None:
+            self._base = self._entry_base()
+        base, node = self._base
+        offset = self._builder.offsets.get(node, 0)
+        length = base.stop - base.offset
+        row = self._builder.emit(aten.as_strided.default, node, [length], [1], offset)
+        if offset:
+            row = self._builder.emit(aten.clone.default, row)
+        return base.bytes[0], self._builder.emit(aten.view.dtype, row, torch.uint8)
 
     def write(self, target: Tensor, value: fx.Node, counted: bool = True) -> None:
         """The tensor `target` now shows `value` (same size and dtype); `counted` writes move its version."""
@@ -130,7 +181,7 @@ class StorageState:
         if counted:
             self.counted.append(target)
         if self._base is None:
-            self._base = self._entry_base(where)
+            self._base = self._entry_base()
         if where.overlaps_itself:
             where, value = self._without_overlap(where, value)
         self._store(where, value)
@@ -151,16 +202,18 @@ class StorageState:
                 if fits:
                     self._nodes[where] = value
                 return
-        if where.dtype != base.dtype:
-            raise errors.DtypeViewMutation(
-                f"a write through a {where.dtype} view of a {base.dtype} storage; write through a tensor "
-                f"of the storage's own dtype"
-            )
-        if where.offset < base.offset or where.stop > base.stop:
+        if where.is_lazy:
+            self._store(where.physical, self._conjugated(where, value))
+            return
+        (start, stop), (first, last) = where.bytes, base.bytes
+        if start < first or stop > last:
             raise errors.WriteOutsideArguments(
-                f"a write to elements {where.offset}..{where.stop - 1} of a storage of which the arguments "
-                f"show {base.offset}..{base.stop - 1}; pass a tensor that shows them as well"
+                f"a write to bytes {start}..{stop - 1} of a storage of which the arguments show "
+                f"{first}..{last - 1}; pass a tensor that shows them as well"
             )
+        if where.dtype != base.dtype:
+            self._store_reinterpreted(where, value)
+            return
         offset = where.offset - base.offset
         scattered = self._builder.emit(
             aten.as_strided_scatter.default, node, value, list(where.size), list(where.stride), offset
@@ -173,8 +226,8 @@ class StorageState:
         self._base = (base, node)
         self._nodes = {base: node}
 
-    def _entry_base(self, where: Geometry) -> tuple[Geometry, fx.Node]:
-        """The first write to a caller's storage: from now on it is one value.
+    def _entry_base(self) -> tuple[Geometry, fx.Node]:
+        """A caller's storage becomes one value, as it is written to or read as another dtype.
 
         An argument that lies alone and densely is that value; otherwise it is the flat stretch of storage
         that the arguments show together, which becomes a graph input of its own.
@@ -182,10 +235,6 @@ class StorageState:
         entry = self.entries[0]
         if len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry):
             return entry.geometry, self._at_zero(entry.node)
-        if any(e.geometry.dtype != entry.geometry.dtype for e in self.entries):
-            raise errors.DtypeViewMutation(
-                "a write to a storage that is shared by arguments of different dtypes; clone one of them"
-            )
         assert self.flat_base is not None
         where, node = self.flat_base(self)
         return where, self._at_zero(node)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import errors
+from aot import errors, views
 from aot import torch_internals as internals
 from aot.compilers import Compiled, Compiler, boxed, compile_graph
 from aot.partition.parts import without_tangents
@@ -41,6 +41,9 @@ def build(
         "detached": _detached,
         "copied": _copied,
         "tangent": _tangent,
+        "physical": views.physical,
+        "seen_as": views.seen_as,
+        "stretch_of_bytes": views.stretch_of_bytes,
         "modified": _modified,
         "once_more": _once_more,
         "double_backward_unsupported": _double_backward_unsupported,

@@ -81,6 +81,13 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     return "\n".join(writer.lines) + "\n", writer.names
 
 
+def _seen_as(writer: _Writer, source: str, where: Geometry, reinterpreted: bool) -> str:
+    """A view of the storage of `source`."""
+    if reinterpreted:
+        return f"seen_as({source}, {writer.name('where', where)})"
+    return _as_strided(writer, source, where)
+
+
 def _as_strided(writer: _Writer, source: str, where: Geometry) -> str:
     size, stride = writer.literal(where.size), writer.literal(where.stride)
     return f"{source}.as_strided({size}, {stride}, {where.offset})"
@@ -93,14 +100,7 @@ def _alias(writer: _Writer, root: AliasRoot) -> str:
     else:
         source = f"r{root.root}" if root.root is not None else f"v{root.value}"
     source += ".detach()" if root.counted else ".data"
-    if root.bits_of is not None:
-        # A view of another dtype: all of the storage up to there, as numbers of the one, then of the other.
-        ours, theirs = root.bits_of.itemsize, root.where.dtype.itemsize
-        count = -(-root.where.stop * theirs // ours)
-        count += -count % max(1, theirs // ours)
-        dtype = writer.name("dtype", root.where.dtype)
-        source = f"{source}.as_strided(({count},), (1,), 0).view({dtype})"
-    return f"{_as_strided(writer, source, root.where)}.detach()"
+    return f"{_seen_as(writer, source, root.where, root.reinterpreted)}.detach()"
 
 
 def _resident(writer: _Writer, plan: Plan) -> list[str]:
@@ -207,13 +207,19 @@ def _call(writer: _Writer, plan: Plan) -> None:
     writer.indent += 1
     names = []
     for k, graph_input in enumerate(plan.inputs):
-        if graph_input.stretch is None:
-            names.append(f"t{graph_input.tensor}")
-        else:
-            where = graph_input.stretch
-            source = f"t{graph_input.tensor}.detach()"
+        where = graph_input.stretch
+        name = f"t{graph_input.tensor}"
+        if where is not None and where.dtype == graph_input.dtype:
+            source = f"physical({name})" if graph_input.lazy else f"{name}.detach()"
             writer.line(f"p{k} = {_as_strided(writer, source, where)}")
-            names.append(f"p{k}")
+            name = f"p{k}"
+        elif where is not None:
+            writer.line(f"p{k} = stretch_of_bytes({name}, {where.offset}, {where.size[0]})")
+            name = f"p{k}"
+        elif graph_input.lazy:
+            writer.line(f"p{k} = physical({name})")
+            name = f"p{k}"
+        names.append(name)
     mode = _GradMode(writer, plan.grad)
     carried = _carried(plan)
     writer.line("try:")
@@ -282,7 +288,7 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
         else:
             continue
         if write.through is not None:
-            target = _as_strided(writer, target, write.through)
+            target = _seen_as(writer, target, write.through, write.reinterpreted)
         writer.line(f"{target}.copy_(v{write.value})")
     for tensor in plan.moves:
         writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
@@ -329,7 +335,7 @@ def _root(writer: _Writer, plan: Plan, root: Root) -> str:
 def _view(writer: _Writer, mode: _GradMode, name: str, view: View, source: str) -> None:
     if view.where is not None:
         mode.set(view.grad)
-        writer.line(f"{name} = {_as_strided(writer, source, view.where)}")
+        writer.line(f"{name} = {_seen_as(writer, source, view.where, view.reinterpreted)}")
         return
     for step in view.steps:
         mode.set(step.grad)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from aot.capture.joint import Failure, Gradient, Joint
@@ -19,10 +20,17 @@ from aot.runtime.saving import Saved, Watch, decide
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A graph input: tensor number `tensor`, or a flat stretch of the storage that it lies in."""
+    """A graph input: the memory of tensor number `tensor`, or a flat stretch of the storage that it lies in.
+
+    Attributes:
+        dtype: of the tensor; a stretch of another dtype is one of bytes.
+        lazy: whether the tensor shows its memory lazily conjugated or negated.
+    """
 
     tensor: int
     stretch: Geometry | None
+    dtype: torch.dtype
+    lazy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +90,7 @@ def make_plan(
     saved, watched = decide(forward, backward, joint, effects, storages)
     return Plan(
         tensors=tensors,
-        inputs=tuple(Input(p.tensor, p.stretch) for p in joint.primals),
+        inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
         values=tuple(v.where for v in effects.values),
         tracked=tracked,
         tangents=tuple((position[i], where) for i, where in joint.tangents),

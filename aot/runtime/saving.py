@@ -74,6 +74,7 @@ def decide(
     value_of = {roots[n]: v for v, n in reversed(list(enumerate(results[: joint.values])))}
     apart = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
     apart |= {storages[i] for i in effects.several_counters}
+    apart |= {storages[p.tensor] for p in joint.primals if p.stretch is not None}
     touched = apart | {storages[i] for i in effects.written}
 
     bits = {value: 1 << j for j, (value, _) in enumerate(joint.tangents)}

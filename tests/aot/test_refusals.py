@@ -64,11 +64,6 @@ def _stale(x: Tensor) -> Tensor:
     return view
 
 
-def _written_beside(x: Tensor, bits: Tensor) -> Tensor:
-    x.mul_(2)
-    return x + 1
-
-
 def _reshaped_view(x: Tensor) -> Tensor:
     view = x[:, 1:]
     view.t_()
@@ -84,11 +79,6 @@ def _beyond(x: Tensor) -> Tensor:
 def _leaf_inside(x: Tensor) -> tuple[Tensor, Tensor]:
     y = x.detach().clone().requires_grad_()
     return y, y * 2
-
-
-def _with_bits() -> list[Tensor]:
-    x = values(3)
-    return [x, x.view(torch.int32)]
 
 
 def _inference_tensor() -> list[Tensor]:
@@ -124,13 +114,6 @@ REFUSALS = (
     ),
     Refusal("subclass", errors.UnsupportedArgument, "plain tensors", torch.sin, lambda: [Wrapped(values(3))]),
     Refusal("sparse", errors.UnsupportedArgument, "to_dense", torch.sin, lambda: [values(3).to_sparse()]),
-    Refusal(
-        "conjugated",
-        errors.UnsupportedArgument,
-        "resolve_conj",
-        torch.sin,
-        lambda: [values(3, dtype=torch.complex64).conj()],
-    ),
     Refusal("object", errors.UnsupportedArgument, "numbers", lambda x, o: x * 2, lambda: [leaf(3), object()]),
     Refusal(
         "output object", errors.UnsupportedOutput, "returned", _write_and(lambda x: {1}), lambda: [leaf(3)]
@@ -171,7 +154,6 @@ REFUSALS = (
         lambda: [leaf(3)],
     ),
     Refusal("grad mode left off", errors.ClosureTensor, "pass it", _grad_mode_left_off, lambda: [leaf(3)]),
-    Refusal("dtype view", errors.DtypeViewMutation, "clone", _written_beside, _with_bits),
     Refusal("reshaped view", errors.ReshapedView, "out-of-place", _reshaped_view, lambda: [non_leaf(2, 3)]),
     Refusal("stale view", errors.StaleView, "take the view", _stale, lambda: [leaf(2, 3)]),
     Refusal("beyond", errors.WriteOutsideArguments, "pass a tensor", _beyond, lambda: [values(6)[:3]]),

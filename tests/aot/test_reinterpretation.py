@@ -1,0 +1,121 @@
+"""Tensors that show the same memory as other numbers: other dtypes, complex and real, conjugated, negated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import KINDS, assert_agrees, values
+from torch import Tensor
+
+
+def numbers(*size: int, kind: str = "plain") -> Tensor:
+    return KINDS[kind](*size, dtype=torch.complex64) * torch.tensor(1 - 0.5j)
+
+
+DTYPES: dict[str, Callable[[], list[Tensor]]] = {
+    "the bits of all": lambda: [x := values(6), x.view(torch.int32)],
+    "the bits of a part": lambda: [x := values(6), x[2:5].view(torch.int32)],
+    "bytes": lambda: [x := values(6), x.view(torch.uint8)],
+    "bytes out of order": lambda: [(x := values(6))[4:].view(torch.uint8), x[:3]],
+    "wider": lambda: [x := values(6), x[2:6].view(torch.float64)],
+    "wider, at an odd place": lambda: [(x := values(8))[1:4], x[2:6].view(torch.float64)],
+    "wider first": lambda: [(x := values(6))[2:6].view(torch.int64), x],
+    "narrower columns": lambda: [x := values(4, 2), x.view(torch.int16)[:, 1:]],
+    "transposed": lambda: [(x := values(4, 2)).t(), x.view(torch.int32)],
+    "three dtypes": lambda: [x := values(4, 2), x.view(torch.int16), x.view(torch.int64)],
+    "no elements": lambda: [(x := values(4))[:0].view(torch.int32), x],
+    "complex and its parts": lambda: [z := numbers(3), torch.view_as_real(z)],
+    "complex and its imaginary part": lambda: [z := numbers(3), z.imag],
+    "real and as complex": lambda: [x := values(3, 2), torch.view_as_complex(x)],
+}
+
+
+def _bump(x: Tensor) -> Tensor:
+    return x.add_(1) if x.dtype.is_floating_point or x.dtype.is_complex else x.bitwise_xor_(5)
+
+
+@pytest.mark.parametrize("arguments", DTYPES)
+@pytest.mark.parametrize("written", [0, -1, None], ids=["first", "last", "all"])
+def test_arguments_of_several_dtypes_in_one_storage(arguments: str, written: int | None) -> None:
+    def f(*tensors: Tensor) -> Any:
+        seen = [t.clone() for t in tensors]
+        for tensor in tensors if written is None else (tensors[written],):
+            _bump(tensor)
+        return seen, [t.clone() for t in tensors], tensors[-1].detach(), tensors[0][:1]
+
+    assert_agrees(f, DTYPES[arguments])
+
+
+@pytest.mark.parametrize("arguments", DTYPES)
+def test_they_are_only_read(arguments: str) -> None:
+    assert_agrees(lambda *tensors: [t * 2 for t in tensors] + [tensors[0].detach()], DTYPES[arguments])
+
+
+def test_a_tensor_is_written_as_wider_numbers_inside() -> None:
+    def f(x: Tensor) -> Any:
+        made = x * 2
+        made[2:6].view(torch.int64).bitwise_xor_(3)
+        x[2:4].view(torch.int64).zero_()
+        return made, made.view(torch.uint8), made[2:6].view(torch.int64)
+
+    assert_agrees(f, lambda: [values(6)])
+
+
+LAZY: dict[str, Callable[[Tensor], Tensor]] = {
+    "conjugated": lambda z: z.conj(),
+    "conjugated part": lambda z: z[1:].conj(),
+    "part of the conjugated": lambda z: z.conj()[1:],
+    "negated": lambda z: z.conj().imag,
+    "adjoint": lambda z: z.reshape(1, -1).mH,
+    "conjugated twice": lambda z: z.conj().conj(),
+    "real part of the conjugated": lambda z: z.conj().real,
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+@pytest.mark.parametrize("lazy", LAZY)
+class TestLazy:
+    def test_returned(self, lazy: str, kind: str) -> None:
+        assert_agrees(lambda z: (LAZY[lazy](z), LAZY[lazy](z * 2)), lambda: [numbers(3, kind=kind)])
+
+    def test_computed_with(self, lazy: str, kind: str) -> None:
+        def f(z: Tensor) -> Any:
+            view = LAZY[lazy](z)
+            return view * 2, view.sum(), view.clone(), view.reshape(-1) * z[0], view.resolve_conj()
+
+        assert_agrees(f, lambda: [numbers(3, kind=kind)])
+
+    def test_written(self, lazy: str, kind: str) -> None:
+        def f(z: Tensor) -> Any:
+            view = LAZY[lazy](z)
+            view.mul_(3)
+            return z * 1, view, view.detach()
+
+        assert_agrees(f, lambda: [numbers(3, kind=kind)])
+
+    def test_an_argument(self, lazy: str, kind: str) -> None:
+        def f(x: Tensor) -> Any:
+            return x * 2, x[:1], x.detach(), x.clone()
+
+        assert_agrees(f, lambda: [LAZY[lazy](numbers(3, kind=kind))])
+
+    def test_an_argument_that_is_written(self, lazy: str, kind: str) -> None:
+        def f(x: Tensor) -> Any:
+            with torch.no_grad():
+                x.mul_(2)
+            return x * 2, x.detach()
+
+        assert_agrees(f, lambda: [LAZY[lazy](numbers(3, kind=kind)).detach()])
+
+    def test_an_argument_written_in_grad_mode(self, lazy: str, kind: str) -> None:
+        assert_agrees(lambda x: x.mul_(2), lambda: [LAZY[lazy](numbers(3, kind=kind))])
+
+    def test_beside_its_base(self, lazy: str, kind: str) -> None:
+        def f(x: Tensor, z: Tensor) -> Any:
+            x.mul_(2)
+            return z * 1, x * 1
+
+        assert_agrees(f, lambda: [LAZY[lazy](z := numbers(3, kind=kind).detach()), z])
