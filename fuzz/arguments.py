@@ -82,6 +82,7 @@ def _sizes(choices: Choices) -> tuple[Size, ...]:
         (),
         (1,),
         (0, n),
+        (0,),
         (2, 2, 2, 2),
         (m * n,),
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, references
-from fuzz.operators import OPERATORS, Kind
+from fuzz.operators import OPERATORS, Change, Kind
 from fuzz.operators.layout import overlaps_itself, positions
 from fuzz.operators.row import Constant, Meta, Operator
 from fuzz.program import advance, begin
@@ -70,6 +70,11 @@ def _table() -> Mapping[str, str]:
             "metadata: intermediate": "that of a tensor of the function's own is changed",
             "metadata: duplicate": "that of an argument that stands twice is changed",
             "metadata: requires grad": "that of a tensor that requires grad is changed",
+            "metadata: grown": "an argument's storage grows",
+            "metadata: grown from nothing": "an empty argument gets elements",
+            "metadata: onto another argument": "an argument lies on another one's storage from now on",
+            "metadata: onto a new storage": "an argument lies on a new storage from now on",
+            "metadata: both of a group": "two arguments on one storage have their metadata changed",
             "metadata: after data": "an argument is written to, and then its metadata is changed",
             "metadata: before data": "an argument's metadata is changed, and then it is written to",
             "view: several results": "unbind, split, chunk",
@@ -226,13 +231,22 @@ class _Walk:
             self.add("random: drawn")
         if len({tensor.meta.dtype for tensor in operands}) > 1:
             self.add("dtype: promotion")
-        if state.illegal(row, statement.operands, statement.mode):
+        if state.illegal(row, statement.operands, dict(statement.attributes), statement.mode):
             self.add("error: refused")
         if row.mutates:
             self.write(row, operands[0])
         if row.metadata:
-            self.reshape(row, operands[0])
+            self.reshape(row, operands)
+        size = operands[0].meta.size if operands else ()
         advance(state, index, statement)
+        if (
+            row.change is Change.RESIZE
+            and id(operands[0]) in self.own
+            and operands[0].memory in state.undefined
+        ):
+            self.add("metadata: grown")
+            if 0 in size:
+                self.add("metadata: grown from nothing")
         if row.kind in (Kind.VIEW, Kind.MULTI_VIEW):
             self.views(row, operands[0], statement, _tensors(state, statement.results))
 
@@ -267,7 +281,8 @@ class _Walk:
         if self.written[target.memory] > 1:
             self.add("data: twice")
 
-    def reshape(self, row: Operator, target: Tensor) -> None:
+    def reshape(self, row: Operator, operands: Sequence[Tensor]) -> None:
+        target = operands[0]
         self.add(f"metadata: {self.whose(target)}")
         if target.memory in self.memories:
             self.add(f"metadata: {row.name}")
@@ -275,6 +290,12 @@ class _Walk:
             self.add("metadata: requires grad")
         if id(target) in self.own:
             self.reshaped.add(id(target))
+            if any(target in group and self.reshaped.issuperset(map(id, group)) for group in self.groups):
+                self.add("metadata: both of a group")
+            if row.change in (Change.STORAGE, Change.UNTYPED, Change.DATA) and len(operands) > 1:
+                known = operands[1].memory in self.memories
+                if operands[1].memory != target.memory:
+                    self.add(f"metadata: onto {'another argument' if known else 'a new storage'}")
             if id(target) in self.duplicates:
                 self.add("metadata: duplicate")
             if id(target) in self.writes:

@@ -17,8 +17,8 @@ from math import prod
 
 from fuzz.arguments import Inputs, draw_inputs
 from fuzz.choices import Choices
-from fuzz.operators import OPERATORS, Kind, Mismatch, Operand, Operator
-from fuzz.operators.dtypes import BOOL
+from fuzz.operators import OPERATORS, Change, Kind, Mismatch, Operand, Operator
+from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.parts import INDEX
 from fuzz.operators.row import Constant, Meta
 from fuzz.profiles import PROFILES, ROWS_OF, Profile
@@ -128,11 +128,13 @@ class _Builder:
             if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
                 return None
         if row.mutates or row.metadata:
-            if state.corrupts(state.tensor(operands[0])):
+            if state.corrupts(row, state.tensor(operands[0])):
                 return None
             if not self.reckless and state.hazard(row, operands, mode):
                 return None
-        if state.illegal(row, operands, mode):
+        if any(map(state.is_stale, operands)) and not (self.reckless and row.differentiable):
+            return None  # whether eager looks at its history depends on more than is known here
+        if state.illegal(row, operands, attributes, mode):
             if not self.reckless:
                 return None
             self.over = True
@@ -141,11 +143,31 @@ class _Builder:
             for _ in outcome:
                 results.append(f"v{self.count}")
                 self.count += 1
-        state.commit(row, operands, outcome, results, mode)
+        state.commit(row, operands, attributes, outcome, results, mode)
         self.statements.append(Statement(row.name, operands, tuple(attributes.items()), tuple(results), mode))
         self.used.update(operands)
         self.pool += [(name, state.tensor(name)) for name in results]
+        if row.change is Change.RESIZE:
+            self.define(operands[0], mode)
         return results[0] if results else ""
+
+    def define(self, name: str, mode: str) -> None:
+        """Write to what `resize_` has added to a tensor's storage: to the new part or to all."""
+        state, choices = self.state, self.choices
+        tensor = state.tensor(name)
+        new = state.undefined.get(tensor.memory)
+        if not new:
+            return
+        meta = tensor.meta
+        value: dict[str, Constant] = {} if meta.dtype in BOOL else {"value": choices.pick((3, 2))}
+        if meta.size and value and choices.chance(0.6):
+            assert meta.stride is not None
+            row_size = meta.stride[0] * ITEM_SIZE[meta.dtype]
+            start = min(new) // row_size - meta.offset // meta.stride[0]
+            part: dict[str, Constant] = {"dim": 0, "start": max(start, 0), "end": meta.size[0], "step": 1}
+            self.append(OPERATORS["setitem_slice_number"], (name,), [meta], mode, part | value)
+        if tensor.memory in state.undefined:
+            self.append(OPERATORS["fill_" if value else "zero_"], (name,), [meta], mode, value)
 
     def operands(self, row: Operator, mode: str) -> tuple[tuple[str, ...], list[Meta]] | None:
         """Operands that the row takes and what is known of them, or None where there are none."""

@@ -62,7 +62,7 @@ _BASE = Profile("base")
 
 def _profiles() -> Mapping[str, Profile]:
     single_kinds = tuple((kind, 1) for kind in Kind)
-    heavier = {Kind.METADATA: 5, Kind.VIEW: 8}
+    heavier = {Kind.METADATA: 12, Kind.VIEW: 8}
     named = (
         replace(_BASE, name="uniform", kinds=()),
         replace(_BASE, name="single", kinds=single_kinds, statements=(1, 1), arguments=(1, 3)),

@@ -251,9 +251,13 @@ def from_json(data: object) -> Program:
         _tree(fields["returns"], "returns", 0),
         _scenario(fields["scenario"], "scenario"),
     )
-    defined = trace(program).names
+    state = trace(program)
+    if state.undefined:
+        raise ProgramError(
+            "statements", "memory that resize_ has added is never written", "write to it, or do not grow"
+        )
     for name in references(program.returns):
-        if name not in defined:
+        if name not in state.names:
             raise ProgramError("returns", f"{name} is not defined", "return an argument or a result")
     return program
 

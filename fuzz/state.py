@@ -6,7 +6,8 @@ decides whether eager raises: leaves, views and how they were made, version coun
 
 Three kinds of trouble are told apart:
 
-* a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `Breach`);
+* a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `Breach`); memory
+  that `resize_` has added is `undefined` until it is written, and a program must leave none;
 * *illegal*: eager raises at this statement, and so must a compiler (`illegal` says why);
 * a *hazard*: eager raises later, in backward or when a view is next used (`hazard` says why).
 """
@@ -17,14 +18,16 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
-from fuzz.operators.dtypes import FLOATS
-from fuzz.operators.layout import contiguous, overlaps_itself, positions
+from fuzz.operators.dtypes import FLOATS, ITEM_SIZE
+from fuzz.operators.layout import contiguous, covered, end, overlaps_itself, positions
 from fuzz.operators.parts import as_number
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     MAX_RANK,
     Attributes,
+    Change,
     Constant,
+    Expanded,
     Kind,
     Link,
     Meta,
@@ -42,14 +45,20 @@ class Breach(Exception):
 class Clock:
     """A version counter, shared by the views of one tensor and its detached aliases."""
 
-    __slots__ = ("version",)
+    __slots__ = ("split", "version", "viewed")
 
     def __init__(self) -> None:
         self.version = 0
+        self.viewed = False  # some tensor has it because it is a differentiable view
+        self.split = False  # a view and its base no longer have one storage or one history
 
 
 class Tensor:
-    """One tensor object. Two names may stand for it."""
+    """One tensor object. Two names may stand for it.
+
+    `grad_fn` is whether autograd has a history at hand: a view whose base has got one in the meantime gets
+    its own when it is next used, and until then eager takes it for a leaf.
+    """
 
     __slots__ = ("base", "born", "clock", "grad_fn", "made", "memory", "meta", "own")
 
@@ -65,7 +74,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        return self.own or (self.base is not None and self.base.requires_grad)
+        return self.own or self.grad_fn or (self.base is not None and self.base.requires_grad)
 
     @property
     def stale(self) -> bool:
@@ -81,18 +90,28 @@ class Tensor:
 
 Value: TypeAlias = "Tensor | Constant"
 
+_READS = (Link.FRESH, Link.MAYBE)  # results that are made of their operands' elements
+_MOVES = (Change.STORAGE, Change.UNTYPED)
+_SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
+
+
+def _seen(row: Operator, tensors: list[Tensor]) -> list[Tensor]:
+    """The operands that autograd sees."""
+    return tensors[:1] if row.change is Change.UNTYPED else tensors
+
 
 class State:
     """The tensors of a program after some of its statements."""
 
-    __slots__ = ("_fragile", "_memories", "_roots", "_saved", "grad", "hazards", "names")
+    __slots__ = ("_fragile", "_roots", "_saved", "_sizes", "grad", "hazards", "names", "undefined")
 
     def __init__(self, grad: bool = True) -> None:
         self.grad = grad
         self.names: dict[str, Value] = {}
         self.hazards = 0  # statements after which eager raises later
         self._roots: list[Tensor] = []
-        self._memories = 0
+        self.undefined: dict[int, frozenset[int]] = {}  # memory -> bytes that nothing has written yet
+        self._sizes: list[int] = []  # memory -> bytes
         self._saved: list[tuple[int, Clock, int]] = []  # memory, clock and version that a backward needs
         self._fragile: list[Tensor] = []  # views that a write to their base makes stale
 
@@ -175,7 +194,7 @@ class State:
             raise Breach(f"it has {count} results, not {len(results)}")
         if len(set(results)) < len(results) or any(name in self.names for name in results):
             raise Breach(f"of the results {', '.join(results)} one is defined already")
-        self.commit(row, operands, outcome, results, mode)
+        self.commit(row, operands, attributes, outcome, results, mode)
 
     def infer(
         self,
@@ -198,15 +217,20 @@ class State:
             if len(result.meta.size) > MAX_RANK or prod(result.meta.size) > MAX_ELEMENTS:
                 raise Breach(f"a result of size {result.meta.size} is larger than any program's tensor")
         if row.mutates:
-            undefined = self._undefined_write(row, self._tensors(operands))
+            undefined = self._undefined_write(row, self._tensors(operands), attributes)
             if undefined:
                 raise Breach(undefined)
+        if self.undefined and (row.mutates or any(result.link in _READS for result in outcome)):
+            for tensor in self._tensors(operands)[1 if row.fills else 0 :]:
+                if self._is_undefined(tensor):
+                    raise Breach("it reads memory that nothing has been written to")
         return outcome
 
     def commit(
         self,
         row: Operator,
         operands: Sequence[str],
+        attributes: Attributes,
         outcome: tuple[Result, ...],
         results: Sequence[str],
         mode: str,
@@ -214,16 +238,19 @@ class State:
         """Append a statement whose outcome `infer` gave, under new names."""
         tensors = self._tensors(operands)
         grad = self.grad_mode(mode)
-        needs = [tensor.requires_grad for tensor in tensors]
+        needs = [tensor.requires_grad for tensor in _seen(row, tensors)]
         tracked = grad and row.differentiable and any(needs)
         made: list[Tensor] = []
         if row.mutates or row.metadata:
             target = tensors[0]
             if self.hazard(row, operands, mode):
                 self.hazards += 1
-            if row.metadata:
-                target.meta = outcome[0].meta
-            self._write(target, tracked and target.meta.dtype in FLOATS)
+            if row.change is not None:
+                self._change(row.change, tensors, outcome[0].meta, attributes)
+            if row.change not in _SILENT:
+                self._write(target, tracked and target.meta.dtype in FLOATS)
+            if row.fills is not None and target.memory in self.undefined:
+                self._fill(target.memory, row.fills([tensor.meta for tensor in tensors], attributes))
             made.append(target)
         for name, result in zip(results, outcome, strict=False):
             if result.link is Link.FRESH:
@@ -235,6 +262,9 @@ class State:
             self.names[name] = value
             made.append(value)
         if tracked:
+            for tensor in tensors:
+                if tensor.base is not None and tensor.base.grad_fn:
+                    tensor.grad_fn = True
             for which, when in row.saves:
                 if any(needs[i] for i in when):
                     if isinstance(which, int):
@@ -250,25 +280,40 @@ class State:
     # ----------------------------------------------------------------------------------------------------
     # what eager would say
 
-    def illegal(self, row: Operator, operands: Sequence[str], mode: str) -> str | None:
+    def illegal(
+        self, row: Operator, operands: Sequence[str], attributes: Attributes, mode: str
+    ) -> str | None:
         """Why eager raises at this statement, or None."""
         tensors = self._tensors(operands)
-        if any(tensor.stale for tensor in tensors):
+        if row.differentiable and self.grad_mode(mode) and any(tensor.stale for tensor in tensors):
             return "an operand is a view whose base was written to"
         if not (row.mutates or row.metadata):
             return None
         target = tensors[0]
         meta = target.meta
-        if row.mutates and meta.stride is not None and overlaps_itself(meta):
-            return "the tensor written to is expanded"
-        if self.grad_mode(mode) and any(tensor.requires_grad for tensor in tensors):
+        if row.mutates and row.expanded is Expanded.REFUSED:
+            written = (
+                meta if row.fills is None else row.fills([tensor.meta for tensor in tensors], attributes)
+            )
+            if written.stride is not None and overlaps_itself(written):
+                return "the tensor written to is expanded"
+        match row.change:
+            case Change.RESIZE if target.requires_grad:
+                return "the tensor resized requires grad"
+            case Change.DETACH if target.base is not None:
+                return "the tensor detached is a view"
+            case Change.REQUIRE if target.grad_fn and not attributes["value"]:
+                return "the tensor that is not to require grad has a history"
+            case Change.RESIZE | Change.DETACH | Change.REQUIRE | Change.DATA:
+                return None
+        if self.grad_mode(mode) and any(tensor.requires_grad for tensor in _seen(row, tensors)):
             if target.base is not None:
                 if target.made != "plain":
                     return "the tensor written to is a view taken under no_grad or one of several views"
                 if target.requires_grad and not target.base.grad_fn:
                     return "the tensor written to is a view of a leaf that requires grad"
-            elif target.own and not target.grad_fn:
-                return "the tensor written to is a leaf that requires grad"
+            if target.requires_grad and not target.grad_fn:
+                return "the tensor written to is a leaf that requires grad, as far as autograd knows"
         return None
 
     def hazard(self, row: Operator, operands: Sequence[str], mode: str) -> str | None:
@@ -278,8 +323,26 @@ class State:
         tensors = self._tensors(operands)
         target = tensors[0]
         tracked = self.grad_mode(mode)
+        followed = tracked and any(tensor.requires_grad for tensor in _seen(row, tensors))
+        if row.change in _SILENT:
+            if (
+                row.change is Change.DATA
+                and target.requires_grad
+                and target.meta.size != tensors[1].meta.size
+            ):
+                return "its history does not know of the new size"
+            if row.change is Change.DETACH and target.requires_grad:
+                if target.clock.viewed:
+                    return "its views have a history that goes nowhere"
+                if any(memory == target.memory for memory, _, _ in self._saved):
+                    return "a backward needs the history that it loses"
+            return None
         if row.metadata and target.requires_grad and not tracked:
             return "its history does not know of the new metadata"
+        if row.change in _MOVES and followed:
+            return "set_ has no derivative"
+        if target.clock.split and followed:
+            return "a view and its base no longer go together"
         for memory, clock, version in self._saved:
             if memory == target.memory and clock is target.clock and version == clock.version:
                 return "a backward needs the old values"
@@ -295,15 +358,22 @@ class State:
                     return "its own backward needs an operand that it writes to"
         return None
 
-    def corrupts(self, target: Tensor) -> bool:
-        """Whether a write changes what a backward needs without autograd's noticing: undefined gradients."""
+    def corrupts(self, row: Operator, target: Tensor) -> bool:
+        """Whether what a backward needs is changed without autograd's noticing: undefined gradients."""
+        if row.change is Change.DATA:
+            return any(memory == target.memory and clock is target.clock for memory, clock, _ in self._saved)
+        if row.change in _SILENT:
+            return False
         return any(memory == target.memory and clock is not target.clock for memory, clock, _ in self._saved)
 
     # ----------------------------------------------------------------------------------------------------
 
     def _fresh(self, meta: Meta, requires_grad: bool) -> Tensor:
-        self._memories += 1
-        return Tensor(meta, self._memories, Clock(), own=requires_grad, grad_fn=False)
+        return Tensor(meta, self._allocate(meta), Clock(), own=requires_grad, grad_fn=False)
+
+    def _allocate(self, meta: Meta) -> int:
+        self._sizes.append(prod(meta.size) * ITEM_SIZE[meta.dtype])
+        return len(self._sizes) - 1
 
     def _linked(self, parent: Tensor, result: Result, grad: bool, multi: bool) -> Tensor:
         if result.link is Link.SELF:
@@ -313,6 +383,7 @@ class State:
         if result.link in (Link.DETACHED, Link.DATA):
             return value
         value.base = parent.base or parent
+        clock.viewed = True
         value.grad_fn = grad and parent.requires_grad
         if parent.made != "plain":
             value.made = parent.made
@@ -324,6 +395,39 @@ class State:
             self._fragile.append(value)
         return value
 
+    def _change(self, change: Change, tensors: Sequence[Tensor], meta: Meta, attributes: Attributes) -> None:
+        """What a row does to its first operand as an object."""
+        target = tensors[0]
+        target.meta = meta
+        match change:
+            case Change.RESIZE:
+                grown = range(self._sizes[target.memory], end(meta))
+                if grown:
+                    known = self.undefined.get(target.memory, frozenset())
+                    self.undefined[target.memory] = known.union(grown)
+                    self._sizes[target.memory] = end(meta)
+            case Change.STORAGE | Change.UNTYPED | Change.DATA:
+                target.memory = tensors[1].memory if len(tensors) > 1 else self._allocate(meta)
+                target.clock.split |= target.clock.viewed
+            case Change.DETACH:
+                target.own = target.grad_fn = False
+                target.clock.split |= target.clock.viewed
+            case Change.REQUIRE if not target.requires_grad or not attributes["value"]:
+                target.own = bool(attributes["value"])
+
+    def _fill(self, memory: int, written: Meta) -> None:
+        if written.stride is None:
+            return
+        left = self.undefined.pop(memory) - covered(written)
+        if left:
+            self.undefined[memory] = left
+
+    def _is_undefined(self, tensor: Tensor) -> bool:
+        bytes_left = self.undefined.get(tensor.memory)
+        if not bytes_left:
+            return False
+        return tensor.meta.stride is None or not bytes_left.isdisjoint(covered(tensor.meta))
+
     def _write(self, target: Tensor, tracked: bool) -> None:
         target.clock.version += 1
         if not tracked:
@@ -333,17 +437,21 @@ class State:
         owner = target.base or target
         owner.own = owner.grad_fn = True
 
-    def _undefined_write(self, row: Operator, tensors: list[Tensor]) -> str | None:
+    def _undefined_write(self, row: Operator, tensors: list[Tensor], attributes: Attributes) -> str | None:
         target, *others = tensors
         meta = target.meta
         if meta.stride is None:
             if target.base is not None or any(other.memory == target.memory for other in others):
                 return "a write to a view whose strides are not modelled"
             return None
-        if overlaps_itself(meta) and not any(
-            n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True)
-        ):
-            return "a write to a tensor whose elements overlap has no defined result"
+        if row.fills is not None:
+            meta = row.fills([tensor.meta for tensor in tensors], attributes)
+        assert meta.stride is not None
+        if row.expanded is not Expanded.ALLOWED and overlaps_itself(meta):
+            if row.expanded is Expanded.DEPRECATED:
+                return "a write to a tensor whose elements overlap is deprecated"
+            if not any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True)):
+                return "a write to a tensor whose elements overlap has no defined result"
         for other in others:
             if other.memory != target.memory:
                 continue

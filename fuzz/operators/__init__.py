@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fuzz.operators import creation, indexing, inplace, matmul, pointwise, reductions, views
-from fuzz.operators.row import Attribute, Kind, Link, Meta, Mismatch, Operand, Operator, Result
+from fuzz.operators import creation, indexing, inplace, matmul, metadata, pointwise, reductions, views
+from fuzz.operators.row import Attribute, Change, Kind, Link, Meta, Mismatch, Operand, Operator, Result
 
-__all__ = ["OPERATORS", "Attribute", "Kind", "Link", "Meta", "Mismatch", "Operand", "Operator", "Result"]
+__all__ = [
+    "OPERATORS",
+    "Attribute",
+    "Change",
+    "Kind",
+    "Link",
+    "Meta",
+    "Mismatch",
+    "Operand",
+    "Operator",
+    "Result",
+]
 
 
 def _table() -> Mapping[str, Operator]:
     table: dict[str, Operator] = {}
-    for family in (pointwise, reductions, matmul, views, inplace, creation, indexing):
+    for family in (pointwise, reductions, matmul, views, inplace, metadata, creation, indexing):
         for row in family.ROWS:
             if row.name in table:
                 raise ValueError(f"two rows are named {row.name}")

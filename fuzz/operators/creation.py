@@ -7,7 +7,7 @@ from math import prod
 
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import FLOATS
-from fuzz.operators.inplace import in_place
+from fuzz.operators.inplace import in_place, whole
 from fuzz.operators.parts import (
     ANY,
     DTYPE,
@@ -27,6 +27,7 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
+    Expanded,
     Kind,
     Link,
     Meta,
@@ -58,7 +59,9 @@ def _row(
         rule=rule,
         source=source,
         mutates=False,
-        metadata=False,
+        fills=None,
+        change=None,
+        expanded=Expanded.REFUSED,
         overlap=False,
         random=random,
         differentiable=differentiable,
@@ -201,10 +204,17 @@ ROWS = (
         (REAL,),
         differentiable=True,
     ),
-    in_place("uniform_", "{0}.uniform_()", (REAL,), _overwritten, random=True),
-    in_place("normal_", "{0}.normal_()", (REAL,), _overwritten, random=True),
+    in_place("uniform_", "{0}.uniform_()", (REAL,), _overwritten, fills=whole, random=True),
+    in_place("normal_", "{0}.normal_()", (REAL,), _overwritten, fills=whole, random=True),
     in_place(
-        "bernoulli_", "{0}.bernoulli_({p})", (REAL,), _overwritten, NOTHING, (PROBABILITY,), random=True
+        "bernoulli_",
+        "{0}.bernoulli_({p})",
+        (REAL,),
+        _overwritten,
+        NOTHING,
+        (PROBABILITY,),
+        fills=whole,
+        random=True,
     ),
     in_place(
         "dropout_",

@@ -14,6 +14,15 @@ DTYPES = NUMERIC | BOOL
 
 # bool < integers < floating point: a value of a lower category never raises a higher one's precision.
 CATEGORY = {"bool": 0, "int32": 1, "int64": 1, "float16": 2, "bfloat16": 2, "float32": 2, "float64": 2}
+ITEM_SIZE = {
+    "bool": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "int32": 4,
+    "float32": 4,
+    "int64": 8,
+    "float64": 8,
+}  # bytes
 _RANK = {"bool": 0, "int32": 1, "int64": 2, "float16": 3, "bfloat16": 3, "float32": 4, "float64": 5}
 
 

@@ -1,4 +1,4 @@
-"""Operators that write to the data of their first operand, and those that change its metadata."""
+"""Operators that write to the data of their first operand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, NUMERIC, promote
-from fuzz.operators.geometry import restrided, sliced, squeezed, transposed, transposed_matrix, unsqueezed
+from fuzz.operators.geometry import sliced
 from fuzz.operators.layout import dimension, expandable
 from fuzz.operators.parts import (
     ANY,
@@ -32,6 +32,8 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
+    Expanded,
+    Fills,
     Kind,
     Meta,
     Mismatch,
@@ -41,7 +43,7 @@ from fuzz.operators.row import (
     Rule,
     Saves,
 )
-from fuzz.operators.views import DIM0, DIM1, END, NEW_DIM, RESTRIDED, START, STEP
+from fuzz.operators.views import END, START, STEP
 
 
 def in_place(
@@ -52,6 +54,8 @@ def in_place(
     saves: Saves = NOTHING,
     attributes: tuple[Attribute, ...] = (),
     *,
+    fills: Fills | None = None,
+    expanded: Expanded = Expanded.REFUSED,
     overlap: bool = True,
     random: bool = False,
 ) -> Operator:
@@ -64,7 +68,9 @@ def in_place(
         rule=rule,
         source=source,
         mutates=True,
-        metadata=False,
+        fills=fills,
+        change=None,
+        expanded=expanded,
         overlap=overlap,
         random=random,
         differentiable=True,
@@ -72,27 +78,13 @@ def in_place(
     )
 
 
-def _metadata(
-    name: str,
-    source: str,
-    rule: Rule,
-    attributes: tuple[Attribute, ...] = (),
-    operand: Operand = ANY,
-) -> Operator:
-    return Operator(
-        name=name,
-        kind=Kind.METADATA,
-        operands=(operand,),
-        attributes=attributes,
-        rule=rule,
-        source=source,
-        mutates=False,
-        metadata=True,
-        overlap=False,
-        random=False,
-        differentiable=True,
-        saves=NOTHING,
-    )
+def whole(metas: Sequence[Meta], attributes: Attributes) -> Meta:
+    """All elements of operand 0 are written, and none is read."""
+    return metas[0]
+
+
+def _part(metas: Sequence[Meta], attributes: Attributes) -> Meta:
+    return sliced(metas[0], attributes)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -151,6 +143,8 @@ def _mask_chosen(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
     """`x[mask] = value`: the mask covers the leading dimensions exactly."""
     if not metas[1].size or metas[0].size[: len(metas[1].size)] != metas[1].size:
         raise Mismatch("the mask does not cover the leading dimensions")
+    if 0 in metas[0].size:
+        raise Mismatch("nothing to write to: eager counts no write")
     return _filled(metas, attributes)
 
 
@@ -319,7 +313,7 @@ ROWS = (
     in_place("sub_", "{0}.sub_({1})", (NUMBERS, _NUMBERS_INTO), _keeps),
     in_place("mul_", "{0}.mul_({1})", (ANY, _INTO), _keeps, CROSS),
     in_place("div_", "{0}.div_({1})", (REAL, _NUMBERS_INTO), _divides, ((0, (1,)), (1, (0, 1)))),
-    in_place("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied),
+    in_place("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied, fills=whole),
     in_place("lerp_", "{0}.lerp_({1}, {value})", (REAL, _FLOATS_INTO), _same_dtypes, NOTHING, (VALUE,)),
     in_place(
         "addcmul_",
@@ -353,8 +347,17 @@ ROWS = (
     _unary("relu_", RESULT, NUMBERS),
     _unary("silu_", SELF, source="torch.nn.functional.silu({0}, inplace=True)"),
     in_place("clamp_", "{0}.clamp_({min}, {max})", (NUMBERS,), _clamped, SELF, (_MIN, _MAX)),
-    _unary("zero_", NOTHING, ANY),
-    in_place("fill_", "{0}.fill_({value})", (NUMBERS,), _filled, NOTHING, (_FILL,)),
+    in_place("zero_", "{0}.zero_()", (ANY,), _keeps, fills=whole, expanded=Expanded.ALLOWED),
+    in_place(
+        "fill_",
+        "{0}.fill_({value})",
+        (NUMBERS,),
+        _filled,
+        NOTHING,
+        (_FILL,),
+        fills=whole,
+        expanded=Expanded.ALLOWED,
+    ),
     in_place("logical_not_", "{0}.logical_not_()", (Operand(BOOL, ANY.fits),), _keeps),
     in_place(
         "cumsum_",
@@ -371,6 +374,7 @@ ROWS = (
         _masked,
         ((1, (0,)),),
         (_FILL,),
+        expanded=Expanded.DEPRECATED,
         overlap=False,
     ),
     in_place(
@@ -380,6 +384,7 @@ ROWS = (
         _index_filled,
         NOTHING,
         (FILLED_DIM, _FILL),
+        expanded=Expanded.DEPRECATED,
         overlap=False,
     ),
     in_place(
@@ -410,7 +415,14 @@ ROWS = (
         overlap=False,
     ),
     in_place(
-        "setitem_slice", "{0}[{slice}] = {1}", (_RANKED, _INTO), _sliced_copy, NOTHING, _SLICED, overlap=False
+        "setitem_slice",
+        "{0}[{slice}] = {1}",
+        (_RANKED, _INTO),
+        _sliced_copy,
+        NOTHING,
+        _SLICED,
+        fills=_part,
+        overlap=False,
     ),
     in_place(
         "setitem_slice_number",
@@ -419,6 +431,7 @@ ROWS = (
         _sliced_fill,
         NOTHING,
         (*_SLICED, _FILL),
+        fills=_part,
     ),
     in_place(
         "setitem_mask",
@@ -427,6 +440,7 @@ ROWS = (
         _mask_chosen,
         ((1, (0,)),),
         (_FILL,),
+        expanded=Expanded.DEPRECATED,
         overlap=False,
     ),
     in_place(
@@ -436,33 +450,7 @@ ROWS = (
         _first_dim_filled,
         NOTHING,
         (_FILL,),
+        expanded=Expanded.DEPRECATED,
         overlap=False,
-    ),
-    _metadata(
-        "t_",
-        "{0}.t_()",
-        lambda m, a: (Result(transposed_matrix(m[0])),),
-        operand=Operand(DTYPES, lambda meta, earlier: len(meta.size) <= 2),
-    ),
-    _metadata(
-        "transpose_",
-        "{0}.transpose_({dim0}, {dim1})",
-        lambda m, a: (Result(transposed(m[0], a)),),
-        (DIM0, DIM1),
-    ),
-    _metadata("squeeze_", "{0}.squeeze_()", lambda m, a: (Result(squeezed(m[0], range(len(m[0].size)))),)),
-    _metadata(
-        "squeeze_dim_",
-        "{0}.squeeze_({dim})",
-        lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))])),),
-        (DIM,),
-    ),
-    _metadata("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueezed(m[0], a)),), (NEW_DIM,)),
-    _metadata(
-        "as_strided_",
-        "{0}.as_strided_({size}, {stride}, {offset})",
-        lambda m, a: (Result(restrided(m[0], a)),),
-        RESTRIDED,
-        Operand(DTYPES, lambda meta, earlier: meta.stride is not None),
     ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
+from fuzz.operators.dtypes import ITEM_SIZE
 from fuzz.operators.row import Meta, Mismatch, Size
 
 
@@ -66,6 +67,19 @@ def positions(size: Size, stride: Size, offset: int) -> frozenset[int]:
         if n > 1 and s:
             found = {p + i * s for p in found for i in range(n)}
     return frozenset(found)
+
+
+def covered(meta: Meta) -> frozenset[int]:
+    """The bytes of its storage that a tensor of known strides covers."""
+    assert meta.stride is not None
+    unit = ITEM_SIZE[meta.dtype]
+    return positions((*meta.size, unit), (*(s * unit for s in meta.stride), 1), meta.offset * unit)
+
+
+def end(meta: Meta) -> int:
+    """The byte after the last one that a tensor of known strides covers; 0 if it covers none."""
+    assert meta.stride is not None
+    return (meta.offset + extent(meta.size, meta.stride)) * ITEM_SIZE[meta.dtype] if 0 not in meta.size else 0
 
 
 def overlaps_itself(meta: Meta) -> bool:

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from fuzz.operators.dtypes import FLOATS
 from fuzz.operators.layout import broadcast, expandable
 from fuzz.operators.parts import CROSS, fresh
-from fuzz.operators.row import Attributes, Kind, Meta, Mismatch, Operand, Operator, Result, Rule, Saves, Size
+from fuzz.operators.row import (
+    Attributes,
+    Expanded,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+    Size,
+)
 
 
 def _row(name: str, source: str, operands: tuple[Operand, ...], rule: Rule, saves: Saves) -> Operator:
@@ -19,7 +31,9 @@ def _row(name: str, source: str, operands: tuple[Operand, ...], rule: Rule, save
         rule=rule,
         source=source,
         mutates=False,
-        metadata=False,
+        fills=None,
+        change=None,
+        expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
         differentiable=True,

@@ -25,6 +25,7 @@ from fuzz.operators.parts import (
 from fuzz.operators.row import (
     Attribute,
     Attributes,
+    Expanded,
     Kind,
     Link,
     Meta,
@@ -55,7 +56,9 @@ def _row(
         rule=rule,
         source=source,
         mutates=False,
-        metadata=False,
+        fills=None,
+        change=None,
+        expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
         differentiable=differentiable,

@@ -52,6 +52,26 @@ class Link(StrEnum):
     MAYBE = "maybe"  # FRESH or VIEW: depends on strides that are not modelled
 
 
+class Change(StrEnum):
+    """What a row does to operand 0 as an object, apart from its data."""
+
+    GEOMETRY = "geometry"  # its size, strides and offset, within what it spans
+    RESIZE = "resize"  # its size; its storage grows where that is too small, with undefined elements
+    STORAGE = "storage"  # it lies where operand 1 lies from now on, or on a new storage
+    UNTYPED = "untyped"  # the same, given the storage alone: autograd does not see operand 1
+    DATA = "data"  # the same behind autograd's back: `.data =`
+    DETACH = "detach"  # it loses its history
+    REQUIRE = "require"  # it becomes a leaf that requires grad, or one that does not
+
+
+class Expanded(StrEnum):
+    """What eager says to a write to a tensor of which several indices name one element."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"  # each element gets the same value
+    DEPRECATED = "deprecated"  # allowed with a warning, and not defined for good
+
+
 class Result(NamedTuple):
     """One result of an operator: its metadata, and how it hangs on the first operand."""
 
@@ -80,6 +100,7 @@ Attributes = Mapping[str, Constant]
 Rule = Callable[[Sequence[Meta], Attributes], tuple[Result, ...]]
 Fit = Callable[[Meta, Sequence[Meta]], bool]
 Draw = Callable[[Choices, Sequence[Meta], Attributes], Constant]
+Fills = Callable[[Sequence[Meta], Attributes], Meta]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +152,8 @@ class Operator:
 
     `rule` maps the operands' metadata and the attributes to the results, without running anything, and
     raises Mismatch where eager would reject shapes, dtypes or attributes. A row that mutates has no results,
-    save that a metadata row's rule returns its first operand's new metadata.
+    save that the rule of a row with a `change` returns its first operand's new metadata. `fills` gives the
+    elements that a mutating row writes without reading any of operand 0, or is None.
     `source` is a format string: `{0}`, `{1}` are the operands, `{dim}` an attribute by its name, `{n}` the
     size of operand 0 along `dim` (along dimension 0 where there is no `dim`), `{elements}` its number of
     elements, `{slice}` an index made of dim, start, end and step, and `{device}` a device argument with a
@@ -145,8 +167,15 @@ class Operator:
     rule: Rule
     source: str
     mutates: bool  # writes the data of operand 0
-    metadata: bool  # changes the size, strides or offset of operand 0
+    fills: Fills | None
+    change: Change | None
+    expanded: Expanded
     overlap: bool  # a mutating row's other operands may be exactly operand 0's elements
     random: bool  # draws from the global generator
     differentiable: bool  # its floating results (or operand 0, where it mutates) can require grad
     saves: Saves
+
+    @property
+    def metadata(self) -> bool:
+        """Whether it changes operand 0 as an object."""
+        return self.change is not None

@@ -8,7 +8,7 @@ from fuzz.choices import Random
 from fuzz.operators import Mismatch, Operator
 from fuzz.operators.layout import contiguous, extent
 from fuzz.operators.parts import as_number
-from fuzz.program import Argument, Program, Ref, Scalar, Seq, Statement, Storage, View
+from fuzz.program import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
 from fuzz.state import Breach, State
 
 SIZES = ((3,), (2, 3), (3, 3), (1, 3), (2, 1, 3), (), (0, 3), (1,), (2,), (3, 2), (2, 3, 2), (2, 2, 3), (0,))
@@ -32,7 +32,7 @@ def geometry(choices: Random, size: tuple[int, ...]) -> tuple[tuple[int, ...], i
 def single(
     row: Operator, choices: Random, dtypes: frozenset[str], grad: tuple[bool, ...] | None
 ) -> Program | None:
-    """One statement on random operands, or None where they do not fit the row."""
+    """One statement on random operands, or None where they do not fit the row or eager refuses them."""
     storages: list[Storage] = []
     arguments: list[Argument] = []
     state = State()
@@ -62,10 +62,15 @@ def single(
                 choices.chance(0.5) if grad is None else grad[i]
             )
             leaf = not dtype.startswith(("float", "bfloat"))
-            storages.append(Storage(dtype, (room,), 3 * i + 1, needs, leaf))
-            arguments.append(View(len(storages) - 1, size, stride, offset))
-            number = state.allocate(dtype, (room,), needs, leaf)
-            state.bind_view(name, number, size, stride, offset, "view")
+            root = choices.chance(0.3)
+            storages.append(Storage(dtype, size if root else (room,), 3 * i + 1, needs, leaf))
+            number = state.allocate(dtype, storages[-1].size, needs, leaf)
+            if root:
+                arguments.append(Root(number))
+                state.bind_root(name, number)
+            else:
+                arguments.append(View(number, size, stride, offset))
+                state.bind_view(name, number, size, stride, offset, "view")
             metas.append(state.tensor(name).meta)
         if not operand.fits(metas[-1], metas[:-1]):
             return None
@@ -78,9 +83,13 @@ def single(
         return None
     results = () if row.metadata else tuple(f"v{i}" for i in range(len(outcome)))
     operands = tuple(f"a{i}" for i in range(len(row.operands)))
+    if state.illegal(row, operands, attributes, "inherit"):
+        return None
     try:
         state.apply(row, operands, attributes, results, "inherit")
     except Breach:
+        return None
+    if state.undefined:
         return None
     statement = Statement(row.name, operands, tuple(attributes.items()), results)
     return Program(

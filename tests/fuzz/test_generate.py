@@ -44,7 +44,12 @@ def programs(profile: str, count: int) -> list[Program]:
 def expected_to_raise(program: Program) -> bool:
     state = begin(program)
     for i, statement in enumerate(program.statements):
-        if state.illegal(OPERATORS[statement.operator], statement.operands, statement.mode):
+        if state.illegal(
+            OPERATORS[statement.operator],
+            statement.operands,
+            dict(statement.attributes),
+            statement.mode,
+        ):
             return True
         advance(state, i, statement)
     return False

@@ -18,7 +18,7 @@ from fuzz.operators import OPERATORS, Kind, Link, Operator
 from fuzz.operators.dtypes import DTYPES, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
 from fuzz.operators.row import Meta
-from fuzz.program import Program, View, begin, trace
+from fuzz.program import Program, Root, View, begin, trace
 from fuzz.source import Loaded, load
 from fuzz.state import Tensor
 
@@ -64,6 +64,7 @@ def test_rule_agrees_with_eager(name: str) -> None:
                 continue
             agree(state.tensor(f"a{i}"), arg, loaded.text)
             same = arg.shape == before.shape and arg.stride() == before.stride() and torch.equal(arg, before)
+            same = same and arg.requires_grad == before.requires_grad
             if i == 0 and (row.mutates or row.metadata):
                 changed += not same
             else:
@@ -155,9 +156,10 @@ def test_saves_are_what_backward_keeps(name: str) -> None:
             continue
         for program in singles(row, 2, dtypes=common, grad=grads):
             needs = [
-                isinstance(a, View) and program.storages[a.storage].requires_grad for a in program.arguments
+                isinstance(a, (Root, View)) and program.storages[a.storage].requires_grad
+                for a in program.arguments
             ]
-            if backward_raises(program, None) is not False:
+            if trace(program).hazards or backward_raises(program, None) is not False:
                 continue
             targets: list[int | str] = [*(tensors[1:] if row.mutates else tensors), "result"]
             if len(program.statements[0].results) > 1:

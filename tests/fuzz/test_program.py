@@ -242,11 +242,13 @@ def test_undefined_writes_are_refused() -> None:
         (Storage("float32", (4,), 0),),
         (overlapping, Root(0)),
         (Ref("a0"), Ref("a1")),
-        (Statement("zero_", ("a0",), (), ()),),
+        (Statement("neg_", ("a0",), (), ()),),
         Lit(None),
     )
     with pytest.raises(ProgramError, match="elements overlap"):
         check(program)
+    # Each element gets the same value, whatever the order.
+    check(dataclasses.replace(program, statements=(Statement("zero_", ("a0",), (), ()),)))
     shifted = dataclasses.replace(
         program,
         arguments=(View(0, (3,), (1,), 0), View(0, (3,), (1,), 1)),

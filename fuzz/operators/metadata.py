@@ -1,0 +1,187 @@
+"""Operators that change their first operand as an object: geometry, size, storage, standing with autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.choices import Choices
+from fuzz.operators.dtypes import DTYPES, FLOATS
+from fuzz.operators.geometry import restrided, squeezed, transposed, transposed_matrix, unsqueezed
+from fuzz.operators.layout import contiguous, dimension
+from fuzz.operators.parts import ANY, DIM, NOTHING, lengths, same_dtype
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Change,
+    Constant,
+    Expanded,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Size,
+)
+from fuzz.operators.views import DIM0, DIM1, NEW_DIM, RESTRIDED
+
+
+def _row(
+    name: str,
+    source: str,
+    rule: Rule,
+    attributes: tuple[Attribute, ...] = (),
+    operands: tuple[Operand, ...] = (ANY,),
+    *,
+    change: Change = Change.GEOMETRY,
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.METADATA,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        fills=None,
+        change=change,
+        expanded=Expanded.REFUSED,
+        overlap=False,
+        random=False,
+        differentiable=change in (Change.GEOMETRY, Change.STORAGE, Change.UNTYPED),
+        saves=NOTHING,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------
+# rules
+
+
+def _resized(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+    """A tensor that has the size already is left alone; any other becomes contiguous."""
+    meta = metas[0]
+    if size == meta.size:
+        return (Result(meta),)
+    if meta.stride is None:
+        raise Mismatch("a new size for a tensor whose offset is not modelled")
+    return (Result(meta._replace(size=size, stride=contiguous(size))),)
+
+
+def _moved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].dtype != metas[1].dtype:
+        raise Mismatch("the dtypes differ")
+    return (Result(metas[1]),)
+
+
+def _moved_within(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _moved(metas, attributes)
+    return (Result(restrided(metas[1], attributes)),)
+
+
+def _emptied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(Meta(metas[0].dtype, (0,), (1,))),)
+
+
+def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(metas[0]),)
+
+
+def _requires(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if attributes["value"] and metas[0].dtype not in FLOATS:
+        raise Mismatch(f"a {metas[0].dtype} tensor cannot require grad")
+    return (Result(metas[0]),)
+
+
+# ---------------------------------------------------------------------------------------------------------
+# operands and attributes
+
+
+def _draw_new_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+    """Fewer elements, about as many, or more."""
+    sizes: list[Size] = [(2,), (3, 2), (7,), (2, 5), (1,), (4, 4), (), (0,), (3, 3), (2, 1, 3)]
+    if 0 in metas[0].size:
+        return choices.pick(((2,), (3, 2), (1,), (4,)))
+    if metas[0].size:
+        first, *rest = metas[0].size
+        sizes += [(first + 1, *rest), (first + 2, *rest), (max(first - 1, 0), *rest)] * 2
+    return choices.pick(sizes)
+
+
+def _of_second(attribute: Attribute) -> Attribute:
+    """An attribute that is drawn for operand 1 as if it were operand 0."""
+    return Attribute(
+        attribute.name,
+        attribute.type,
+        lambda choices, metas, chosen: attribute.draw(choices, metas[1:], chosen),
+    )
+
+
+_MATRIX = Operand(DTYPES, lambda meta, earlier: len(meta.size) <= 2)
+_MODELLED = Operand(DTYPES, lambda meta, earlier: meta.stride is not None)
+_SOURCE = Operand(DTYPES, same_dtype)
+_MODELLED_SOURCE = Operand(
+    DTYPES, lambda meta, earlier: meta.stride is not None and same_dtype(meta, earlier)
+)
+_NEW_SIZE = Attribute("size", "ints", _draw_new_size)
+_FLAG = Attribute("value", "bool", lambda choices, metas, chosen: not choices.chance(0.25))
+
+ROWS = (
+    _row("t_", "{0}.t_()", lambda m, a: (Result(transposed_matrix(m[0])),), operands=(_MATRIX,)),
+    _row(
+        "transpose_",
+        "{0}.transpose_({dim0}, {dim1})",
+        lambda m, a: (Result(transposed(m[0], a)),),
+        (DIM0, DIM1),
+    ),
+    _row(
+        "swapdims_",
+        "{0}.swapdims_({dim0}, {dim1})",
+        lambda m, a: (Result(transposed(m[0], a)),),
+        (DIM0, DIM1),
+    ),
+    _row("squeeze_", "{0}.squeeze_()", lambda m, a: (Result(squeezed(m[0], range(len(m[0].size)))),)),
+    _row(
+        "squeeze_dim_",
+        "{0}.squeeze_({dim})",
+        lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))])),),
+        (DIM,),
+    ),
+    _row("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueezed(m[0], a)),), (NEW_DIM,)),
+    _row(
+        "as_strided_",
+        "{0}.as_strided_({size}, {stride}, {offset})",
+        lambda m, a: (Result(restrided(m[0], a)),),
+        RESTRIDED,
+        (_MODELLED,),
+    ),
+    _row(
+        "resize_",
+        "{0}.resize_({size})",
+        lambda m, a: _resized(m, lengths(a)),
+        (_NEW_SIZE,),
+        (_MODELLED,),
+        change=Change.RESIZE,
+    ),
+    _row(
+        "resize_as_",
+        "{0}.resize_as_({1})",
+        lambda m, a: _resized(m, m[1].size),
+        (),
+        (_MODELLED, ANY),
+        change=Change.RESIZE,
+    ),
+    _row("set_", "{0}.set_({1})", _moved, (), (ANY, _SOURCE), change=Change.STORAGE),
+    _row(
+        "set_storage_",
+        "{0}.set_({1}.untyped_storage(), {offset}, {size}, {stride})",
+        _moved_within,
+        tuple(map(_of_second, RESTRIDED)),
+        (ANY, _MODELLED_SOURCE),
+        change=Change.UNTYPED,
+    ),
+    _row("set_empty_", "{0}.set_()", _emptied, change=Change.STORAGE),
+    _row("set_data_", "{0}.data = {1}", _moved, (), (ANY, _SOURCE), change=Change.DATA),
+    _row("detach_", "{0}.detach_()", _same, change=Change.DETACH),
+    _row("requires_grad_", "{0}.requires_grad_({value})", _requires, (_FLAG,), change=Change.REQUIRE),
+)
