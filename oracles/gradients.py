@@ -183,6 +183,14 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     not.
     """
     error: Raised | None = None
+    here = tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
+    relatives = [
+        (other.tensor, other.tensor._version)
+        for other in known
+        if other.tensor.layout is torch.strided
+        and not other.tensor.is_inference()
+        and other.tensor.untyped_storage().data_ptr() == here != 0
+    ]
     try:
         tensor.mul_(2)
     except Exception as exception:
@@ -190,6 +198,7 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     return LaterWrite(
         path=path,
         raised=error,
+        uncounted=error is None and any(other._version == before for other, before in relatives),
         requires_grad=tuple(other.tensor.requires_grad for other in known),
         data=tuple(other.read() for other in known),
     )

@@ -126,11 +126,14 @@ class GradientRun:
 class LaterWrite:
     """What `tensor.mul_(2)` after the call did: raised, or changed these elements and flags.
 
-    `requires_grad` and `data` have one entry for each of `Observation.states`.
+    `requires_grad` and `data` have one entry for each of `Observation.states`. `uncounted` tells that a known
+    tensor on the same storage counts its writes apart (`.data`), so that autograd does not notice this one: a
+    backward that has kept it reads what it finds.
     """
 
     path: str
     raised: Raised | None
+    uncounted: bool
     requires_grad: tuple[bool, ...]
     data: tuple[bytes | None, ...]
 

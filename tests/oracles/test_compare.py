@@ -416,6 +416,19 @@ def test_a_finding_reads_like_a_sentence() -> None:
     assert found[0].eager.startswith("RuntimeError: ") and found[0].target == "no exception"
 
 
+def test_the_backward_after_a_later_write_is_compared_where_autograd_notices_it() -> None:
+    def exponential(x: Tensor) -> Tensor:
+        return x.exp()
+
+    eager = observe(exponential, lambda: Arguments((torch.ones(2, requires_grad=True),)))
+    assert eager.later_gradient is not None
+    assert eager.later_gradient.raised is not None
+    other = replace(eager, later_gradient=replace(eager.later_gradient, raised=None))
+    assert [finding.clause for finding in compare(eager, other)] == ["autograd-metadata"]
+    writes = tuple(replace(write, uncounted=True) for write in eager.later_writes)
+    assert not compare(replace(eager, later_writes=writes), other)
+
+
 def test_what_a_later_write_does_to_others_is_compared() -> None:
     case = CASES["overlapping_read"]
     eager = observe(case.function, case.make)

@@ -197,6 +197,19 @@ def test_later_writes_show_what_is_forbidden_and_what_they_reach() -> None:
     assert whole.data != unbound.data
 
 
+def test_a_later_write_that_autograd_cannot_notice_is_told() -> None:
+    def data(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 1
+        return y.data, y
+
+    def detached(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 1
+        return y.detach(), y
+
+    assert [write.uncounted for write in observe(data, leaf).later_writes] == [True, True]
+    assert [write.uncounted for write in observe(detached, leaf).later_writes] == [False, False]
+
+
 def test_later_gradient_is_taken_after_the_writes() -> None:
     observation = observe(lambda w: w * 3, leaf)
     before, after = observation.gradients[0], observation.later_gradient
