@@ -7,20 +7,23 @@ Example:
 
 from aot.api import CompiledFunction, aot_function
 from aot.compilers import make_boxed_compiler, make_boxed_func, nop
-from aot.errors import AotError, BackendError, DoubleBackwardUnsupported, Unsupported
+from aot.errors import AotError, BackendError, DoubleBackwardUnsupported, PartitionError, Unsupported
 from aot.explain import explain
 from aot.partition.default import default_partition
+from aot.partition.min_cut import min_cut_rematerialization_partition
 
 __all__ = [
     "AotError",
     "BackendError",
     "CompiledFunction",
     "DoubleBackwardUnsupported",
+    "PartitionError",
     "Unsupported",
     "aot_function",
     "default_partition",
     "explain",
     "make_boxed_compiler",
     "make_boxed_func",
+    "min_cut_rematerialization_partition",
     "nop",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from aot import torch_internals as internals
 from aot.capture.forward import run_once
 from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
-from aot.effects import analyze
+from aot.effects import Effects, analyze
 from aot.inputs import Arguments, take_apart
 from aot.partition.default import default_partition
 from aot.runtime.autograd import build
@@ -57,6 +58,7 @@ class CompiledFunction:
         inference_compiler: Compiler,
         partition_fn: Partitioner,
         decompositions: dict[Any, Callable[..., Any]],
+        num_params_buffers: int,
     ) -> None:
         self._function = function
         self._fw_compiler = fw_compiler
@@ -64,6 +66,7 @@ class CompiledFunction:
         self._inference_compiler = inference_compiler
         self._partition = partition_fn
         self._decompositions = decompositions
+        self._num_params_buffers = num_params_buffers
         self._cache: dict[object, Specialization] = {}
         self._lock = threading.RLock()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -101,7 +104,8 @@ class CompiledFunction:
             effects = analyze(forward)
             joint = record_backward(forward, effects)
             storages = tuple(internals.storage_key(t) for t in arguments.tensors)
-            fw_module, bw_module = self._partitioned(joint)
+            parameters = self._parameters(arguments)
+            fw_module, bw_module = self._partitioned(joint, effects, parameters)
             plan = make_plan(
                 len(arguments.tensors),
                 effects,
@@ -109,6 +113,7 @@ class CompiledFunction:
                 fw_module,
                 bw_module,
                 storages,
+                parameters,
                 grad,
                 forward.grad_after,
             )
@@ -118,11 +123,28 @@ class CompiledFunction:
         call, wrapper = build(plan, compiled, bw_module, self._bw_compiler)
         return Specialization(call, forward.spec, fw_module, bw_module, wrapper)
 
-    def _partitioned(self, joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    def _parameters(self, arguments: Arguments) -> frozenset[int]:
+        """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated
+        into, and those that the caller says are parameters or buffers."""
+        leading = arguments.leaves[: self._num_params_buffers]
+        return frozenset(i for i, t in enumerate(arguments.tensors) if t.is_leaf and t.requires_grad).union(
+            i for i, _ in leading if i is not None
+        )
+
+    def _partitioned(
+        self, joint: Joint, effects: Effects, parameters: frozenset[int]
+    ) -> tuple[fx.GraphModule, fx.GraphModule | None]:
         if not any(g.result is not None for g in joint.gradients):
             return joint.graph, None
         inputs = example_inputs(joint.graph)
-        forward, backward = self._partition(joint.graph, inputs, num_fwd_outputs=joint.values)
+        options = {}
+        if "static_lifetime_input_indices" in inspect.signature(self._partition).parameters:
+            # What eager does not keep may be written to before the backward, and is copied if it is saved.
+            free = parameters.intersection(k.tensor for k in joint.kept if k.tensor is not None)
+            free -= set(effects.written)
+            static = [i for i, p in enumerate(joint.primals) if p.tensor in free and p.stretch is None]
+            options["static_lifetime_input_indices"] = static
+        forward, backward = self._partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
         if any(moves_generator(node) for node in backward.graph.nodes):
             raise errors.BackendError(
                 "the partitioner put a random draw into the backward graph, where it would draw again; use "
@@ -160,10 +182,11 @@ def aot_function(
         fw_compiler: ``(fx.GraphModule, example_inputs) -> callable`` for forward graphs.
         bw_compiler: the same for backward graphs, called on the first backward; default `fw_compiler`.
         partition_fn: ``(joint_module, joint_inputs, *, num_fwd_outputs) -> (forward, backward)``;
-            default `aot.default_partition`.
+            default `aot.default_partition`. One that takes ``static_lifetime_input_indices`` is given them.
         decompositions: operation -> function that computes it by others, e.g. ``torch._decomp``'s.
-        num_params_buffers: how many leading tensors are parameters and buffers; accepted for
-            compatibility, nothing depends on it.
+        num_params_buffers: how many leading arguments (leaves of the argument tree) are parameters and
+            buffers: they live on anyway, so that saving them for backward costs no memory. Leaves that
+            require grad are known to.
         keep_inference_input_mutations: only False.
         inference_compiler: for graphs without a backward; default `fw_compiler`.
         dynamic: only False: each shape is a specialization of its own.
@@ -196,4 +219,5 @@ def aot_function(
         inference_compiler or fw_compiler,
         partition_fn or default_partition,
         decompositions or {},
+        num_params_buffers,
     )

@@ -25,6 +25,11 @@ class BackendError(AotError):
     compiled graph returned another number of results than its graph has outputs."""
 
 
+class PartitionError(AotError):
+    """A joint graph cannot be cut: it is not of the form that `aot.default_partition` documents, or the
+    backward needs a value that can neither be saved nor recomputed; or an option has no meaning."""
+
+
 class Unsupported(AotError):
     """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made."""
 

@@ -43,6 +43,7 @@ __all__ = [
     "fake_tensor",
     "graph_is_retained",
     "hooks_watched",
+    "is_packed",
     "is_undeclared_view",
     "make_non_leaf",
     "may_alias",
@@ -228,6 +229,12 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
 
 
 _NON_LEAF: list[Tensor] = []
+
+
+def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:
+    """Whether a pack hook got what `node` has saved as its attribute `name` (``_saved_...``)."""
+    raw = getattr(node, f"_raw{name}", ())
+    return any(r.unpack_hook is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
 
 
 def make_non_leaf(tensor: Tensor) -> None:

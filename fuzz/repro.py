@@ -17,6 +17,15 @@ from oracles import Finding
 
 _COMPILE = {
     "aot": ("import aot", "aot.aot_function(f, fw_compiler=aot.nop)"),
+    "aot-min-cut": (
+        "import aot",
+        "aot.aot_function(f, aot.nop, partition_fn=aot.min_cut_rematerialization_partition)",
+    ),
+    "aot-recompute": (
+        "import functools, aot",
+        "aot.aot_function(f, aot.nop, partition_fn=functools.partial("
+        "aot.min_cut_rematerialization_partition, memory_budget=0))",
+    ),
     "torch-aot-function": (
         "from functorch.compile import aot_function, nop",
         # In a dict, because aot_function returns a list for a tuple, which is another difference.
@@ -29,7 +38,15 @@ _COMPILE = {
 }
 # These run the very kernels of eager, so their numbers are equal bit for bit; another compiler's may be
 # rounded otherwise. A finding is judged against float64; a script makes do with a tolerance.
-_EXACT = ("aot", "torch-aot-function", "torch-aot-eager", "torch-dynamo", "eager")
+_EXACT = (
+    "aot",
+    "aot-min-cut",
+    "aot-recompute",
+    "torch-aot-function",
+    "torch-aot-eager",
+    "torch-dynamo",
+    "eager",
+)
 
 _NAMED = """
 def named(tree, path):

@@ -18,6 +18,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -64,6 +65,22 @@ def _compile_aot(function: Function) -> Function:
     import aot
 
     compiled: Function = aot.aot_function(function, fw_compiler=aot.nop)
+    return compiled
+
+
+def _compile_aot_min_cut(function: Function) -> Function:
+    import aot
+
+    partition = aot.min_cut_rematerialization_partition
+    compiled: Function = aot.aot_function(function, fw_compiler=aot.nop, partition_fn=partition)
+    return compiled
+
+
+def _compile_aot_recompute(function: Function) -> Function:
+    import aot
+
+    partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
+    compiled: Function = aot.aot_function(function, fw_compiler=aot.nop, partition_fn=partition)
     return compiled
 
 
@@ -166,6 +183,13 @@ def _stock(name: str, description: str, backend: str) -> Target:
 def _shipped() -> Mapping[str, Target]:
     targets = (
         Target("aot", "this project's compiler, graphs run as captured", _compile_aot, _refusal_aot),
+        Target("aot-min-cut", "the same with the min-cut partitioner", _compile_aot_min_cut, _refusal_aot),
+        Target(
+            "aot-recompute",
+            "the same with a memory budget of 0: all that may be is recomputed",
+            _compile_aot_recompute,
+            _refusal_aot,
+        ),
         Target(
             "torch-aot-function",
             "torch's own AOTAutograd, without Dynamo, graphs run as captured",

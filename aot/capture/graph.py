@@ -111,8 +111,7 @@ class GraphBuilder:
             op, args = call_by_name, (f"{op._opname}.{op._overloadname}", *args)
         node = self.graph.call_function(op, args, kwargs)
         self.metas[node] = metas.metas if metas.many else metas.metas[0]  # type: ignore[assignment]
-        if self.backward:
-            node.meta["partitioner_tag"] = "is_backward"
+        self._tag(node)
         return node
 
     def item(self, node: fx.Node, index: int) -> fx.Node:
@@ -121,9 +120,15 @@ class GraphBuilder:
         assert isinstance(metas, tuple)
         result = self.graph.call_function(operator.getitem, (node, index))
         self.metas[result] = metas[index]  # type: ignore[assignment]
-        if self.backward:
-            result.meta["partitioner_tag"] = "is_backward"
+        self._tag(result)
         return result
+
+    def _tag(self, node: fx.Node) -> None:
+        """Tell partitioners what belongs to the backward, in AOTAutograd's words."""
+        if self.backward:
+            # Formulas run without grad mode; in it the user's own code runs again (checkpoint).
+            again = torch.is_grad_enabled()
+            node.meta["partitioner_tag"] = "must_be_in_backward" if again else "is_backward"
 
     def meta(self, node: fx.Node) -> ValueMeta:
         """The metadata of a single-tensor value."""

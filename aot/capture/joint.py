@@ -23,7 +23,7 @@ from aot.capture.forward import Forward
 from aot.capture.graph import by_name, call_by_name, meta_of
 from aot.capture.recorder import Recorder, fake_of
 from aot.effects import Effects, is_current
-from aot.errors import LeafCreatedInside, Unsupported
+from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
 from aot.inputs import Primal
 
@@ -56,11 +56,13 @@ class Kept:
     Attributes:
         tensor, root: which argument or which root of the outputs; one of the two.
         tracked: the tracked values (bit k for the k-th) whose backward unpacks it, as far as that is shown.
+        counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
     """
 
     tensor: int | None
     root: int | None
     tracked: int
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
 
     Raises:
         LeafCreatedInside: something requires grad although no argument does.
+        UnsupportedOperation: a checkpoint with ``use_reentrant=True``.
         UnsupportedHook: the function has registered a hook where the caller may register others.
     """
     recorder = forward.recorder
@@ -142,13 +145,19 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
                 )
 
         chosen, results, failing = _differentiate(differentiate, tracked)
+        if failing and any(n.name() == "CheckpointFunctionBackward" for n in _between(outputs, edges)):
+            raise UnsupportedOperation(
+                "torch.utils.checkpoint with use_reentrant=True, which runs a backward of its own inside the "
+                "backward; pass use_reentrant=False"
+            )
         masks = _dependencies([outputs[k] for k in chosen], edges) if chosen else []
         tangents = [tangents[k] for k in chosen]
         tangent_nodes = [tangent_nodes[k] for k in chosen]
         for (tensor, of_base), result, mask in zip(targets, results, masks, strict=bool(chosen)):
             if result is not None:
                 gradients.append(Gradient(tensor, of_base, len(gradient_nodes), mask))
-                gradient_nodes.append(recorder.read(result))
+                with torch.no_grad():
+                    gradient_nodes.append(recorder.read(result))
         if not gradients:
             # The outputs still require grad; only that nothing comes of it, or an error.
             gradients = [Gradient(tensor, of_base, None, 0) for tensor, of_base in targets]
@@ -242,6 +251,8 @@ def _kept(
             masks = [(1 << len(outputs)) - 1]
         if masks:
             kept.append(Kept(tensor_index, root, functools.reduce(operator.or_, masks)))
+        elif internals.storage_key(fake) in saved:
+            kept.append(Kept(tensor_index, root, 0, counted=False))
     return tuple(kept)
 
 
@@ -256,6 +267,8 @@ def _saved_tensors(outputs: list[Tensor], edges: list[GradientEdge]) -> Iterator
         if names is None:
             names = _SAVED_NAMES[type(node)] = tuple(n for n in dir(node) if n.startswith("_saved_"))
         for name in names:
+            if internals.is_packed(node, name):
+                continue  # by a hook, that of checkpoint for one: autograd itself keeps nothing
             try:
                 value = getattr(node, name)
             except RuntimeError:
@@ -329,7 +342,7 @@ def _try(
 ) -> None:
     """Differentiate once more, to see whether it raises; what this records is read by nobody."""
     if not failing:
-        with recorder:
+        with recorder.draws.traced(), recorder:
             torch.autograd.grad(outputs, edges, fakes, retain_graph=True, allow_unused=True)
 
 

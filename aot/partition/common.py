@@ -2,12 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from torch import fx
+from torch import Tensor, fx
 
 from aot.capture.joint import eliminate_dead_code
+from aot.errors import PartitionError
+
+BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
+
+
+@dataclass(frozen=True, slots=True)
+class JointParts:
+    """A joint graph, taken apart.
+
+    Attributes:
+        primals, tangents: its placeholders.
+        outputs: what the forward returns.
+        gradients: what the backward returns; None where there is no gradient.
+        recorded_backward: the nodes that were recorded while differentiating, tangents included.
+        pinned: those among them that the user wants recomputed in the backward (checkpointing).
+    """
+
+    module: fx.GraphModule
+    primals: tuple[fx.Node, ...]
+    tangents: tuple[fx.Node, ...]
+    outputs: tuple[Any, ...]
+    gradients: tuple[Any, ...]
+    recorded_backward: frozenset[fx.Node]
+    pinned: frozenset[fx.Node]
+
+
+def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
+    """The parts of a joint graph.
+
+    Raises:
+        PartitionError: it has no output, or fewer of them than `num_fwd_outputs`; or a node lacks
+            ``meta["val"]``.
+    """
+    nodes = list(module.graph.nodes)
+    if not nodes or nodes[-1].op != "output":
+        raise PartitionError("the joint graph has no output node")
+    outputs = tuple(nodes[-1].args[0])
+    if len(outputs) < num_fwd_outputs:
+        raise PartitionError(
+            f"num_fwd_outputs is {num_fwd_outputs}, but the joint graph has {len(outputs)} outputs"
+        )
+    for node in nodes:
+        if node.op in ("placeholder", "call_function") and "val" not in node.meta:
+            raise PartitionError(f"node {node.name} of the joint graph has no meta['val'], a fake tensor")
+    placeholders = [n for n in nodes if n.op == "placeholder"]
+    tangents = tuple(n for n in placeholders if is_tangent(n))
+    tags = {n: n.meta.get("partitioner_tag") for n in nodes}
+    return JointParts(
+        module=module,
+        primals=tuple(n for n in placeholders if not is_tangent(n)),
+        tangents=tangents,
+        outputs=outputs[:num_fwd_outputs],
+        gradients=outputs[num_fwd_outputs:],
+        recorded_backward=frozenset(n for n in nodes if tags[n] in BACKWARD_TAGS).union(tangents),
+        pinned=frozenset(n for n in nodes if tags[n] == "must_be_in_backward"),
+    )
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -15,7 +72,42 @@ def is_tangent(node: fx.Node) -> bool:
     return node.name.startswith("tangents_")
 
 
-def extract(
+def is_tensor(node: fx.Node) -> bool:
+    """Whether a value is one tensor, and not several results."""
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def needed_for(results: Iterable[Any], among: frozenset[fx.Node] | set[fx.Node]) -> set[fx.Node]:
+    """The nodes of `among` that `results` are computed from, through nodes of `among` alone."""
+    needed: set[fx.Node] = set()
+    stack = [r for r in results if isinstance(r, fx.Node)]
+    while stack:
+        node = stack.pop()
+        if node in among and node not in needed:
+            needed.add(node)
+            stack.extend(node.all_input_nodes)
+    return needed
+
+
+def extract_both(
+    parts: JointParts, forward: Sequence[fx.Node], saved: Sequence[fx.Node], backward: Sequence[fx.Node]
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """The two modules of a partition.
+
+    Args:
+        forward, backward: what each may compute, in an order in which it can be computed.
+        saved: the forward's values that the backward is given.
+    """
+    constants = [n for n in parts.module.graph.nodes if n.op == "get_attr"]
+    return (
+        _extract(parts.module, parts.primals, [*constants, *forward], [*parts.outputs, *saved], "Forward"),
+        _extract(
+            parts.module, [*saved, *parts.tangents], [*constants, *backward], parts.gradients, "Backward"
+        ),
+    )
+
+
+def _extract(
     module: fx.GraphModule,
     inputs: Sequence[fx.Node],
     nodes: Sequence[fx.Node],

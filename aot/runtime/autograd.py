@@ -44,6 +44,7 @@ def build(
         "physical": views.physical,
         "seen_as": views.seen_as,
         "stretch_of_bytes": views.stretch_of_bytes,
+        "counter": _counter,
         "modified": _modified,
         "once_more": _once_more,
         "double_backward_unsupported": _double_backward_unsupported,
@@ -139,11 +140,13 @@ def _detached(value: Tensor | None) -> Tensor | None:
     return value.detach() if value is not None and value._is_view() else value
 
 
-def _copied(value: Tensor) -> Tensor:
-    """A copy with the same layout."""
-    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device).copy_(
-        value
-    )
+def _copied(value: Tensor, offset: int) -> Tensor:
+    """A copy with the same strides, elements that are shown several times included, at a storage offset."""
+    size, stride = value.size(), value.stride()
+    span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if value.numel() else 0
+    memory = torch.empty(offset + span, dtype=value.dtype, device=value.device)
+    memory[offset:].copy_(value.as_strided((span,), (1,)))
+    return memory.as_strided(size, stride, offset)
 
 
 def _tangent(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
@@ -151,6 +154,14 @@ def _tangent(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> T
     if given.stride() == stride:
         return given
     return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
+
+
+def _counter(tensor: Tensor) -> Tensor:
+    """A tensor that shares the version counter of `tensor` and its shape, but none of its memory."""
+    alias = tensor.detach()
+    # Assigning `.data` leaves the version counter as it is.
+    alias.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+    return alias
 
 
 def _once_more(kept: list[Tensor]) -> tuple[Tensor, ...]:

@@ -131,11 +131,11 @@ def _forward(writer: _Writer, plan: Plan) -> None:
     if plan.saved:
         keep = {
             Saving.AS_IS: "detached(s{0})",
-            Saving.COPY: "copied(s{0})",
+            Saving.COPY: "copied(s{0}, {1})",
             Saving.OWN_COUNTER: "s{0}.data",
             Saving.RESIDENT: "None",
         }
-        saved = [keep[one.how].format(i) for i, one in enumerate(plan.saved)]
+        saved = [keep[one.how].format(i, one.offset) for i, one in enumerate(plan.saved)]
         writer.line(f"ctx.save_for_backward({', '.join(saved)})")
     others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
     writer.line(f"box[1] = ({''.join(f'{n}, ' for n in others)})")
@@ -307,7 +307,7 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
         writer.line(f"{name}.retain_grad()")
     if plan.watched:
         names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
-        writer.line(f"ctx.watched = ({''.join(f'({n}.detach(), {n}._version), ' for n in names)})")
+        writer.line(f"ctx.watched = ({''.join(f'(counter({n}), {n}._version), ' for n in names)})")
     resident = _resident(writer, plan)
     if resident:
         writer.line(f"ctx.resident = [{', '.join(resident)}]")

@@ -77,6 +77,7 @@ def make_plan(
     forward: fx.GraphModule,
     backward: fx.GraphModule | None,
     storages: tuple[int, ...],
+    parameters: frozenset[int],
     grad: bool,
     grad_after: bool,
 ) -> Plan:
@@ -84,10 +85,11 @@ def make_plan(
 
     Args:
         storages: for each tensor, which storage it lies in (equal numbers, equal storage).
+        parameters: the tensors that live on in any case.
     """
     tracked = tuple(i for i, v in enumerate(effects.values) if v.history is not None)
     position = {value: k for k, value in enumerate(tracked)}
-    saved, watched = decide(forward, backward, joint, effects, storages)
+    saved, watched = decide(forward, backward, joint, effects, storages, parameters)
     return Plan(
         tensors=tensors,
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),

@@ -5,39 +5,49 @@ values of graphs, which need not be the tensors that eager keeps, so the check c
 `save_for_backward`: where it can, values are saved as they are; where it cannot, they are saved under a
 version counter of their own, and the tensors that eager keeps are *watched*: their versions are noted when
 the call returns and compared by a backward that needs them.
+
+What eager does not keep, the caller may write to as he likes: if a partitioner has it saved, it is copied. A
+part of a larger tensor is copied where that lets go of the rest.
 """
 
 from __future__ import annotations
 
 import enum
-import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.capture.joint import Joint, Kept
 from aot.effects import AliasRoot, Effects, ValueRoot
 from aot.geometry import Geometry
-from aot.partition.common import is_tangent
+from aot.partition.common import is_tangent, is_tensor
+from aot.partition.memory import memory_roots, spanned_bytes
 
 
 class Saving(enum.Enum):
     """How a value is kept for backward."""
 
     AS_IS = "as it is"
-    COPY = "copy"  # it lies in an argument that this very call overwrites
+    COPY = "copy"  # it lies in memory that may be written to, or in more of it than is worth keeping
     RESIDENT = "resident"  # an argument's memory holds it after this call's writes: that memory is kept
     OWN_COUNTER = "own counter"  # its version counter is not what eager would check, or not always
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """How one saved value is kept; if RESIDENT, as the memory of argument `tensor` at `where`."""
+    """How one saved value is kept.
+
+    Attributes:
+        tensor, where: if RESIDENT, the argument, and where in its storage.
+        offset: if COPY, the storage offset of the copy.
+    """
 
     how: Saving
     tensor: int | None = None
     where: Geometry | None = None
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,69 +70,133 @@ def decide(
     joint: Joint,
     effects: Effects,
     storages: tuple[int, ...],
+    parameters: frozenset[int],
 ) -> tuple[tuple[Saved, ...], tuple[Watch, ...]]:
     """How every saved value is kept, in order, and what is watched.
 
     Args:
         storages: for each tensor of the call, which storage it lies in (equal numbers, equal storage).
+        parameters: the tensors that live on in any case.
     """
     everything = (1 << len(joint.tangents)) - 1
     results = list(forward.graph.nodes)[-1].args[0]
-    roots = memory_roots(forward)
+    roots = memory_roots(forward.graph)
     inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]
     tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=True)}
-    value_of = {roots[n]: v for v, n in reversed(list(enumerate(results[: joint.values])))}
+    visible = _visible(effects)
+    value_of = {roots[results[v]]: v for v in reversed(range(joint.values)) if v in visible}
     apart = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
+    several: set[_Memory] = {("storage", storages[i]) for i in effects.several_counters}
     apart |= {storages[i] for i in effects.several_counters}
     apart |= {storages[p.tensor] for p in joint.primals if p.stretch is not None}
     touched = apart | {storages[i] for i in effects.written}
 
     bits = {value: 1 << j for j, (value, _) in enumerate(joint.tangents)}
     tracked = [i for i, value in enumerate(effects.values) if value.history is not None]
+
+    def mask(kept: Kept) -> int:
+        return sum(bits.get(value, 0) for k, value in enumerate(tracked) if kept.tracked >> k & 1)
+
     shown: dict[_Memory, int] = {}
+    uncounted: set[_Memory] = set()
     for kept in joint.kept:
         memory = _memory_of(kept, effects, storages)
-        if memory is not None:
-            mask = sum(bits.get(value, 0) for k, value in enumerate(tracked) if kept.tracked >> k & 1)
-            shown[memory] = shown.get(memory, 0) | mask
+        if memory is not None and not kept.counted:
+            uncounted.add(memory)
+        elif memory is not None:
+            shown[memory] = shown.get(memory, 0) | mask(kept)
 
+    alive = {n for n, i in tensor_of.items() if i in parameters}
+    excessive = _excessive(results[joint.values :], roots, alive)
+    by_offset = _read_by_offset(backward)
     saved: list[Saved] = []
     needs: dict[_Memory, int] = {}
     unchecked: set[_Memory] = set()
     for node, need in zip(results[joint.values :], _needs(backward, everything), strict=True):
         root = roots[node]
         tensor = tensor_of.get(root)
+        resident = joint.resident.get(node.name)
+        offset = int(node.meta["val"].storage_offset()) if node.name in by_offset else 0
+        if resident is not None and (
+            ("storage", storages[resident[0]]) not in shown
+            or (node.name in by_offset and resident[1].offset != offset)
+        ):
+            resident = None
         memory = None
-        if tensor is not None:
+        if resident is not None:
+            memory = ("storage", storages[resident[0]])
+        elif tensor is not None:
             memory = ("storage", storages[tensor])
-        elif node.name in joint.resident:
-            memory = ("storage", storages[joint.resident[node.name][0]])
         elif root in value_of:
             memory = ("value", value_of[root])
-        if memory is not None:
-            # Eager checks everything that a node has saved, whichever of its gradients are needed.
-            need |= shown.get(memory, 0)
-        if node.name in joint.resident:
-            saved.append(Saved(Saving.RESIDENT, *joint.resident[node.name]))
-        elif tensor is not None and tensor in effects.written:
-            saved.append(Saved(Saving.COPY))
-        elif memory is not None and (need != everything or (tensor is not None and memory[1] in apart)):
+        checked = shown.get(memory, 0) if memory is not None else 0
+        if resident is not None:
+            saved.append(Saved(Saving.RESIDENT, *resident))
+        elif (tensor is not None and tensor in effects.written) or node in excessive:
+            saved.append(Saved(Saving.COPY, offset=offset))
+        elif memory in uncounted and memory not in shown:
+            saved.append(Saved(Saving.OWN_COUNTER))
+        elif memory is not None and (memory not in shown or (checked and need & ~checked)):
+            # Eager would not mind a write that this backward must not see.
+            saved.append(Saved(Saving.COPY, offset=offset))
+        elif memory is not None and (
+            need | checked != everything or (tensor is not None and memory[1] in apart)
+        ):
             saved.append(Saved(Saving.OWN_COUNTER))
         else:
             saved.append(Saved(Saving.AS_IS))
         if memory is not None:
-            needs[memory] = needs.get(memory, 0) | need
+            # Eager checks everything that a node has saved, whichever of its gradients are needed.
+            copied = saved[-1].how is Saving.COPY and checked
+            needs[memory] = needs.get(memory, 0) | (checked if copied else need | checked)
             if saved[-1].how is not Saving.AS_IS:
                 unchecked.add(memory)
 
     watched: list[Watch] = []
     for kept in joint.kept:
+        if not kept.counted:
+            continue
         memory = _memory_of(kept, effects, storages)
         is_touched = memory is not None and memory[0] == "storage" and memory[1] in touched
         if memory is None or is_touched or memory in unchecked or memory not in needs:
             need = everything if memory is None else needs.get(memory, shown[memory] or everything)
+            if memory in several:
+                need = mask(kept) or need
             watched.append(Watch(kept.tensor, kept.root, need))
     return tuple(saved), tuple(watched)
+
+
+def _visible(effects: Effects) -> set[int]:
+    """The values that the caller gets to see as they are."""
+    seen = {r.value for r in effects.roots if isinstance(r, ValueRoot)}
+    for root in effects.roots:
+        if isinstance(root, AliasRoot):
+            seen.update(v for v in (root.value, root.history) if v is not None)
+    return seen
+
+
+def _excessive(saved: Sequence[fx.Node], roots: dict[fx.Node, fx.Node], alive: set[fx.Node]) -> set[fx.Node]:
+    """The views among the saved values that together take less memory than what they are views of, which is
+    neither saved itself nor `alive` in any case."""
+    views: dict[fx.Node, list[fx.Node]] = {}
+    for node in saved:
+        views.setdefault(roots[node], []).append(node)
+    found: set[fx.Node] = set()
+    for root, nodes in views.items():
+        apart = root not in nodes and root not in alive and is_tensor(root)
+        if apart and sum(map(spanned_bytes, nodes)) < spanned_bytes(root):
+            found.update(nodes)
+    return found
+
+
+def _read_by_offset(backward: fx.GraphModule | None) -> set[str]:
+    """The saved values of which a view is taken by `as_strided`, which counts from the start of the storage:
+    they must lie at the storage offset that they had in the trace."""
+    if backward is None:
+        return set()
+    roots = memory_roots(backward.graph)
+    strided = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
+    return {roots[n.args[0]].name for n in backward.graph.nodes if n.target in strided}
 
 
 def _memory_of(kept: Kept, effects: Effects, storages: tuple[int, ...]) -> _Memory | None:
@@ -137,22 +211,6 @@ def _memory_of(kept: Kept, effects: Effects, storages: tuple[int, ...]) -> _Memo
     if isinstance(root, AliasRoot):
         return ("storage", storages[root.tensor]) if root.tensor is not None else None
     return ("storage", storages[root.tensor])
-
-
-def memory_roots(module: fx.GraphModule) -> dict[fx.Node, fx.Node]:
-    """For each node, the node in whose memory its result may lie: where its views begin."""
-    roots: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.nodes:
-        first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
-        roots[node] = node
-        if first is None or node.op != "call_function":
-            continue
-        if node.target is operator.getitem:
-            # One of several views begins where they all do; one of several new results is itself.
-            roots[node] = roots[first] if roots[first] is not first else node
-        elif isinstance(node.target, internals.OpOverload) and internals.may_alias(node.target):
-            roots[node] = roots[first]
-    return roots
 
 
 def _needs(backward: fx.GraphModule | None, everything: int) -> list[int]:

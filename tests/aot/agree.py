@@ -80,10 +80,12 @@ class Counted:
         return self.function(*args)
 
 
-def compile_counted(function: Callable[..., Any]) -> tuple[aot.CompiledFunction, Counted]:
+def compile_counted(
+    function: Callable[..., Any], partition: Callable[..., Any] | None = None
+) -> tuple[aot.CompiledFunction, Counted]:
     """The compiled function, and the count of runs of the original's Python."""
     counted = Counted(function)
-    return aot.aot_function(counted, fw_compiler=checking_nop), counted
+    return aot.aot_function(counted, fw_compiler=checking_nop, partition_fn=partition), counted
 
 
 def assert_agrees(
@@ -96,6 +98,7 @@ def assert_agrees(
     backward_raises: bool = False,
     double: Make | None = None,
     refusable: bool = False,
+    partition: Callable[..., Any] | None = None,
 ) -> None:
     """Call the function and the compiled function and fail with what they differ in.
 
@@ -107,12 +110,13 @@ def assert_agrees(
         backward_raises: whether one of the backwards raises in eager.
         double: the arguments in double precision, where rounding may differ.
         refusable: whether the compiled call may be refused instead.
+        partition: the partitioner, if it is not the default one.
 
     The compiled function is called twice (with grad mode on, or the one that is asked for), so that what a
     known specialization does is seen as well, and must have run the function's Python once.
     """
     for mode in (True, False) if grad is None else (grad,):
-        compiled, counted = compile_counted(function)
+        compiled, counted = compile_counted(function, partition)
         scenario = {"grad": mode, "differentiate": differentiate}
         eager = _look(function, make, **scenario)
         if mode or grad is not None:

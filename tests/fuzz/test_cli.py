@@ -287,6 +287,11 @@ def test_repro_prints_a_script(capsys: pytest.CaptureFixture[str]) -> None:
 def test_targets_lists_what_can_be_tested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines][:3] == ["aot", "torch-aot-function", "torch-aot-eager"]
+    assert [line.split()[0] for line in lines][:4] == [
+        "aot",
+        "aot-min-cut",
+        "aot-recompute",
+        "torch-aot-function",
+    ]
     assert main(["targets", "--json"]) == 0
     assert {row["name"] for row in _json(capsys)["targets"]} >= {"aot", "torch-inductor"}

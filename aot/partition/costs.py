@@ -1,0 +1,124 @@
+"""What recomputing an operation costs, and which operations are never recomputed.
+
+Three kinds. *Never*: it draws random numbers, has an effect, returns uninitialized memory, is declared
+nondeterministic, or is not ATen's, so that nobody knows what running it twice does. *Cheap*: its time is that
+of reading its arguments and writing its result, as every operation tagged ``pointwise`` and the views,
+fills, copies, gathers, reductions and normalizations listed here. *Dear*: everything else, the matrix
+products and convolutions first of all.
+
+Costs are estimated times in units of one byte moved, by the roofline model (Williams, Waterman and
+Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009):
+an operation takes as long as the slower of its memory traffic and its arithmetic. Arithmetic is counted by
+the formulas of ``torch.utils.flop_counter``.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import flop_counter
+
+from aot import torch_internals as internals
+from aot.capture.joint import has_effect, moves_generator, operation_of
+from aot.capture.recorder import call_on_clones
+from aot.partition.memory import shown_bytes
+
+# Floating point operations in the time of one byte: 67 TFLOP/s to 3.35 TB/s are 20 on an H100 and 19.5 to
+# 1.56 are 12.5 on an A100 (float32, by NVIDIA's data sheets).
+FLOPS_PER_BYTE = 16
+
+
+class Recomputing(enum.IntEnum):
+    """Whether an operation may run a second time, in the backward."""
+
+    CHEAP = 0
+    DEAR = 1
+    NEVER = 2
+
+
+def recomputing(node: fx.Node) -> Recomputing:
+    """Which of the three a node is; placeholders and constants are what they are, and never recomputed."""
+    if node.op != "call_function":
+        return Recomputing.NEVER
+    if node.target is _GETITEM:
+        (source,) = node.all_input_nodes
+        return recomputing(source)
+    op = operation_of(node)
+    if op is None or op.namespace not in ("aten", "prims") or has_effect(node):
+        return Recomputing.NEVER
+    if torch.Tag.nondeterministic_bitwise in op.tags or moves_generator(node):
+        return Recomputing.NEVER
+    name = op._opname
+    if name in _UNINITIALIZED:
+        # The functional form of `copy_` reads only the shape of what it overwrites.
+        copied = all(u.target is torch.ops.aten.copy.default and u.args[0] is node for u in node.users)
+        return Recomputing.CHEAP if copied and node.users else Recomputing.NEVER
+    if node.target is not op and node.target is not call_on_clones:
+        return Recomputing.DEAR
+    if op.is_view or internals.may_alias(op) or torch.Tag.pointwise in op.tags or name in _CHEAP:
+        return Recomputing.CHEAP
+    return Recomputing.DEAR
+
+
+def is_free(node: fx.Node) -> bool:
+    """Whether a node moves no data: a view, or one of several results."""
+    target = node.target
+    return target is _GETITEM or (isinstance(target, internals.OpOverload) and internals.may_alias(target))
+
+
+def cost(node: fx.Node) -> float:
+    """The estimated time of running a node once, in bytes moved."""
+    if node.op != "call_function" or is_free(node):
+        return 0.0
+    moved: float = shown_bytes(node) + sum(shown_bytes(n) for n in node.all_input_nodes)
+    return max(moved, _flops(node) / FLOPS_PER_BYTE)
+
+
+def _flops(node: fx.Node) -> float:
+    op = operation_of(node)
+    if op is None:
+        return 0.0
+    formula = flop_counter.flop_registry.get(op.overloadpacket)
+    if formula is not None and node.target is op:
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
+        return float(formula(*args, **kwargs, out_val=node.meta.get("val")))
+    if recomputing(node) is Recomputing.CHEAP:
+        return 0.0
+    # Nothing is known of it, so it counts as a matrix product of what it reads would.
+    largest: float = max((shown_bytes(n) for n in node.all_input_nodes), default=0)
+    return largest * math.sqrt(largest)
+
+
+_GETITEM: Any = operator.getitem
+
+_UNINITIALIZED = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+)
+
+# Made of nothing; copied; gathered; reduced; normalized; pooled and resized.
+_CHEAP = frozenset(
+    """
+    zeros ones full scalar_tensor arange linspace eye zeros_like ones_like full_like new_zeros new_ones
+    new_full
+
+    clone copy _to_copy contiguous cat stack repeat flip roll tril triu constant_pad_nd reflection_pad1d
+    reflection_pad2d replication_pad1d replication_pad2d select_scatter slice_scatter as_strided_scatter
+    diagonal_scatter pixel_shuffle pixel_unshuffle
+
+    gather index index_select embedding take where masked_fill
+
+    sum mean amax amin aminmax max min all any argmax argmin prod var std var_mean std_mean norm
+    linalg_vector_norm logsumexp count_nonzero nansum
+
+    _softmax _log_softmax native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit
+    _native_batch_norm_legit_no_training _fused_rms_norm cudnn_batch_norm
+
+    avg_pool1d avg_pool2d avg_pool3d _adaptive_avg_pool2d max_pool2d_with_indices upsample_nearest1d
+    upsample_nearest2d upsample_bilinear2d glu
+    """.split()  # noqa: SIM905  # one name on each line would be a hundred lines
+)

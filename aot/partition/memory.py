@@ -1,0 +1,41 @@
+"""Whose memory a value of a graph lies in, and how much of it there is."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+from torch import Tensor, fx
+
+from aot import torch_internals as internals
+from aot.geometry import geometry
+
+
+def memory_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """For each node, the node in whose memory its result may lie: where its views begin."""
+    roots: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+        roots[node] = node
+        if first is None or node.op != "call_function":
+            continue
+        if node.target is operator.getitem:
+            # One of several views begins where they all do; one of several new results is itself.
+            roots[node] = roots[first] if roots[first] is not first else node
+        elif isinstance(node.target, internals.OpOverload) and internals.may_alias(node.target):
+            roots[node] = roots[first]
+    return roots
+
+
+def spanned_bytes(node: fx.Node) -> int:
+    """The bytes between the first and the last element of a value that is one tensor, gaps included: what a
+    copy with the same strides takes."""
+    where = geometry(node.meta["val"])
+    return (where.stop - where.offset) * where.dtype.itemsize
+
+
+def shown_bytes(node: fx.Node) -> int:
+    """The bytes of all elements of a value, of all results of one that is a tuple."""
+    value = node.meta.get("val")
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    return sum(math.prod(p.shape) * p.dtype.itemsize for p in parts if isinstance(p, Tensor))

@@ -1,0 +1,195 @@
+"""The minimum-cut partitioner: save the fewest bytes from which the backward can recompute the rest.
+
+Saving less and computing again is an old trade (Griewank and Walther, "Evaluating Derivatives", chapter 12;
+Chen et al., "Training deep nets with sublinear memory cost", arXiv:1604.06174). That the best choice is a
+minimum cut where recomputing is cheap was PyTorch's observation (H. He, "Min-cut optimal recomputation with
+AOTAutograd", dev-discuss.pytorch.org/t/467). Every value that needs no tangent is an arc whose capacity is
+what saving it costs; what must not be recomputed hangs on the source, what the backward reads on the sink.
+
+Besides bytes, recomputing costs time: an arc from the source to each value that may be recomputed is cut when
+it is, and has `TIME_FOR_MEMORY` times its time as capacity. Among equal cuts the one nearest to the backward
+wins, which recomputes least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from torch import fx
+
+from aot.errors import PartitionError
+from aot.partition.common import JointParts, extract_both, is_tensor, needed_for, take_apart
+from aot.partition.costs import Recomputing, cost, recomputing
+from aot.partition.knapsack import best_within
+from aot.partition.memory import memory_roots, spanned_bytes
+from aot.partition.solver import Arc, minimum_cut
+
+# Bytes that must be saved for a byte moved by recomputing. A pointwise operation moves two to three times its
+# result, so that a value is recomputed through at most some twenty of them.
+TIME_FOR_MEMORY = 1 / 64
+_UNIT = 1024  # capacities are integers, in this fraction of a byte
+
+
+def min_cut_rematerialization_partition(
+    joint_module: fx.GraphModule,
+    joint_inputs: Sequence[Any],
+    compiler: str = "inductor",
+    *,
+    num_fwd_outputs: int,
+    static_lifetime_input_indices: Sequence[int] | None = None,
+    memory_budget: float = 1.0,
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Save the fewest bytes from which the backward can recompute what it reads.
+
+    Random draws, effects and what checkpointing pins are never repeated in another place; operations
+    outside ATen never at all. See `costs` for what is cheap enough to be repeated.
+
+    Args:
+        joint_module: as for `default_partition`; every node carries ``meta["val"]``.
+        joint_inputs: unused, as the nodes know their metadata.
+        compiler: accepted for compatibility; nothing depends on it.
+        num_fwd_outputs: how many of the joint outputs belong to the forward.
+        static_lifetime_input_indices: positions of inputs that live until the backward anyway (parameters),
+            so that saving them costs nothing. `aot_function` passes them.
+        memory_budget: how many bytes may be saved, from 0 to 1. With 1 only cheap operations are repeated;
+            with 0 whatever may be, for the fewest bytes; in between at most that share of the way from the
+            one to the other, spending time where it saves most (a knapsack, solved exactly but for the
+            rounding of bytes).
+
+    Raises:
+        PartitionError: the joint graph is not of the form that is asked for, or `memory_budget` is not
+            between 0 and 1.
+
+    Example:
+        >>> frugal = functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0.3)
+        >>> compiled = aot.aot_function(f, aot.nop, partition_fn=frugal)
+    """
+    if not 0 <= memory_budget <= 1:
+        raise PartitionError(f"memory_budget is {memory_budget}; it is a number between 0 and 1")
+    parts = take_apart(joint_module, num_fwd_outputs)
+    problem = _Problem(parts, static_lifetime_input_indices or ())
+    saved = problem.cheapest(Recomputing.CHEAP, TIME_FOR_MEMORY)
+    if memory_budget < 1:
+        saved = problem.within(saved, memory_budget)
+    recomputed = needed_for(problem.demanded(), set(problem.values).difference(saved))
+    backward = _as_late_as_possible(problem.required, recomputed)
+    return extract_both(parts, problem.values, saved, backward)
+
+
+class _Problem:
+    """What can be decided about a joint graph.
+
+    Attributes:
+        required: the nodes that run in the backward whatever is decided, in order.
+        values: those that need no tangent, in order: computed in the forward, in the backward, or in both.
+    """
+
+    def __init__(self, parts: JointParts, static: Iterable[int]) -> None:
+        nodes = [n for n in parts.module.graph.nodes if n.op not in ("get_attr", "output")]
+        late = _late(parts, nodes)
+        needed = needed_for(parts.gradients, late)
+        self.required = [n for n in nodes if n in needed and n.op != "placeholder"]
+        self.values = [n for n in nodes if n not in late]
+        self._parts = parts
+        self._needed = needed
+        self._gradients = {g for g in parts.gradients if isinstance(g, fx.Node)}
+        self._static = {parts.primals[i] for i in static}
+        self._roots = memory_roots(parts.module.graph)
+
+    def demanded(self) -> list[fx.Node]:
+        """The values that the backward reads or returns."""
+        return [v for v in self.values if v in self._gradients or any(u in self._needed for u in v.users)]
+
+    def bytes(self, node: fx.Node) -> int:
+        """What saving a value costs; nothing, if it is there anyway."""
+        return 0 if node in self._static else spanned_bytes(node)
+
+    def cheapest(self, allowed: Recomputing, time_for_memory: float) -> list[fx.Node]:
+        """The values to save, in order, if nothing dearer than `allowed` is recomputed."""
+        demanded = set(self.demanded())
+        relevant = needed_for(demanded, set(self.values))
+        number = {node: i for i, node in enumerate(n for n in self.values if n in relevant)}
+        source, sink = 2 * len(number), 2 * len(number) + 1
+        arcs: list[Arc] = []
+        for node, i in number.items():
+            enters, leaves = 2 * i, 2 * i + 1
+            arcs.append((enters, leaves, self._capacity(node) if is_tensor(node) else None))
+            if recomputing(node) > allowed or self._is_pinned(node):
+                arcs.append((source, enters, None))
+            elif time_for_memory:
+                arcs.append((source, enters, round(cost(node) * time_for_memory * _UNIT)))
+            arcs.extend((leaves, 2 * number[u], None) for u in node.users if u in number)
+            if node in demanded:
+                arcs.append((leaves, sink, None))
+        _, side = minimum_cut(2 * len(number) + 2, arcs, source, sink)
+        return [n for n, i in number.items() if 2 * i not in side and 2 * i + 1 in side]
+
+    def _capacity(self, node: fx.Node) -> int:
+        """What saving a value costs, a trifle more if it is a view: then rather what it is a view of."""
+        return self.bytes(node) * _UNIT + (self._roots[node] is not node)
+
+    def _is_pinned(self, node: fx.Node) -> bool:
+        """Whether a checkpointed region starts from this value, or its policy has it saved."""
+        return any(u in self._parts.pinned for u in node.users)
+
+    def within(self, comfortable: list[fx.Node], budget: float) -> list[fx.Node]:
+        """The values to save for a budget below 1, where `comfortable` is what is saved for 1."""
+        smallest = self.cheapest(Recomputing.DEAR, 0)
+        lower, upper = (sum(map(self.bytes, saved)) for saved in (smallest, comfortable))
+        optional = [n for n in comfortable if n not in set(smallest)]
+        stops = {*smallest, *comfortable}
+        times = [sum(map(cost, self._computed_between(n, stops))) for n in optional]
+        chosen = best_within([self.bytes(n) for n in optional], times, int(budget * max(0, upper - lower)))
+        kept = {*smallest, *(optional[i] for i in chosen)}
+        return self._reached(kept)
+
+    def _computed_between(self, node: fx.Node, stops: Collection[fx.Node]) -> set[fx.Node]:
+        """The node, and what it is computed from that lies after `stops`."""
+        return {node} | needed_for(node.all_input_nodes, set(self.values).difference(stops))
+
+    def _reached(self, kept: set[fx.Node]) -> list[fx.Node]:
+        """Those of `kept` that the backward or a recomputation reads."""
+        demanded = self.demanded()
+        recomputed = needed_for(demanded, set(self.values) - kept)
+        read = {i for n in recomputed for i in n.all_input_nodes}.union(demanded)
+        return [n for n in self.values if n in kept and n in read]
+
+
+def _late(parts: JointParts, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    """The nodes that cannot run before the backward, or are not to: what needs a tangent, what is pinned, and
+    what may raise or draw, so that the forward does neither in its place."""
+    late: set[fx.Node] = set(parts.tangents)
+    for node in nodes:
+        if node in parts.recorded_backward and (
+            node in parts.pinned
+            or recomputing(node) is not Recomputing.CHEAP
+            or any(n in late for n in node.all_input_nodes)
+        ):
+            late.add(node)
+    return late
+
+
+def _as_late_as_possible(required: Sequence[fx.Node], recomputed: set[fx.Node]) -> list[fx.Node]:
+    """The backward's nodes in order, each recomputed value just before the first that reads it, so that it
+    takes up memory no longer than it must."""
+    order: dict[fx.Node, None] = {}
+
+    def place(node: fx.Node) -> None:
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            missing = [n for n in top.all_input_nodes if n in recomputed and n not in order]
+            if missing:
+                stack.extend(missing)
+                continue
+            order.setdefault(stack.pop())
+            if isinstance(top.meta["val"], tuple):
+                # As long as one result is in its tuple, so are all.
+                order.update(dict.fromkeys(u for u in top.users if u in recomputed))
+
+    for node in required:
+        place(node)
+    for node in sorted(recomputed):
+        place(node)
+    return list(order)

@@ -1,0 +1,167 @@
+"""Activation checkpointing: what the user wants recomputed is, with the forward's draws, and is not saved."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import assert_agrees, leaf, values
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+import aot
+
+aten = torch.ops.aten
+
+PARTITIONERS: dict[str, Callable[..., Any]] = {
+    "default": aot.default_partition,
+    "min-cut": aot.min_cut_rematerialization_partition,
+    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
+}
+
+
+def block(x: Tensor, w: Tensor) -> Tensor:
+    return functional.gelu(x @ w).sin() @ w
+
+
+def two_blocks(x: Tensor, w: Tensor) -> Tensor:
+    for _ in range(2):
+        x = x + checkpoint(block, x, w, use_reentrant=False)
+    return x
+
+
+def with_dropout(x: Tensor, w: Tensor) -> Tensor:
+    def noisy(x: Tensor) -> Tensor:
+        return functional.dropout(block(functional.dropout(x, 0.4), w), 0.3) * torch.rand(4, 3)
+
+    y: Tensor = checkpoint(noisy, x, use_reentrant=False)
+    return checkpoint(noisy, y, use_reentrant=False) + torch.rand(4, 3)  # type: ignore[no-any-return]
+
+
+def nested(x: Tensor, w: Tensor) -> Tensor:
+    def outer(x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(block, x.sin(), w, use_reentrant=False)
+        return functional.dropout(y, 0.5).cos()
+
+    y: Tensor = checkpoint(outer, x, use_reentrant=False)
+    return y
+
+
+def with_a_mutation(x: Tensor, w: Tensor) -> Tensor:
+    def writes(x: Tensor) -> Tensor:
+        y = x @ w
+        y.mul_(2).sin_()
+        return y @ w.t()
+
+    y: Tensor = checkpoint(writes, x, use_reentrant=False)
+    return y
+
+
+def with_policy(policy: Callable[..., CheckpointPolicy]) -> Callable[[Tensor, Tensor], Tensor]:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        for _ in range(2):
+            x = x + checkpoint(block, x, w, use_reentrant=False, context_fn=contexts)
+        return x
+
+    return f
+
+
+def save_products(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    if op is aten.mm.default:
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+CHECKPOINTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "two blocks": two_blocks,
+    "dropout": with_dropout,
+    "nested": nested,
+    "a mutation": with_a_mutation,
+}
+
+
+def make() -> list[Tensor]:
+    return [leaf(4, 3), leaf(3, 3, start=5)]
+
+
+def compiled_with(function: Callable[..., Any], partition: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """What a partitioner saves, and the operations of the backward graph."""
+    compiled = aot.aot_function(function, aot.nop, partition_fn=partition)
+    compiled(*make())
+    backward = compiled.specializations[0].backward
+    assert backward is not None
+    names = [n.name for n in backward.graph.nodes if n.op == "placeholder"]
+    return names[:-1], [str(n.target) for n in backward.graph.nodes if n.op == "call_function"]
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_agrees_with_eager(name: str, partitioner: str) -> None:
+    assert_agrees(CHECKPOINTED[name], make, partition=PARTITIONERS[partitioner])
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_a_policy_agrees_with_eager(partitioner: str) -> None:
+    """By hand: eager allows one backward through such a region, and the oracles take several."""
+    results = []
+    f = with_policy(save_products)
+    for function in (f, aot.aot_function(f, aot.nop, partition_fn=PARTITIONERS[partitioner])):
+        x, w = make()
+        y = function(x, w)
+        results.append([y, *torch.autograd.grad(y.sum(), (x, w))])
+    for ours, eager in zip(*results, strict=True):
+        assert torch.equal(ours, eager)
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_nothing_inside_is_saved(partitioner: str) -> None:
+    saved, operations = compiled_with(two_blocks, PARTITIONERS[partitioner])
+    assert saved == ["primals_1", "primals_2", "add_tensor"]
+    assert operations.count("aten.gelu.default") == 2
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_what_the_policy_wants_saved_is(partitioner: str) -> None:
+    saved, operations = compiled_with(with_policy(save_products), PARTITIONERS[partitioner])
+    assert {"mm_default", "mm_default_2"} <= set(saved)
+    assert not {"mm_default_1", "mm_default_3"} & set(saved)
+    assert operations.count("aten.gelu.default") >= 2
+
+
+def test_recomputation_comes_when_its_region_is_reached() -> None:
+    _, operations = compiled_with(two_blocks, aot.default_partition)
+    first, second = (i for i, name in enumerate(operations) if name == "aten.gelu.default")
+    assert any("gelu_backward" in name for name in operations[first:second])
+
+
+def test_every_backward_sees_the_draws_of_its_own_forward() -> None:
+    def f(x: Tensor) -> Tensor:
+        y: Tensor = checkpoint(lambda t: functional.dropout(t, 0.5), x, use_reentrant=False)
+        return y
+
+    compiled = aot.aot_function(f, aot.nop)
+    x = torch.ones(64, requires_grad=True)
+    first, second = compiled(x), compiled(x)
+    torch.rand(5)
+    state = torch.get_rng_state()
+    for y in (second, first, second):
+        (gradient,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+        assert torch.equal(gradient, y.detach())
+    assert not torch.equal(first, second)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_reentrant_kind_is_refused_by_name() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        y: Tensor = checkpoint(block, x, w, use_reentrant=True)
+        return y
+
+    x, w = make()
+    with pytest.raises(aot.Unsupported, match="use_reentrant=False"):
+        aot.aot_function(f, aot.nop)(x, w)
+    assert torch.equal(x, values(4, 3))
