@@ -35,7 +35,9 @@ __all__ = [
     "TreeSpec",
     "UnsupportedOperatorException",
     "ambient_key",
+    "asked_for_memory",
     "autocast_enabled",
+    "below_autograd",
     "copy_creation_meta",
     "creation_meta",
     "default_generators",
@@ -133,6 +135,25 @@ def memoryless(
     return tensor
 
 
+_NO_MEMORY = (
+    "data is not allocated yet",  # kernels
+    "Cannot access data pointer of Tensor",  # numpy(), data_ptr(), DLPack
+    "unallocated storage",  # tolist()
+    "invalid python storage",  # deepcopy, save
+)
+
+
+def asked_for_memory(error: RuntimeError) -> bool:
+    """Whether this is what torch raises when somebody asks for the data of a memoryless tensor."""
+    return any(text in str(error) for text in _NO_MEMORY)
+
+
+def below_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Operations go to their kernels directly, past autograd and its modes."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return manager
+
+
 def fake_tensor(
     mode: FakeTensorMode,
     nbytes: int,
@@ -195,10 +216,27 @@ def _watched(name: str, original: Callable[[Tensor, Any], Any]) -> Callable[[Ten
     return register
 
 
+def _shown(original: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(original)
+    def show(self: Tensor, **options: Any) -> str:
+        if getattr(_watch, "now", None) is None or self.layout is not torch.strided or _has_memory(self):
+            return original(self, **options)
+        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
+
+    return show
+
+
+def _has_memory(tensor: Tensor) -> bool:
+    try:
+        return tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0
+    except RuntimeError:
+        return False
+
+
 @contextlib.contextmanager
 def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`.
+    tensor, hook)`, and a memoryless tensor can be printed (torch would run kernels on it).
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the methods
     are replaced while any thread traces; for other threads they do what they always do.
@@ -210,6 +248,7 @@ def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
         if _watching == 1:
             for name in _WATCHED:
                 setattr(Tensor, name, _watched(name, getattr(Tensor, name)))
+            Tensor.__repr__ = _shown(Tensor.__repr__)  # type: ignore[assignment, method-assign]
     _watch.now = watch
     try:
         yield
@@ -218,7 +257,7 @@ def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
         with _watching_lock:
             _watching -= 1
             if _watching == 0:
-                for name in _WATCHED:
+                for name in (*_WATCHED, "__repr__"):
                     setattr(Tensor, name, getattr(Tensor, name).__wrapped__)
 
 

@@ -118,6 +118,8 @@ def reader(tensor: torch.Tensor) -> Callable[[], bytes | None]:
     storage and its shape. It answers None for a tensor without readable elements.
     """
     detached = tensor.detach()
+    if detached._is_zerotensor():  # a gradient that autograd knows to be zero, without memory
+        detached = torch.zeros(detached.shape, dtype=detached.dtype)
     if detached.layout is not torch.strided:
         return lambda: _bytes(detached.to_dense())
     if not _readable(detached):

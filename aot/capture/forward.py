@@ -71,18 +71,13 @@ def run_once(
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
         raise
-    except internals.DataDependentOutputException as error:
-        raise errors.DataDependentValue(
-            f"the function reads a tensor's value ({error.func}); compute with the tensor instead"
-        ) from error
-    except internals.DynamicOutputShapeException as error:
-        raise errors.DataDependentValue(
-            f"the shape of the result of {error.func} depends on its argument's values"
-        ) from error
-    except internals.UnsupportedOperatorException as error:
-        raise errors.UnsupportedOperation(
-            f"{error.func} has no meta kernel, so it cannot be traced"
-        ) from error
+    except RuntimeError as error:
+        if internals.asked_for_memory(error):
+            raise errors.DataDependentValue(
+                f"something that the function calls reads the memory of a tensor ({error}); compute with the "
+                f"tensor instead"
+            ) from error
+        raise
     torch.set_grad_enabled(grad)
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     for position, value in enumerate(flat):

@@ -7,6 +7,7 @@ is remembered across traces: everything recorded is pure, so a result's metadata
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import operator
 from collections.abc import Collection, Iterable, Iterator
@@ -152,13 +153,11 @@ class GraphBuilder:
                 return known
         fakes = fx.node.map_arg((args, kwargs), self.fake)
         try:
-            with self.mode, torch.no_grad():
+            if op in _WITHOUT_META:
+                raise NotImplementedError
+            with typed_refusals(), self.mode, torch.no_grad():
                 result = op(*fakes[0], **fakes[1])
-        except (
-            internals.DataDependentOutputException,
-            internals.DynamicOutputShapeException,
-            internals.UnsupportedOperatorException,
-        ):
+        except errors.Unsupported:
             raise
         except Exception:
             # Some meta kernels raise where the kernel does not (they divide by a number of elements), or
@@ -223,6 +222,36 @@ class GraphBuilder:
                 return None
             key.append(kind)
         return key
+
+
+@contextlib.contextmanager
+def typed_refusals() -> Iterator[None]:
+    """Where an operation is run on fake tensors: this project's errors for what they cannot do."""
+    try:
+        yield
+    except internals.DataDependentOutputException as error:
+        raise errors.DataDependentValue(
+            f"the function reads a tensor's value ({error.func}); compute with the tensor instead"
+        ) from error
+    except internals.DynamicOutputShapeException as error:
+        raise errors.DataDependentValue(
+            f"the shape of the result of {error.func} depends on its argument's values"
+        ) from error
+    except internals.UnsupportedOperatorException as error:
+        raise errors.UnsupportedOperation(
+            f"{error.func} has no meta kernel, so it cannot be traced"
+        ) from error
+
+
+def call_with_grad(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a kernel that looks at the grad mode, as it is called in eager while that is on."""
+    with internals.below_autograd(), torch.enable_grad():
+        return op(*args, **kwargs)
+
+
+# Operations of which the kernel itself has to say what its results are: fake tensors take the shape for one
+# that depends on data (it follows from the lengths, which are numbers), or do not know it.
+_WITHOUT_META = {torch.ops.aten._ctc_loss.default, call_with_grad}
 
 
 def call_by_name(name: str, *args: Any, **kwargs: Any) -> Any:

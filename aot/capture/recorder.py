@@ -20,8 +20,17 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder, Recipe, lookup, meta_of
+from aot.capture.graph import (
+    GraphBuilder,
+    Recipe,
+    call_with_grad,
+    lookup,
+    meta_of,
+    recipe_of,
+    typed_refusals,
+)
 from aot.capture.hooks import Hooks
+from aot.capture.known import Known
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState, ViewStep
 from aot.geometry import Geometry, geometry, is_dense
@@ -41,12 +50,22 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation as the recorder treats it: which arguments it writes, and its functional form."""
+    """An operation as the recorder treats it.
+
+    Attributes:
+        written: the arguments that it writes, by position or name.
+        functional: the operation that returns what this one writes.
+        random: whether it draws.
+        valued: whether its result is a value or has a shape that depends on values.
+        counted: whether autograd counts its writes.
+    """
 
     kind: Kind
     written: tuple[int | str, ...] = ()
     functional: Any = None
     random: bool = False
+    valued: bool = False
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +108,12 @@ _BATCH_NORM = {
     aten.miopen_batch_norm.default: ((3, 4), 5),
 }
 
-# Results that depend on the grad mode in which the kernel runs, so that a graph cannot hold them.
+# Operations whose kernel looks at the grad mode: graphs run with it off.
 _READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
+
+# ATen asks whether a condition holds by `equal(condition, new_ones(condition))`, in order to raise where it
+# does not hold (`cov` of weights that are negative), or does (`istft` with a window that has gaps).
+_EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
 
 _FILLS = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
 
@@ -107,6 +130,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         origins: how each view came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
         backward_reads: while a backward is recorded, the forward's tensors that it reads, by storage.
+        known: the values that depend on no argument.
         draws: the random draws so far.
         hooks: the hooks registered so far.
     """
@@ -119,6 +143,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
         self.joined: set[int] = set()
         self.backward_reads: dict[int, list[Tensor]] = {}
+        self.known = Known(self.builder)
         self.draws = Draws()
         self.hooks = Hooks(lambda: self.builder.backward)
         self._decompositions = decompositions
@@ -186,6 +211,14 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self.on_clones(func, tuple(i for i in written if args[i] is not None), args, kwargs)
         node_args = self._nodes(args)
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        if operation.valued:
+            known = self.known.values((node_args, node_kwargs))
+            if known is not None:
+                return self._evaluated(func, node_args, node_kwargs, known)
+            if func is aten.equal.default and node_args[1].target is aten.new_ones.default:
+                expected = _EXPECTED.get(node_args[0].target)
+                if expected is not None:
+                    return self._assume(node_args[0], expected)
         recipe = self.builder.infer(func, node_args, node_kwargs)
         if recipe.aliases:
             if not internals.is_undeclared_view(func):
@@ -195,6 +228,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             return self.view(func, args, kwargs)
         node = self._call(func, node_args, node_kwargs, recipe, _draws(func, operation, args, kwargs))
+        return self._results(node, recipe)
+
+    def _results(self, node: fx.Node, recipe: Recipe) -> Any:
         if not recipe.many:
             return self._fresh(node, recipe.metas[0])
         if not recipe.metas:
@@ -203,6 +239,21 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             None if m is None else self._fresh(self.builder.item(node, i), m)
             for i, m in enumerate(recipe.metas)
         ]
+
+    def _evaluated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Any) -> Any:
+        """A question for a value, or a shape that depends on one, where all values are known."""
+        with internals.modes_off(), torch.no_grad():
+            result = func(*known[0], **known[1])
+        if not isinstance(result, (Tensor, tuple, list)):
+            return result
+        recipe = recipe_of(result)
+        return self._results(self.builder.call(func, args, kwargs, recipe), recipe)
+
+    def _assume(self, condition: fx.Node, expected: bool) -> bool:
+        """A condition of ATen's on an operation's arguments: the graph raises when it is not as expected."""
+        holds = condition if expected else self.builder.emit(aten.logical_not.default, condition)
+        self.builder.emit(aten._assert_async.msg, holds, f"a check of values failed: {condition.name}")
+        return expected
 
     def view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A view: nothing is appended until somebody reads it."""
@@ -383,7 +434,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         node_args = self._nodes(args)
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
         fake_args, fake_kwargs = fx.node.map_arg((node_args, node_kwargs), self.builder.fake)
-        with self.builder.mode:
+        with typed_refusals(), self.builder.mode:
             results = call_on_clones(func, written, fake_args, fake_kwargs)
         changed = [geometry(r) for r in results[len(results) - len(fakes) :]]
         if any(a.size != b.size for a, b in zip(before, changed, strict=True)):
@@ -391,11 +442,12 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} resizes the tensor it writes to; give it an output of the right shape"
             )
         metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
+        counted = classify(func).counted and func not in _BATCH_NORM
         random = classify(func).random
         node = self._call(call_on_clones, (func, written, node_args, node_kwargs), {}, metas, random)
         for i, fake in enumerate(fakes):
             value = self.builder.item(node, len(results) - len(fakes) + i)
-            self._write(fake, value, counted=func not in _BATCH_NORM)
+            self._write(fake, value, counted)
         outputs: list[Any] = []
         for i, returned in enumerate(func._schema.returns):
             info = returned.alias_info
@@ -417,6 +469,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if meta.dtype != fake.dtype:
             value = self.builder.emit(aten._to_copy.default, value, dtype=fake.dtype)
+        if len(meta.size) > fake.dim():
+            raise errors.StorageMutation(
+                f"an in-place operation whose result has the shape {meta.size} resizes the tensor of shape "
+                f"{tuple(fake.shape)} that it writes to; use the out-of-place operation"
+            )
         if meta.size != tuple(fake.shape):
             value = self.builder.emit(aten.expand.default, value, list(fake.shape))
         self.state(fake).write(fake, value, counted)
@@ -477,6 +534,12 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if func is aten.detach_.default:
             raise errors.AutogradStateMutation("detach_() inside the function; use detach()")
+        if func in _READS_GRAD_MODE:
+            op_args = self._nodes(args)
+            if torch.is_grad_enabled():
+                func, op_args = call_with_grad, (func, *op_args)
+            recipe = self.builder.infer(func, op_args, kwargs)
+            return self._results(self.builder.call(func, op_args, kwargs, recipe), recipe)
         for value in (*args, *kwargs.values()):
             self._nodes_in(value)
         raise errors.UnsupportedOperation(f"{func} cannot be recorded; compute it outside of the function")
@@ -564,10 +627,13 @@ def _classify(func: Any) -> Operation:
             written.append(argument.name if argument.kwarg_only else i)
     if written:
         functional = functional_form(func) if written == [0] else None
-        return Operation(Kind.MUTATION, tuple(written), functional, random)
+        # Autograd counts writes of in-place operations and of out= alone, and what custom operators declare.
+        counted = name.endswith("_") or isinstance(written[0], str) or func.namespace != "aten"
+        return Operation(Kind.MUTATION, tuple(written), functional, random, counted=counted)
     if func.is_view:
         return Operation(Kind.VIEW)
-    return Operation(Kind.PURE, random=random)
+    valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    return Operation(Kind.PURE, random=random, valued=valued)
 
 
 def functional_form(func: Any) -> Any:

@@ -180,6 +180,8 @@ class StorageState:
         self.writes.setdefault((where, id(root)), target)
         if counted:
             self.counted.append(target)
+        if 0 in where.size:
+            return
         if self._base is None:
             self._base = self._entry_base()
         if where.overlaps_itself:

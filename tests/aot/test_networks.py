@@ -216,10 +216,7 @@ def losses(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-_XFAIL = {"lstm": pytest.mark.xfail(strict=True, reason="issue 4: oneDNN's LSTM is refused")}
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=_XFAIL.get(n, ())) for n in program])
+@pytest.mark.parametrize("name", program)
 def test_programs(name: str) -> None:
     function, make = program[name]
     assert_agrees(function, lambda: make(torch.float32), double=lambda: make(torch.float64))

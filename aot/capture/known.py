@@ -1,0 +1,58 @@
+"""Values that depend on no argument: what a trace can answer when a tensor is asked for its value.
+
+A trace knows no argument's numbers. But what a function computes from literals alone (`torch.tensor([2])`,
+`torch.ones(3)`, lengths) is the same at every call.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import torch_internals as internals
+from aot.capture.graph import GraphBuilder
+
+
+class Known:
+    """The known values of one trace."""
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._builder = builder
+        self._values: dict[fx.Node, Any] = {}
+
+    def values(self, tree: Any) -> Any:
+        """The arguments of an operation (nodes and constants, in tuples and dicts) with values in place of
+        nodes; None where one of them depends on an argument or on a random draw."""
+        nodes: list[fx.Node] = []
+        fx.node.map_arg(tree, nodes.append)
+        needed: set[fx.Node] = set()
+        while nodes:
+            node = nodes.pop()
+            if node in self._values or node in needed:
+                continue
+            if not _is_fixed(node):
+                return None
+            needed.add(node)
+            nodes.extend(node.all_input_nodes)
+        with internals.modes_off(), torch.no_grad(), internals.disable_autocast():
+            for node in self._builder.graph.nodes if needed else ():
+                if node in needed:
+                    self._values[node] = self._run(node)
+            return fx.node.map_arg(tree, self._values.__getitem__)
+
+    def _run(self, node: fx.Node) -> Any:
+        if node.op == "get_attr":
+            return getattr(self._builder.root, str(node.target))
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _is_fixed(node: fx.Node) -> bool:
+    """Whether a node's value follows from those of its arguments."""
+    if node.op == "get_attr" or node.target is operator.getitem:
+        return True
+    op = node.target
+    return isinstance(op, internals.OpOverload) and torch.Tag.nondeterministic_seeded not in op.tags
