@@ -95,7 +95,7 @@ def _compile_torch_aot_function(function: Function) -> Function:
 
     Every program that returns a flat tuple would be that one finding, and no other one could be seen.
     """
-    from functorch.compile import aot_function, nop  # type: ignore[import-untyped]
+    from functorch.compile import aot_function, nop
 
     def boxed(*args: Any) -> dict[str, Any]:
         return {"result": function(*args)}

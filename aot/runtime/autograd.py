@@ -157,10 +157,10 @@ def _tangent(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> T
 
 
 def _counter(tensor: Tensor) -> Tensor:
-    """A tensor that shares the version counter of `tensor` and its shape, but none of its memory."""
+    """A tensor that shares the version counter of `tensor`, and nothing of its memory."""
     alias = tensor.detach()
     # Assigning `.data` leaves the version counter as it is.
-    alias.data = torch.empty((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+    alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return alias
 
 
@@ -177,11 +177,11 @@ def _once_more(kept: list[Tensor]) -> tuple[Tensor, ...]:
     return values
 
 
-def _modified(alias: Tensor, version: int) -> RuntimeError:
+def _modified(counter: Tensor, version: int, size: torch.Size) -> RuntimeError:
     """Eager's complaint, in eager's words."""
     return RuntimeError(
         f"one of the variables needed for gradient computation has been modified by an inplace operation: "
-        f"[{alias.type()} {list(alias.shape)}] is at version {alias._version}; expected version {version} "
+        f"[{counter.type()} {list(size)}] is at version {counter._version}; expected version {version} "
         f"instead."
     )
 

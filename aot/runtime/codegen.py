@@ -307,7 +307,7 @@ def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
         writer.line(f"{name}.retain_grad()")
     if plan.watched:
         names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
-        writer.line(f"ctx.watched = ({''.join(f'(counter({n}), {n}._version), ' for n in names)})")
+        writer.line(f"ctx.watched = ({''.join(f'(counter({n}), {n}._version, {n}.shape), ' for n in names)})")
     resident = _resident(writer, plan)
     if resident:
         writer.line(f"ctx.resident = [{', '.join(resident)}]")

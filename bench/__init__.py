@@ -1,0 +1,1 @@
+"""Measurements of the compiler, one command each; `python -m bench --help` lists them."""

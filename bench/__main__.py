@@ -1,0 +1,34 @@
+"""`python -m bench COMMAND`: measure, and print tables."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from types import ModuleType
+
+import torch
+
+from bench import memory, partition
+from bench.report import emit
+
+# Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
+COMMANDS: dict[str, ModuleType] = {"memory": memory, "partition": partition}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, module in COMMANDS.items():
+        first_line = (module.__doc__ or "").splitlines()[0]
+        one = commands.add_parser(name, help=first_line, description=module.__doc__)
+        one.add_argument("--json", action="store_true", help="print one JSON object")
+        module.configure(one)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    emit(options.command, COMMANDS[options.command].measure(options), options.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

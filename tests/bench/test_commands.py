@@ -1,0 +1,80 @@
+"""The commands of `bench`: they run, and what they print is what was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from bench.__main__ import main
+from bench.memory import Alive, usage
+from bench.models import Model
+
+BYTES = 4
+
+
+def tables(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert main([*arguments, "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    found: list[dict[str, Any]] = json.loads(line)["tables"]
+    return found
+
+
+@pytest.mark.parametrize("model", ["resnet", "transformer"])
+def test_min_cut_saves_no_more_than_default_stock_or_eager(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved, peak = tables(capsys, "memory", "--small", "--model", model)
+    assert saved["notes"] == []
+    columns = saved["columns"]
+    assert columns[0] == "model"
+    ((_, *numbers),) = saved["rows"]
+    by_name = dict(zip(columns[1:], numbers, strict=True))
+    assert 0 < by_name["aot min-cut"] == min(numbers)
+    assert by_name["aot default"] <= by_name["eager"]
+    assert all(p > s for p, s in zip(peak["rows"][0][1:], numbers, strict=True))
+
+
+def test_partitioners_are_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    times, solvers, budgets = tables(capsys, "partition", "--small", "--model", "lstm")
+    assert times["rows"][0][0] == solvers["rows"][0][0] == "lstm"
+    saved = [row[1] for row in budgets["rows"]]
+    recomputed = [row[3] for row in budgets["rows"]]
+    assert saved == sorted(saved, reverse=True)
+    assert recomputed == sorted(recomputed)
+    assert saved[0] > saved[-1]
+
+
+def test_a_table_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["partition", "--small", "--model", "lstm"]) == 0
+    assert "its minimum cut alone, ms of CPU time" in capsys.readouterr().out
+
+
+def test_usage_is_what_a_step_keeps() -> None:
+    """x is there anyway; the product is kept by exp's input being its own result, and the sum is the loss."""
+
+    class Product(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(1000))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (x * self.w).exp()
+
+    model = Model(Product(), (torch.ones(1000),), lambda result, _: result.sum())
+    measured = usage(model, model.step)
+    assert measured.saved == 1000 * BYTES
+    assert measured.peak >= 2 * 1000 * BYTES
+
+
+def test_views_are_counted_once_and_what_is_dropped_is_not() -> None:
+    with Alive([]) as follower:
+        kept = torch.ones(100)
+        views = [kept[i:] for i in range(5)]
+        torch.ones(1000)
+        assert follower.alive() == 100 * BYTES
+    assert follower.peak == 1100 * BYTES
+    del kept, views
+    assert follower.alive() == 0
