@@ -19,6 +19,7 @@ from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.inputs import Arguments, take_apart
 from aot.partition.default import default_partition
+from aot.partition.parts import split
 from aot.runtime.autograd import build
 from aot.runtime.plan import make_plan
 
@@ -32,14 +33,15 @@ class Specialization:
     Attributes:
         call: takes the call's tensors, returns the flat outputs.
         spec: the outputs' tree.
-        forward, backward: the graphs; backward is None for a program without gradients.
+        forward: the forward graph.
+        backwards: the backward graphs, one for each part of the backward that runs as a whole.
         wrapper: the generated source around them.
     """
 
     call: Callable[..., list[Any]]
     spec: internals.TreeSpec
     forward: fx.GraphModule
-    backward: fx.GraphModule | None
+    backwards: tuple[fx.GraphModule, ...]
     wrapper: str
 
 
@@ -103,25 +105,23 @@ class CompiledFunction:
         try:
             effects = analyze(forward)
             joint = record_backward(forward, effects)
-            storages = tuple(internals.storage_key(t) for t in arguments.tensors)
+            numbers: dict[int, int] = {}
+            keys = [internals.storage_key(t) for t in arguments.tensors]
+            storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
             parameters = self._parameters(arguments)
             fw_module, bw_module = self._partitioned(joint, effects, parameters)
-            plan = make_plan(
-                len(arguments.tensors),
-                effects,
-                joint,
-                fw_module,
-                bw_module,
-                storages,
-                parameters,
-                grad,
-                forward.grad_after,
+            parts = (
+                [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
             )
+            plan = make_plan(effects, joint, fw_module, parts, storages, parameters, grad, forward.grad_after)
             compiled = self._compile_forward(fw_module, joint)
         finally:
             torch.set_grad_enabled(grad)
-        call, wrapper = build(plan, compiled, bw_module, self._bw_compiler)
-        return Specialization(call, forward.spec, fw_module, bw_module, wrapper)
+        backwards = [module for module, _ in parts]
+        call, wrapper = build(plan, compiled, backwards, self._bw_compiler)
+        return Specialization(
+            call, forward.spec, fw_module, tuple(b for b in backwards if b is not None), wrapper
+        )
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated
@@ -134,13 +134,14 @@ class CompiledFunction:
     def _partitioned(
         self, joint: Joint, effects: Effects, parameters: frozenset[int]
     ) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-        if not any(g.result is not None for g in joint.gradients):
+        if not any(segment.results for segment in joint.segments):
             return joint.graph, None
         inputs = example_inputs(joint.graph)
         options = {}
         if "static_lifetime_input_indices" in inspect.signature(self._partition).parameters:
             # What eager does not keep may be written to before the backward, and is copied if it is saved.
-            free = parameters.intersection(k.tensor for k in joint.kept if k.tensor is not None)
+            kept = (k.tensor for s in joint.segments for k in s.kept)
+            free = parameters.intersection(i for i in kept if i is not None)
             free -= set(effects.written)
             static = [i for i, p in enumerate(joint.primals) if p.tensor in free and p.stretch is None]
             options["static_lifetime_input_indices"] = static
@@ -153,7 +154,7 @@ class CompiledFunction:
         return forward, backward
 
     def _compile_forward(self, module: fx.GraphModule, joint: Joint) -> Compiled:
-        if joint.gradients:
+        if joint.segments:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
 

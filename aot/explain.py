@@ -15,10 +15,11 @@ def explain(compiled: CompiledFunction) -> str:
     if not compiled.specializations:
         return f"{compiled.__name__}: not compiled yet; it is compiled when it is called\n"
     parts = []
-    for number, one in enumerate(compiled.specializations, 1):
-        parts.append(f"==== {compiled.__name__}: specialization {number}\n")
+    for count, one in enumerate(compiled.specializations, 1):
+        parts.append(f"==== {compiled.__name__}: specialization {count}\n")
         parts.append(f"---- forward graph\n{one.forward.code.strip()}\n")
-        if one.backward is not None:
-            parts.append(f"---- backward graph\n{one.backward.code.strip()}\n")
+        for number, backward in enumerate(one.backwards, 1):
+            which = f" {number} of {len(one.backwards)}" if len(one.backwards) > 1 else ""
+            parts.append(f"---- backward graph{which}\n{backward.code.strip()}\n")
         parts.append(f"---- wrapper\n{one.wrapper.strip()}\n")
     return "\n".join(parts)

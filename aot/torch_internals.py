@@ -22,10 +22,12 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 __all__ = [
+    "AUTOCAST_DEVICES",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -40,6 +42,7 @@ __all__ = [
     "below_autograd",
     "copy_creation_meta",
     "creation_meta",
+    "current_node",
     "default_generators",
     "disable_autocast",
     "fake_tensor",
@@ -63,6 +66,7 @@ __all__ = [
     "tree_unflatten",
 ]
 
+AUTOCAST_DEVICES = ("cpu", "cuda")
 set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.set_grad_enabled makes
 _PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
 _ATTRIBUTES = {
@@ -81,6 +85,11 @@ _ATTRIBUTES = {
 def storage_key(tensor: Tensor) -> int:
     """The address of the tensor's storage object: equal exactly for tensors that share it, while it lives."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def current_node() -> Node | None:
+    """Inside a backward: the node that runs, if one does."""
+    return torch._C._current_autograd_node()
 
 
 def graph_is_retained() -> bool:
@@ -345,7 +354,7 @@ def ambient_key() -> tuple[object, ...]:
         str(torch.get_default_device()),
         tuple(
             (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in ("cpu", "cuda")
+            for device in AUTOCAST_DEVICES
         )
         if autocast
         else None,

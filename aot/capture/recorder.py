@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.graph import Node
 
 from aot import errors
 from aot import torch_internals as internals
@@ -129,7 +130,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         reshapes: metadata mutations by the fake tensor they were applied to, in order.
         origins: how each view came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
-        backward_reads: while a backward is recorded, the forward's tensors that it reads, by storage.
+        backward_reads: what a recorded backward has read, and at which node of the autograd graph.
         known: the values that depend on no argument.
         draws: the random draws so far.
         hooks: the hooks registered so far.
@@ -142,7 +143,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.reshapes: dict[int, tuple[Tensor, list[Reshape]]] = {}
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
         self.joined: set[int] = set()
-        self.backward_reads: dict[int, list[Tensor]] = {}
+        self.backward_reads: list[tuple[Tensor, Node | None]] = []
         self.known = Known(self.builder)
         self.draws = Draws()
         self.hooks = Hooks(lambda: self.builder.backward)
@@ -174,7 +175,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def read(self, fake: Tensor) -> fx.Node:
         """The node for what `fake` shows now."""
         if self.builder.backward:
-            self.backward_reads.setdefault(internals.storage_key(fake), []).append(fake)
+            self.backward_reads.append((fake, internals.current_node()))
         return self.state(fake).read(geometry(fake))
 
     # ---- dispatch

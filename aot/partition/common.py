@@ -100,14 +100,14 @@ def extract_both(
     """
     constants = [n for n in parts.module.graph.nodes if n.op == "get_attr"]
     return (
-        _extract(parts.module, parts.primals, [*constants, *forward], [*parts.outputs, *saved], "Forward"),
-        _extract(
+        extract(parts.module, parts.primals, [*constants, *forward], [*parts.outputs, *saved], "Forward"),
+        extract(
             parts.module, [*saved, *parts.tangents], [*constants, *backward], parts.gradients, "Backward"
         ),
     )
 
 
-def _extract(
+def extract(
     module: fx.GraphModule,
     inputs: Sequence[fx.Node],
     nodes: Sequence[fx.Node],

@@ -1,4 +1,4 @@
-"""The backward from some of the results: a backward graph for fewer tangents."""
+"""The backward from some of the results: the graphs of single segments, and those for fewer tangents."""
 
 from __future__ import annotations
 
@@ -7,8 +7,51 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from aot.capture.joint import eliminate_dead_code
-from aot.partition.common import is_tangent
+from aot.capture.joint import Segment, eliminate_dead_code
+from aot.partition.common import extract, is_tangent
+
+
+def split(
+    backward: fx.GraphModule, segments: Sequence[Segment]
+) -> list[tuple[fx.GraphModule | None, tuple[int, ...]]]:
+    """The backward graph of each segment, and which saved values it takes; None for one without results.
+
+    Args:
+        backward: saved values and then tangents in, gradients out; the latter two segment by segment.
+        segments: what the tangents and the gradients belong to.
+    """
+    if len(segments) == 1:
+        count = sum(n.op == "placeholder" and not is_tangent(n) for n in backward.graph.nodes)
+        return [(backward, tuple(range(count)))]
+    nodes = list(backward.graph.nodes)
+    saved = [n for n in nodes if n.op == "placeholder" and not is_tangent(n)]
+    tangents = [n for n in nodes if n.op == "placeholder" and is_tangent(n)]
+    outputs = list(nodes[-1].args[0])
+    parts: list[tuple[fx.GraphModule | None, tuple[int, ...]]] = []
+    for segment in segments:
+        ours, tangents = tangents[: len(segment.tangents)], tangents[len(segment.tangents) :]
+        results, outputs = outputs[: segment.results], outputs[segment.results :]
+        if not results:
+            parts.append((None, ()))
+            continue
+        needed = _ancestors(results)
+        taken = tuple(i for i, node in enumerate(saved) if node in needed)
+        inputs = [*(saved[i] for i in taken), *ours]
+        body = [n for n in nodes if n in needed]
+        parts.append((extract(backward, inputs, body, results, "Backward"), taken))
+    return parts
+
+
+def _ancestors(results: Sequence[fx.Node | None]) -> set[fx.Node]:
+    """What results are computed from, they included."""
+    found: set[fx.Node] = set()
+    stack = [result for result in results if result is not None]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
 
 
 def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.GraphModule:

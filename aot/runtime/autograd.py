@@ -1,6 +1,7 @@
 """From a plan to the callable: executes the generated source around the compiled graphs.
 
-The one `autograd.Function` of a specialization is made here; its two methods are generated code.
+Each segment of the backward is an `autograd.Function` made here; its backward is generated code, its forward
+takes what has been computed already.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,23 +24,25 @@ from aot.runtime.plan import Plan
 
 
 def build(
-    plan: Plan, forward: Compiled, backward: fx.GraphModule | None, bw_compiler: Compiler
+    plan: Plan, forward: Compiled, backwards: Sequence[fx.GraphModule | None], bw_compiler: Compiler
 ) -> tuple[Callable[..., list[Any]], str]:
     """The callable for one specialization, and its source.
 
     Args:
         forward: the compiled forward graph.
-        backward: the backward graph, if there is one.
-        bw_compiler: compiles it, on the first backward.
+        backwards: the backward graph of each segment, if it has one.
+        bw_compiler: compiles them, each on its first backward.
     """
     source, constants = generate(plan)
     namespace: dict[str, Any] = {
         **constants,
         "torch": torch,
         "set_grad_enabled": internals.set_grad_enabled,
-        "run_forward": _runner(forward, len(plan.values) + len(plan.saved), "forward"),
+        "run_forward": _runner(forward, len(plan.values) + plan.saved, "forward"),
         "detached": _detached,
         "copied": _copied,
+        "nothing": _nothing,
+        "passing": _Passing.apply,
         "tangent": _tangent,
         "physical": views.physical,
         "seen_as": views.seen_as,
@@ -49,25 +52,22 @@ def build(
         "once_more": _once_more,
         "double_backward_unsupported": _double_backward_unsupported,
     }
-    if backward is not None:
-        results = sum(g.result is not None for g in plan.gradients)
-        lazy = _Backward(backward, bw_compiler, results)
-        namespace["run_backward"] = lazy.run
-        namespace["run_part"] = lazy.run_part
+    for number, backward in enumerate(backwards):
+        if backward is not None:
+            lazy = _Backward(backward, bw_compiler, plan.parts[number].segment.results)
+            namespace[f"run_backward{number}"] = lazy.run
+            namespace[f"run_part{number}"] = lazy.run_part
     name = f"<aot wrapper {next(_COUNTER)}>"
     # Registered so that a traceback through the wrapper shows its lines.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), namespace)
-    if plan.tracked:
-        function = type(
-            "CompiledFunction",
-            (torch.autograd.Function,),
-            {
-                "forward": staticmethod(namespace["forward"]),
-                "backward": staticmethod(namespace["backward"]),
-            },
-        )
-        namespace["apply"] = function.apply  # type: ignore[attr-defined]
+    for number in range(len(plan.parts)):
+        methods = {
+            "forward": staticmethod(_forward),
+            "backward": staticmethod(namespace[f"backward{number}"]),
+        }
+        function = type("CompiledFunction", (torch.autograd.Function,), methods)
+        namespace[f"apply{number}"] = function.apply  # type: ignore[attr-defined]
     return namespace["call"], source
 
 
@@ -95,6 +95,33 @@ def _runner(compiled: Compiled, results: int, which: str) -> Callable[[list[Any]
         return values
 
     return checked
+
+
+def _forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
+    """Make a node of what has been computed: `box` holds what is saved and what is returned, and gets the
+    node."""
+    saved, results = box
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*saved)
+    box[:] = [ctx]
+    return results  # type: ignore[no-any-return]
+
+
+class _Passing(torch.autograd.Function):
+    """A tensor's edge, apart from the tensor: a write to that does not move it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return _nothing(tensor.shape, tensor.dtype, tensor.device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def _nothing(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor for what is not returned, only differentiated: it has the size, and memory for one number."""
+    return torch.empty_strided(size, (0,) * len(size), dtype=dtype, device=device)
 
 
 class _Backward:

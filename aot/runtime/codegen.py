@@ -1,15 +1,15 @@
 """The wrapper's source: a `Plan` written out as straight-line Python.
 
 What was known when compiling is not tested at the call: there is no loop over metadata, only the statements
-that this specialization needs. `generate` returns text; `build` turns it into the two functions of the
-`autograd.Function` and the callable.
+that this specialization needs. `generate` returns text; `build` turns it into the callable and the backward
+of each segment's `autograd.Function`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from aot.capture.storages import ViewStep
+from aot.capture.segments import ArgumentEdge, OutputEdge, Target, WrittenEdge
 from aot.effects import (
     AliasRoot,
     ArgumentRoot,
@@ -22,176 +22,72 @@ from aot.effects import (
     Whole,
     Write,
 )
-from aot.geometry import Geometry
-from aot.runtime.plan import Plan
+from aot.runtime.plan import Part, Plan
 from aot.runtime.saving import Saving
-
-
-class _Writer:
-    """Lines of source, and the objects that they name."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.names: dict[str, Any] = {}
-        self.indent = 0
-
-    def line(self, text: str) -> None:
-        self.lines.append("    " * self.indent + text if text else "")
-
-    def name(self, prefix: str, value: Any) -> str:
-        """A name for an object that has no literal form."""
-        for name, known in self.names.items():
-            if known is value:
-                return name
-        name = f"{prefix}{len(self.names)}"
-        self.names[name] = value
-        return name
-
-    def op(self, op: Any) -> str:
-        """An ATen operation, by its full name where it has one."""
-        text = str(op)
-        if text.startswith("aten."):
-            return f"torch.ops.{text}"
-        return self.name("op", op)
-
-    def literal(self, value: Any) -> str:
-        if type(value) in (list, tuple):
-            inner = ", ".join(self.literal(v) for v in value)
-            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-        if value is None or isinstance(value, (bool, int, str)):
-            return repr(value)
-        if isinstance(value, float) and value == value and abs(value) != float("inf"):
-            return repr(value)
-        return self.name("constant", value)
+from aot.runtime.source import GradMode, Writer, alias, as_strided, seen_as, write_view
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     """The wrapper's source and the constants that it names.
 
-    The source defines ``call(t0, t1, ...)``, given one argument per tensor of the call, and, for a program
-    with a backward, ``forward(ctx, box, ...)`` and ``backward(ctx, ...)`` of its autograd.Function.
+    The source defines ``call(t0, t1, ...)``, given one argument per tensor of the call, and, for part k of
+    the backward, ``backward{k}(ctx, ...)`` of its autograd.Function.
     """
-    writer = _Writer()
-    if plan.tracked:
-        _forward(writer, plan)
+    writer = Writer()
+    for number, part in enumerate(plan.parts):
+        _backward(writer, number, part)
         writer.line("")
-        _backward(writer, plan)
-        writer.line("")
-    _call(writer, plan)
+    _Call(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
 
 
-def _seen_as(writer: _Writer, source: str, where: Geometry, reinterpreted: bool) -> str:
-    """A view of the storage of `source`."""
-    if reinterpreted:
-        return f"seen_as({source}, {writer.name('where', where)})"
-    return _as_strided(writer, source, where)
-
-
-def _as_strided(writer: _Writer, source: str, where: Geometry) -> str:
-    size, stride = writer.literal(where.size), writer.literal(where.stride)
-    return f"{source}.as_strided({size}, {stride}, {where.offset})"
-
-
-def _alias(writer: _Writer, root: AliasRoot) -> str:
-    """A detached alias: a tensor of its own for autograd, on the same memory."""
-    if root.tensor is not None:
-        source = f"t{root.tensor}"
-    else:
-        source = f"r{root.root}" if root.root is not None else f"v{root.value}"
-    source += ".detach()" if root.counted else ".data"
-    return f"{_seen_as(writer, source, root.where, root.reinterpreted)}.detach()"
-
-
-def _resident(writer: _Writer, plan: Plan) -> list[str]:
-    """The memory of arguments that is kept for backward after they were written."""
-    found = []
-    for one in plan.saved:
-        if one.where is not None:
-            found.append(_as_strided(writer, f"t{one.tensor}.detach()", one.where))
-    return found
-
-
-def _carried(plan: Plan) -> dict[int, AliasRoot]:
-    """Values that reach the caller as an alias of other memory, not as the graph returned them."""
-    return {r.history: r for r in plan.roots if isinstance(r, AliasRoot) and r.history is not None}
-
-
-def _forward(writer: _Writer, plan: Plan) -> None:
-    carried = _carried(plan)
-    edges = "".join(f", e{k}" for k in range(len(plan.gradients)))
-    writer.line(f"def forward(ctx, box{edges}):")
-    writer.indent += 1
-    names = [f"v{i}" for i in range(len(plan.values))] + [f"s{i}" for i in range(len(plan.saved))]
-    tensors = sorted({r.tensor for r in carried.values() if r.tensor is not None})
-    if tensors:
-        writer.line(f"{''.join(f't{i}, ' for i in tensors)}= box[1]")
-    writer.line(f"{', '.join(names)}, = run_forward(box[0])")
-    writer.line("ctx.set_materialize_grads(False)")
-    if plan.saved:
-        keep = {
-            Saving.AS_IS: "detached(s{0})",
-            Saving.COPY: "copied(s{0}, {1})",
-            Saving.OWN_COUNTER: "s{0}.data",
-            Saving.RESIDENT: "None",
-        }
-        saved = [keep[one.how].format(i, one.offset) for i, one in enumerate(plan.saved)]
-        writer.line(f"ctx.save_for_backward({', '.join(saved)})")
-    others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
-    writer.line(f"box[1] = ({''.join(f'{n}, ' for n in others)})")
-    if plan.watched or _resident(writer, plan):
-        writer.line("box.append(ctx)")
-    results = []
-    for i in plan.tracked:
-        root = carried.get(i)
-        if root is None:
-            results.append(f"detached(v{i})")
-        else:
-            results.append(_alias(writer, root))
-    writer.line(f"return {', '.join(results)}" + ("," if len(results) > 1 else ""))
-    writer.indent -= 1
-
-
-def _backward(writer: _Writer, plan: Plan) -> None:
-    tangents = ", ".join(f"g{k}" for k in range(len(plan.tracked)))
-    writer.line(f"def backward(ctx, {tangents}):")
+def _backward(writer: Writer, number: int, part: Part) -> None:
+    segment = part.segment
+    tangents = segment.tangents
+    writer.line(f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.entrances)))}):")
     writer.indent += 1
     writer.line("if torch.is_grad_enabled():")
     writer.line("    raise double_backward_unsupported()")
-    for k, kind, text in plan.failing:
-        writer.line(f"if g{k} is not None:")
+    if segment.failure is not None:
+        kind, text = segment.failure
+        writer.line("if g0 is not None:")
         writer.line(f"    raise {writer.name('error', kind)}({text!r})")
-    several = len(plan.tangents) > 1
-    everything = (1 << len(plan.tangents)) - 1
+    several = len(tangents) > 1
+    everything = (1 << len(tangents)) - 1
     if several:
-        bits = [f"(g{k} is not None) << {j}" for j, (k, _) in enumerate(plan.tangents)]
+        bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
         writer.line(f"given = {' | '.join(bits)}")
-    for i, watch in enumerate(plan.watched):
+    elif tangents and segment.results:
+        writer.line(f"if g{tangents[0]} is None:")
+        writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
+    for i, watch in enumerate(part.watched):
         partial = several and watch.tangents != everything
         needed = f"given & {watch.tangents} and " if partial else ""
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
         writer.line(f"    raise modified(*ctx.watched[{i}])")
-    for k, where in plan.tangents:
+    for e in tangents:
+        where = segment.entrances[e].tangent
+        assert where is not None
         size, stride = writer.literal(where.size), writer.literal(where.stride)
         if several:
-            writer.line(f"if g{k} is not None:")
-        line = f"g{k} = tangent(g{k}, {size}, {stride})"
+            writer.line(f"if g{e} is not None:")
+        line = f"g{e} = tangent(g{e}, {size}, {stride})"
         writer.line("    " + line if several else line)
-    inputs = [f"s{i}" for i in range(len(plan.saved))]
-    if plan.saved:
+    inputs = [f"s{i}" for i in range(len(part.saved))]
+    if part.saved:
         writer.line(f"{', '.join(inputs)}, = ctx.saved_tensors")
-    resident = [i for i, one in enumerate(plan.saved) if one.how is Saving.RESIDENT]
+    resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
     if resident:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
-    inputs += [f"g{k}" for k, _ in plan.tangents]
-    names = [f"d{g.result}" for g in plan.gradients if g.result is not None]
+    inputs += [f"g{e}" for e in tangents]
+    names = [f"d{g.result}" for g in segment.gradients if g.result is not None]
     if names:
-        run = f"run_backward([{', '.join(inputs)}])"
+        run = f"run_backward{number}([{', '.join(inputs)}])"
         if several:
-            run += f" if given == {everything} else run_part(given, [{', '.join(inputs)}])"
+            run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}])"
         writer.line(f"{', '.join(names)}, = {run}")
     results = []
-    for gradient in plan.gradients:
+    for gradient in segment.gradients:
         if gradient.result is None:
             results.append("None")
         elif several and gradient.tangents != everything:
@@ -202,117 +98,210 @@ def _backward(writer: _Writer, plan: Plan) -> None:
     writer.indent -= 1
 
 
-def _call(writer: _Writer, plan: Plan) -> None:
-    writer.line(f"def call({', '.join(f't{i}' for i in range(plan.tensors))}):")
-    writer.indent += 1
-    names = []
-    for k, graph_input in enumerate(plan.inputs):
-        where = graph_input.stretch
-        name = f"t{graph_input.tensor}"
-        if where is not None and where.dtype == graph_input.dtype:
-            source = f"physical({name})" if graph_input.lazy else f"{name}.detach()"
-            writer.line(f"p{k} = {_as_strided(writer, source, where)}")
-            name = f"p{k}"
-        elif where is not None:
-            writer.line(f"p{k} = stretch_of_bytes({name}, {where.offset}, {where.size[0]})")
-            name = f"p{k}"
-        elif graph_input.lazy:
-            writer.line(f"p{k} = physical({name})")
-            name = f"p{k}"
-        names.append(name)
-    mode = _GradMode(writer, plan.grad)
-    carried = _carried(plan)
-    writer.line("try:")
-    writer.indent += 1
-    if plan.tracked:
-        needed = sorted({r.tensor for r in carried.values() if r.tensor is not None})
-        writer.line(f"box = [[{', '.join(names)}], ({''.join(f't{i}, ' for i in needed)})]")
-        edges = [f"t{g.tensor}._base" if g.of_base else f"t{g.tensor}" for g in plan.gradients]
-        results = [f"v{i}" for i in plan.tracked]
-        mode.set(True)
-        target = ", ".join(results)
-        writer.line(f"{target} = apply(box{''.join(', ' + e for e in edges)})")
-        others = [f"v{i}" for i in range(len(plan.values)) if i not in plan.tracked]
-        if others:
-            writer.line(f"{', '.join(others)}, = box[1]")
-        if plan.watched or _resident(writer, plan):
-            writer.line("ctx = box[2]")
-        writer.line("del box")
-    else:
-        mode.set(False)
-        target = "".join(f"v{i}, " for i in range(len(plan.values)))
-        call = f"run_forward([{', '.join(names)}])"
-        writer.line(f"{target}= {call}" if target else call)
-    _epilogue(writer, plan, mode)
-    mode.set(plan.grad_after)
-    writer.indent -= 1
-    writer.line("except BaseException:")
-    writer.line(f"    set_grad_enabled({plan.grad})")
-    writer.line("    raise")
-    writer.line(f"return [{', '.join(f'o{i}' for i in range(len(plan.outputs)))}]")
-    writer.indent -= 1
+class _Call:
+    """The function that a call runs."""
 
-
-class _GradMode:
-    """Emits a change of grad mode only where there is one."""
-
-    def __init__(self, writer: _Writer, now: bool) -> None:
+    def __init__(self, writer: Writer, plan: Plan) -> None:
         self.writer = writer
-        self.now = now
+        self.plan = plan
+        self.mode = GradMode(writer, plan.grad)
+        self.tracked = {e.value for part in plan.parts for e in part.segment.entrances}
+        # Values that reach the caller as an alias of other memory, not as the graph returned them.
+        self.carried = {
+            r.history: r for r in plan.roots if isinstance(r, AliasRoot) and r.history is not None
+        }
 
-    def set(self, grad: bool) -> None:
-        if grad != self.now:
-            self.writer.line(f"set_grad_enabled({grad})")
-            self.now = grad
+    def write(self) -> None:
+        writer, plan = self.writer, self.plan
+        writer.line(f"def call({', '.join(f't{i}' for i in range(plan.tensors))}):")
+        writer.indent += 1
+        inputs = self._inputs()
+        writer.line("try:")
+        writer.indent += 1
+        self._forward(inputs)
+        for position, output in enumerate(plan.outputs):
+            if isinstance(output, View) and output.early:
+                self._view(position, output, self._root(plan.roots[output.root]))
+        for kind, number in plan.order:
+            if kind == "segment":
+                self._segment(number)
+            elif kind == "storage":
+                self._storage(number)
+            elif kind == "root":
+                writer.line(f"r{number} = {self._root(plan.roots[number])}")
+            else:
+                self._output(number)
+        self._keep()
+        self.mode.set(plan.grad_after)
+        writer.indent -= 1
+        writer.line("except BaseException:")
+        writer.line(f"    set_grad_enabled({plan.grad})")
+        writer.line("    raise")
+        writer.line(f"return [{', '.join(f'o{i}' for i in range(len(plan.outputs)))}]")
+        writer.indent -= 1
 
+    def _inputs(self) -> list[str]:
+        names = []
+        for k, graph_input in enumerate(self.plan.inputs):
+            where = graph_input.stretch
+            name = f"t{graph_input.tensor}"
+            source: str | None = None
+            if where is not None and where.dtype == graph_input.dtype:
+                source = f"physical({name})" if graph_input.lazy else f"{name}.detach()"
+                source = as_strided(self.writer, source, where)
+            elif where is not None:
+                source = f"stretch_of_bytes({name}, {where.offset}, {where.size[0]})"
+            elif graph_input.lazy:
+                source = f"physical({name})"
+            if source is not None:
+                name = f"p{k}"
+                self.writer.line(f"{name} = {source}")
+            names.append(name)
+        return names
 
-def _epilogue(writer: _Writer, plan: Plan, mode: _GradMode) -> None:
-    for i, output in enumerate(plan.outputs):
-        if isinstance(output, View) and output.early:
-            _view(writer, mode, f"o{i}", output, _root(writer, plan, plan.roots[output.root]))
-    for write in plan.writes:
-        if write.early:
-            writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
-    for tensor, events in plan.reshapes:
-        for event in events:
-            mode.set(event.grad)
-            arguments = [f"t{tensor}", *(writer.literal(a) for a in event.args)]
-            arguments += [f"{k}={writer.literal(v)}" for k, v in event.kwargs.items()]
-            writer.line(f"{writer.op(event.op)}({', '.join(arguments)})")
-    for write in plan.writes:
-        if write.tracked:
-            mode.set(True)
-            target = f"t{write.tensor}._base" if write.base else f"t{write.tensor}"
-        elif not write.early:
-            target = _past_autograd(write)
-        else:
-            continue
-        if write.through is not None:
-            target = _seen_as(writer, target, write.through, write.reinterpreted)
-        writer.line(f"{target}.copy_(v{write.value})")
-    for tensor in plan.moves:
-        writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
-    for k, root in enumerate(plan.roots):
-        writer.line(f"r{k} = {_root(writer, plan, root)}")
-    for i, output in enumerate(plan.outputs):
+    def _forward(self, inputs: list[str]) -> None:
+        """Run the graph, and put aside what is saved before anything is overwritten."""
+        plan = self.plan
+        self.mode.set(False)
+        results = [f"v{i}" for i in range(len(plan.values))] + [f"s{i}" for i in range(plan.saved)]
+        call = f"run_forward([{', '.join(inputs)}])"
+        self.writer.line(f"{', '.join(results)}, = {call}" if results else call)
+        keep = {
+            Saving.AS_IS: "detached(s{0})",
+            Saving.COPY: "copied(s{0}, {1})",
+            Saving.OWN_COUNTER: "s{0}.data",
+            Saving.RESIDENT: "None",
+        }
+        for number, part in enumerate(plan.parts):
+            saved = "".join(f"{keep[one.how].format(one.index, one.offset)}, " for one in part.saved)
+            self.writer.line(f"b{number} = [({saved})]")
+        for edge in self._moved_edges():
+            self.mode.set(True)
+            self.writer.line(f"{_passed(edge)} = passing({_argument(edge)})")
+
+    def _moved_edges(self) -> list[ArgumentEdge]:
+        """The arguments' edges that a segment is applied to after the arguments have been written."""
+        plan = self.plan
+        moving = {plan.storages[w.tensor] for w in plan.writes} | {plan.storages[i] for i in plan.moves}
+        moving |= {plan.storages[i] for i, _ in plan.reshapes}
+        done: set[int] = set()
+        found: dict[ArgumentEdge, None] = {}
+        for kind, number in plan.order:
+            if kind == "storage" and number in moving:
+                done.add(number)
+            elif kind == "segment":
+                for gradient in plan.parts[number].segment.gradients:
+                    target = gradient.target
+                    if isinstance(target, ArgumentEdge) and plan.storages[target.tensor] in done:
+                        found[target] = None
+        self.passed = set(found)
+        self.late: set[int] = set()
+        return list(found)
+
+    def _segment(self, number: int) -> None:
+        """Make one node of the caller's autograd graph."""
+        segment = self.plan.parts[number].segment
+        results, names = [], []
+        self.mode.set(False)
+        for e, entrance in enumerate(segment.entrances):
+            if entrance.value is None:
+                size, dtype = self.writer.literal(entrance.size), self.writer.name("dtype", entrance.dtype)
+                results.append(f"nothing({size}, {dtype}, {self.writer.name('device', entrance.device)})")
+                names.append(f"h{number}_{e}")
+                continue
+            root = self.carried.get(entrance.value)
+            results.append(alias(self.writer, root) if root is not None else f"detached(v{entrance.value})")
+            names.append(f"v{entrance.value}")
+        self.writer.line(f"b{number}.append(({''.join(r + ', ' for r in results)}))")
+        targets = [self._target(gradient.target) for gradient in segment.gradients]
+        self.mode.set(True)
+        self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {', '.join(targets)})")
+
+    def _target(self, target: Target) -> str:
+        """The tensor that a gradient goes to."""
+        if isinstance(target, ArgumentEdge):
+            late = target in self.passed and self.plan.storages[target.tensor] in self.late
+            return _passed(target) if late else _argument(target)
+        if isinstance(target, WrittenEdge):
+            return f"t{target.tensor}"
+        if isinstance(target, OutputEdge):
+            return f"o{target.output}"
+        value = self.plan.parts[target.segment].segment.entrances[target.entrance].value
+        return f"h{target.segment}_{target.entrance}" if value is None else f"v{value}"
+
+    def _storage(self, number: int) -> None:
+        """Everything that happens to the arguments on one storage."""
+        writer, plan = self.writer, self.plan
+        self.late.add(number)
+        writes = [w for w in plan.writes if plan.storages[w.tensor] == number]
+        for write in writes:
+            if write.early:
+                writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
+        for tensor, events in plan.reshapes:
+            if plan.storages[tensor] != number:
+                continue
+            for event in events:
+                self.mode.set(event.grad)
+                arguments = [f"t{tensor}", *(writer.literal(a) for a in event.args)]
+                arguments += [f"{k}={writer.literal(v)}" for k, v in event.kwargs.items()]
+                writer.line(f"{writer.op(event.op)}({', '.join(arguments)})")
+        for write in writes:
+            if write.tracked:
+                self.mode.set(True)
+                target = f"t{write.tensor}._base" if write.base else f"t{write.tensor}"
+            elif not write.early:
+                target = _past_autograd(write)
+            else:
+                continue
+            if write.through is not None:
+                target = seen_as(writer, target, write.through, write.reinterpreted)
+            writer.line(f"{target}.copy_(v{write.value})")
+        for tensor in plan.moves:
+            if plan.storages[tensor] == number:
+                writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
+
+    def _output(self, position: int) -> None:
+        output = self.plan.outputs[position]
         if isinstance(output, Constant):
-            writer.line(f"o{i} = {writer.literal(output.value)}")
+            self.writer.line(f"o{position} = {self.writer.literal(output.value)}")
         elif isinstance(output, Repeat):
-            writer.line(f"o{i} = o{output.output}")
+            self.writer.line(f"o{position} = o{output.output}")
         elif isinstance(output, Whole):
-            writer.line(f"o{i} = r{output.root}")
+            self.writer.line(f"o{position} = r{output.root}")
         elif not output.early:
-            _view(writer, mode, f"o{i}", output, f"r{output.root}")
-    for name in [f"t{i}" for i in plan.retaining] + [f"o{i}" for i in plan.retaining_outputs]:
-        writer.line(f"{name}.retain_grad()")
-    if plan.watched:
-        names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in plan.watched]
-        writer.line(f"ctx.watched = ({''.join(f'(counter({n}), {n}._version, {n}.shape), ' for n in names)})")
-    resident = _resident(writer, plan)
-    if resident:
-        writer.line(f"ctx.resident = [{', '.join(resident)}]")
-    if plan.watched or resident:
-        writer.line("del ctx")
+            self._view(position, output, f"r{output.root}")
+
+    def _view(self, position: int, view: View, source: str) -> None:
+        write_view(self.writer, self.mode, f"o{position}", view, source)
+
+    def _root(self, root: Root) -> str:
+        if isinstance(root, ArgumentRoot):
+            return f"t{root.tensor}"
+        if isinstance(root, BaseRoot):
+            return f"t{root.tensor}._base"
+        if isinstance(root, ValueRoot):
+            return f"v{root.value}" if root.value in self.tracked else f"detached(v{root.value})"
+        if root.history is not None:
+            return f"v{root.history}"
+        return alias(self.writer, root)
+
+    def _keep(self) -> None:
+        """What the backward keeps besides what autograd keeps for it, and the caller's `retain_grad`s."""
+        plan = self.plan
+        for name in [f"t{i}" for i in plan.retaining] + [f"o{i}" for i in plan.retaining_outputs]:
+            self.writer.line(f"{name}.retain_grad()")
+        for number, part in enumerate(plan.parts):
+            if part.watched:
+                names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.watched]
+                watched = "".join(f"(counter({n}), {n}._version, {n}.shape), " for n in names)
+                self.writer.line(f"b{number}[0].watched = ({watched})")
+            resident = [
+                as_strided(self.writer, f"t{one.tensor}.detach()", one.where)
+                for one in part.saved
+                if one.where is not None
+            ]
+            if resident:
+                self.writer.line(f"b{number}[0].resident = [{', '.join(resident)}]")
 
 
 def _past_autograd(write: Write) -> str:
@@ -320,31 +309,9 @@ def _past_autograd(write: Write) -> str:
     return f"t{write.tensor}.detach()" if write.counted else f"t{write.tensor}.data"
 
 
-def _root(writer: _Writer, plan: Plan, root: Root) -> str:
-    if isinstance(root, ArgumentRoot):
-        return f"t{root.tensor}"
-    if isinstance(root, BaseRoot):
-        return f"t{root.tensor}._base"
-    if isinstance(root, ValueRoot):
-        return f"v{root.value}" if root.value in plan.tracked else f"detached(v{root.value})"
-    if root.history is not None:
-        return f"v{root.history}"
-    return _alias(writer, root)
+def _argument(edge: ArgumentEdge) -> str:
+    return f"t{edge.tensor}._base" if edge.of_base else f"t{edge.tensor}"
 
 
-def _view(writer: _Writer, mode: _GradMode, name: str, view: View, source: str) -> None:
-    if view.where is not None:
-        mode.set(view.grad)
-        writer.line(f"{name} = {_seen_as(writer, source, view.where, view.reinterpreted)}")
-        return
-    for step in view.steps:
-        mode.set(step.grad)
-        writer.line(f"{name} = {_step(writer, source, step)}")
-        source = name
-
-
-def _step(writer: _Writer, source: str, step: ViewStep) -> str:
-    arguments = [source, *(writer.literal(a) for a in step.args)]
-    arguments += [f"{k}={writer.literal(v)}" for k, v in step.kwargs.items()]
-    text = f"{writer.op(step.op)}({', '.join(arguments)})"
-    return text if step.index is None else f"{text}[{step.index}]"
+def _passed(edge: ArgumentEdge) -> str:
+    return f"{'base' if edge.of_base else 'entry'}{edge.tensor}"

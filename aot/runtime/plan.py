@@ -6,16 +6,18 @@ wrapper. It holds no tensor, no fake and no node.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
-from aot.capture.joint import Failure, Gradient, Joint
+from aot.capture.joint import Joint, Segment
 from aot.capture.recorder import Reshape
 from aot.effects import Effects, Output, Root, Write
 from aot.geometry import Geometry
-from aot.runtime.saving import Saved, Watch, decide
+from aot.runtime.order import Item, arrange
+from aot.runtime.saving import Saved, Savings, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +36,37 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A segment of the backward, and what is kept for it: see `saving`."""
+
+    segment: Segment
+    saved: tuple[Saved, ...]
+    watched: tuple[Watch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a call does.
 
     Attributes:
         tensors: how many tensors the call has.
+        storages: for each of them, the number of the storage that it lies in.
         inputs: the forward graph's inputs.
         values: the layout of each value that the forward graph returns.
-        tracked: the values that carry autograd history, in order: the results of the autograd.Function.
-        tangents: per tangent of the backward graph, the position in `tracked` and the traced layout.
-        gradients: the autograd.Function's differentiable inputs, and which result each takes.
-        failing: positions in `tracked` whose backward raises, with the error's type and text.
-        saved, watched: see `saving`.
+        saved: how many saved values it returns after these.
+        parts: the parts of the backward.
+        order: in which order everything is done after the forward graph has run.
         writes, reshapes, moves, roots, outputs, retaining, retaining_outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
     """
 
     tensors: int
+    storages: tuple[int, ...]
     inputs: tuple[Input, ...]
     values: tuple[Geometry, ...]
-    tracked: tuple[int, ...]
-    tangents: tuple[tuple[int, Geometry], ...]
-    gradients: tuple[Gradient, ...]
-    failing: tuple[Failure, ...]
-    saved: tuple[Saved, ...]
-    watched: tuple[Watch, ...]
+    saved: int
+    parts: tuple[Part, ...]
+    order: tuple[Item, ...]
     writes: tuple[Write, ...]
     reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
     moves: tuple[int, ...]
@@ -71,11 +79,10 @@ class Plan:
 
 
 def make_plan(
-    tensors: int,
     effects: Effects,
     joint: Joint,
     forward: fx.GraphModule,
-    backward: fx.GraphModule | None,
+    backwards: Sequence[tuple[fx.GraphModule | None, tuple[int, ...]]],
     storages: tuple[int, ...],
     parameters: frozenset[int],
     grad: bool,
@@ -84,22 +91,26 @@ def make_plan(
     """Combine what the stages learnt.
 
     Args:
-        storages: for each tensor, which storage it lies in (equal numbers, equal storage).
+        backwards: each segment's graph, and which saved values it takes.
+        storages: for each tensor of the call, the number of the storage that it lies in.
         parameters: the tensors that live on in any case.
+
+    Raises:
+        UnsupportedOperation: what is to be done after the forward cannot be put into an order.
     """
-    tracked = tuple(i for i, v in enumerate(effects.values) if v.history is not None)
-    position = {value: k for k, value in enumerate(tracked)}
-    saved, watched = decide(forward, backward, joint, effects, storages, parameters)
+    savings = Savings(forward, joint, effects, storages, parameters)
+    parts = [
+        Part(segment, *savings.decide(segment, *backward))
+        for segment, backward in zip(joint.segments, backwards, strict=True)
+    ]
     return Plan(
-        tensors=tensors,
+        tensors=len(storages),
+        storages=storages,
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
         values=tuple(v.where for v in effects.values),
-        tracked=tracked,
-        tangents=tuple((position[i], where) for i, where in joint.tangents),
-        gradients=joint.gradients,
-        failing=tuple((position[i], kind, text) for i, kind, text in joint.failing),
-        saved=saved,
-        watched=watched,
+        saved=savings.count,
+        parts=tuple(parts),
+        order=arrange(effects, joint.segments, storages),
         writes=effects.writes,
         reshapes=effects.reshapes,
         moves=effects.moves,

@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.capture.joint import Joint, Kept
+from aot.capture.joint import Joint, Segment
+from aot.capture.kept import Kept
 from aot.effects import AliasRoot, Effects, ValueRoot
 from aot.geometry import Geometry
 from aot.partition.common import is_tangent, is_tensor
@@ -37,13 +38,14 @@ class Saving(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """How one saved value is kept.
+    """How the `index`-th saved value is kept.
 
     Attributes:
         tensor, where: if RESIDENT, the argument, and where in its storage.
         offset: if COPY, the storage offset of the copy.
     """
 
+    index: int
     how: Saving
     tensor: int | None = None
     where: Geometry | None = None
@@ -64,106 +66,143 @@ class Watch:
 _Memory = tuple[str, int]
 
 
-def decide(
-    forward: fx.GraphModule,
-    backward: fx.GraphModule | None,
-    joint: Joint,
-    effects: Effects,
-    storages: tuple[int, ...],
-    parameters: frozenset[int],
-) -> tuple[tuple[Saved, ...], tuple[Watch, ...]]:
-    """How every saved value is kept, in order, and what is watched.
+class Savings:
+    """Decides how every saved value is kept, and what is watched, one segment after the other.
 
     Args:
         storages: for each tensor of the call, which storage it lies in (equal numbers, equal storage).
         parameters: the tensors that live on in any case.
     """
-    everything = (1 << len(joint.tangents)) - 1
-    results = list(forward.graph.nodes)[-1].args[0]
-    roots = memory_roots(forward.graph)
-    inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]
-    tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=True)}
-    visible = _visible(effects)
-    value_of = {roots[results[v]]: v for v in reversed(range(joint.values)) if v in visible}
-    apart = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
-    several: set[_Memory] = {("storage", storages[i]) for i in effects.several_counters}
-    apart |= {storages[i] for i in effects.several_counters}
-    apart |= {storages[p.tensor] for p in joint.primals if p.stretch is not None}
-    touched = apart | {storages[i] for i in effects.written}
 
-    bits = {value: 1 << j for j, (value, _) in enumerate(joint.tangents)}
-    tracked = [i for i, value in enumerate(effects.values) if value.history is not None]
+    def __init__(
+        self,
+        forward: fx.GraphModule,
+        joint: Joint,
+        effects: Effects,
+        storages: tuple[int, ...],
+        parameters: frozenset[int],
+    ) -> None:
+        results = list(forward.graph.nodes)[-1].args[0]
+        self._joint = joint
+        self._effects = effects
+        self._storages = storages
+        self._saved = results[joint.values :]
+        self._roots = memory_roots(forward.graph)
+        inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]
+        self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=True)}
+        visible = _visible(effects)
+        values = [v for v in reversed(range(joint.values)) if v in visible]
+        self._value_of = {self._roots[results[v]]: v for v in values}
+        self._several: set[_Memory] = {("storage", storages[i]) for i in effects.several_counters}
+        self._apart = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
+        self._apart |= {storages[i] for i in effects.several_counters}
+        self._apart |= {storages[p.tensor] for p in joint.primals if p.stretch is not None}
+        self._touched = self._apart | {storages[i] for i in effects.written}
+        alive = {n for n, i in self._tensor_of.items() if i in parameters}
+        self._excessive = _excessive(self._saved, self._roots, alive)
 
-    def mask(kept: Kept) -> int:
-        return sum(bits.get(value, 0) for k, value in enumerate(tracked) if kept.tracked >> k & 1)
+    @property
+    def count(self) -> int:
+        """How many values the forward graph returns for the backward."""
+        return len(self._saved)
 
-    shown: dict[_Memory, int] = {}
-    uncounted: set[_Memory] = set()
-    for kept in joint.kept:
-        memory = _memory_of(kept, effects, storages)
-        if memory is not None and not kept.counted:
-            uncounted.add(memory)
-        elif memory is not None:
-            shown[memory] = shown.get(memory, 0) | mask(kept)
+    def decide(
+        self, segment: Segment, backward: fx.GraphModule | None, taken: tuple[int, ...]
+    ) -> tuple[tuple[Saved, ...], tuple[Watch, ...]]:
+        """For one segment, whose graph takes the saved values `taken`."""
+        everything = (1 << len(segment.tangents)) - 1
+        shown: dict[_Memory, int] = {}
+        uncounted: set[_Memory] = set()
+        for kept in segment.kept:
+            memory = _memory_of(kept, self._effects, self._storages)
+            if memory is not None and not kept.counted:
+                uncounted.add(memory)
+            elif memory is not None:
+                shown[memory] = shown.get(memory, 0) | kept.tangents
+        by_offset = _read_by_offset(backward)
+        saved: list[Saved] = []
+        needs: dict[_Memory, int] = {}
+        unchecked: set[_Memory] = set()
+        for index, need in zip(taken, _needs(backward, everything), strict=True):
+            node = self._saved[index]
+            offset = int(node.meta["val"].storage_offset()) if node.name in by_offset else 0
+            resident, memory = self._memory(node, shown, offset if node.name in by_offset else None)
+            checked = shown.get(memory, 0) if memory is not None else 0
+            if resident is not None:
+                one = Saved(index, Saving.RESIDENT, *resident)
+            else:
+                how = self._how(node, memory, need, shown, uncounted, everything)
+                one = Saved(index, how, offset=offset if how is Saving.COPY else 0)
+            saved.append(one)
+            if memory is not None:
+                # Eager checks everything that a node has saved, whichever of its gradients are needed.
+                copied = one.how is Saving.COPY and checked
+                needs[memory] = needs.get(memory, 0) | (checked if copied else need | checked)
+                if one.how is not Saving.AS_IS:
+                    unchecked.add(memory)
+        return tuple(saved), self._watched(segment, shown, needs, unchecked)
 
-    alive = {n for n, i in tensor_of.items() if i in parameters}
-    excessive = _excessive(results[joint.values :], roots, alive)
-    by_offset = _read_by_offset(backward)
-    saved: list[Saved] = []
-    needs: dict[_Memory, int] = {}
-    unchecked: set[_Memory] = set()
-    for node, need in zip(results[joint.values :], _needs(backward, everything), strict=True):
-        root = roots[node]
-        tensor = tensor_of.get(root)
-        resident = joint.resident.get(node.name)
-        offset = int(node.meta["val"].storage_offset()) if node.name in by_offset else 0
+    def _memory(
+        self, node: fx.Node, shown: dict[_Memory, int], offset: int | None
+    ) -> tuple[tuple[int, Geometry] | None, _Memory | None]:
+        """What a saved value lies in, and where an argument's memory holds it if that can be kept; `offset`
+        is the storage offset that it must have, if there is one."""
+        resident = self._joint.resident.get(node.name)
         if resident is not None and (
-            ("storage", storages[resident[0]]) not in shown
-            or (node.name in by_offset and resident[1].offset != offset)
+            ("storage", self._storages[resident[0]]) not in shown
+            or (offset is not None and resident[1].offset != offset)
         ):
             resident = None
-        memory = None
+        root = self._roots[node]
+        tensor = self._tensor_of.get(root)
         if resident is not None:
-            memory = ("storage", storages[resident[0]])
-        elif tensor is not None:
-            memory = ("storage", storages[tensor])
-        elif root in value_of:
-            memory = ("value", value_of[root])
-        checked = shown.get(memory, 0) if memory is not None else 0
-        if resident is not None:
-            saved.append(Saved(Saving.RESIDENT, *resident))
-        elif (tensor is not None and tensor in effects.written) or node in excessive:
-            saved.append(Saved(Saving.COPY, offset=offset))
-        elif memory in uncounted and memory not in shown:
-            saved.append(Saved(Saving.OWN_COUNTER))
-        elif memory is not None and (memory not in shown or (checked and need & ~checked)):
-            # Eager would not mind a write that this backward must not see.
-            saved.append(Saved(Saving.COPY, offset=offset))
-        elif memory is not None and (
-            need | checked != everything or (tensor is not None and memory[1] in apart)
-        ):
-            saved.append(Saved(Saving.OWN_COUNTER))
-        else:
-            saved.append(Saved(Saving.AS_IS))
-        if memory is not None:
-            # Eager checks everything that a node has saved, whichever of its gradients are needed.
-            copied = saved[-1].how is Saving.COPY and checked
-            needs[memory] = needs.get(memory, 0) | (checked if copied else need | checked)
-            if saved[-1].how is not Saving.AS_IS:
-                unchecked.add(memory)
+            return resident, ("storage", self._storages[resident[0]])
+        if tensor is not None:
+            return None, ("storage", self._storages[tensor])
+        if root in self._value_of:
+            return None, ("value", self._value_of[root])
+        return None, None
 
-    watched: list[Watch] = []
-    for kept in joint.kept:
-        if not kept.counted:
-            continue
-        memory = _memory_of(kept, effects, storages)
-        is_touched = memory is not None and memory[0] == "storage" and memory[1] in touched
-        if memory is None or is_touched or memory in unchecked or memory not in needs:
-            need = everything if memory is None else needs.get(memory, shown[memory] or everything)
-            if memory in several:
-                need = mask(kept) or need
-            watched.append(Watch(kept.tensor, kept.root, need))
-    return tuple(saved), tuple(watched)
+    def _how(
+        self,
+        node: fx.Node,
+        memory: _Memory | None,
+        need: int,
+        shown: dict[_Memory, int],
+        uncounted: set[_Memory],
+        everything: int,
+    ) -> Saving:
+        tensor = self._tensor_of.get(self._roots[node])
+        if (tensor is not None and tensor in self._effects.written) or node in self._excessive:
+            return Saving.COPY
+        if memory is None:
+            return Saving.AS_IS
+        if memory not in shown:
+            # Eager would not mind a write that this backward must not see, except to what it keeps itself.
+            return Saving.OWN_COUNTER if memory in uncounted else Saving.COPY
+        checked = shown[memory]
+        if checked and need & ~checked:
+            return Saving.COPY
+        if need | checked != everything or (tensor is not None and memory[1] in self._apart):
+            return Saving.OWN_COUNTER
+        return Saving.AS_IS
+
+    def _watched(
+        self, segment: Segment, shown: dict[_Memory, int], needs: dict[_Memory, int], unchecked: set[_Memory]
+    ) -> tuple[Watch, ...]:
+        everything = (1 << len(segment.tangents)) - 1
+        watched: list[Watch] = []
+        for kept in segment.kept:
+            if not kept.counted:
+                continue
+            memory = _memory_of(kept, self._effects, self._storages)
+            is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._touched
+            if memory is None or is_touched or memory in unchecked or memory not in needs:
+                need = everything if memory is None else needs.get(memory, shown[memory] or everything)
+                if memory in self._several:
+                    need = kept.tangents or need
+                watched.append(Watch(kept.tensor, kept.root, need))
+        return tuple(watched)
 
 
 def _visible(effects: Effects) -> set[int]:

@@ -184,3 +184,32 @@ def both(function: Callable[..., Any]) -> list[Callable[..., Any]]:
 def listed(gradients: tuple[Tensor | None, ...]) -> list[Any]:
     """Gradients as lists; None where there is none."""
     return [None if g is None else g.tolist() for g in gradients]
+
+
+def told(value: Any) -> Any:
+    """Tensors in a tree as plain values that compare by `==`: dtype, and elements as they are."""
+    return pytree.tree_map(lambda v: (v.dtype, v.tolist()) if isinstance(v, Tensor) else v, value)
+
+
+def assert_same_story(function: Callable[..., Any], story: Callable[[Callable[..., Any]], Any]) -> None:
+    """Let `story` use the function and the compiled function, and fail where what it returns differs, the
+    type of an exception included. The compiled function is used twice. Numbers are those of the same kernels,
+    so they differ at most by the order of sums."""
+    compiled = aot.aot_function(function, fw_compiler=checking_nop)
+    expected = _story(story, function)
+    for _ in range(2):
+        got = _story(story, compiled)
+        mine, its = pytree.tree_flatten(expected), pytree.tree_flatten(got)
+        assert mine[1] == its[1], f"{expected}\n{got}"
+        for one, other in zip(mine[0], its[0], strict=True):
+            if isinstance(one, float) and isinstance(other, float):
+                assert math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6), f"{expected}\n{got}"
+            else:
+                assert one == other, f"{expected}\n{got}"
+
+
+def _story(story: Callable[[Callable[..., Any]], Any], function: Callable[..., Any]) -> Any:
+    try:
+        return told(story(function))
+    except Exception as error:
+        return type(error)

@@ -93,7 +93,7 @@ def compiled_with(function: Callable[..., Any], partition: Callable[..., Any]) -
     """What a partitioner saves, and the operations of the backward graph."""
     compiled = aot.aot_function(function, aot.nop, partition_fn=partition)
     compiled(*make())
-    backward = compiled.specializations[0].backward
+    (backward,) = compiled.specializations[0].backwards
     assert backward is not None
     names = [n.name for n in backward.graph.nodes if n.op == "placeholder"]
     return names[:-1], [str(n.target) for n in backward.graph.nodes if n.op == "call_function"]

@@ -155,12 +155,6 @@ def _raising(x: Tensor) -> Tensor:
     raise ValueError("not today")
 
 
-_ONE_FUNCTION = pytest.mark.xfail(
-    strict=True, reason="issue 4: no result's gradient has the part that comes through another result"
-)
-
-
-@_ONE_FUNCTION
 def test_the_callers_hooks_see_what_eager_shows_them_in_its_order() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         y = x * w
@@ -188,7 +182,6 @@ def test_the_callers_hooks_see_what_eager_shows_them_in_its_order() -> None:
     assert [name for name, _ in seen[0]].count("w accumulated") == 1
 
 
-@_ONE_FUNCTION
 @pytest.mark.parametrize("written", [False, True])
 def test_retain_grad_inside(written: bool) -> None:
     def f(x: Tensor) -> tuple[Tensor, Tensor]:

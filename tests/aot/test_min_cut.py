@@ -37,7 +37,7 @@ def saved_by(function: Callable[..., Any], args: Sequence[Any], partition: Parti
     for ours, eager in zip(*results, strict=True):
         assert (ours is None) == (eager is None)
         assert ours is None or torch.equal(ours, eager)
-    backward = compiled.specializations[0].backward
+    (backward,) = compiled.specializations[0].backwards
     assert backward is not None
     inputs = [n for n in backward.graph.nodes if n.op == "placeholder"]
     return {n.name: spanned_bytes(n) for n in inputs if not n.name.startswith("tangents_")}
@@ -48,9 +48,9 @@ def recomputed_by(function: Callable[..., Any], args: Sequence[Any], partition: 
     compiled = aot.aot_function(function, aot.nop, partition_fn=partition)
     compiled(*args)
     (one,) = compiled.specializations
-    assert one.backward is not None
+    assert len(one.backwards) == 1
     names = {n.name for n in one.forward.graph.nodes if n.op == "call_function"}
-    backward = [n for n in one.backward.graph.nodes if n.op == "call_function"]
+    backward = [n for n in one.backwards[0].graph.nodes if n.op == "call_function"]
     return [str(n.target) for n in backward if n.name in names]
 
 
@@ -254,7 +254,7 @@ def test_recomputation_is_put_off() -> None:
     partition = functools.partial(min_cut, memory_budget=1)
     compiled = aot.aot_function(deep, aot.nop, partition_fn=partition)
     compiled(*args)
-    backward = compiled.specializations[0].backward
+    (backward,) = compiled.specializations[0].backwards
     assert backward is not None
     order = [str(n.target) for n in backward.graph.nodes if n.op == "call_function"]
     recomputed = [i for i, name in enumerate(order) if name == "aten.gelu.default"]

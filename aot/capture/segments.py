@@ -1,0 +1,253 @@
+"""Which parts of the autograd graph run together, so that a compiled backward can be cut where eager's can.
+
+In: the autograd graph that the trace has built, the tensors that the caller gets from it, and the edges where
+the arguments entered. Out: *segments*, sets of nodes that every backward of the caller's runs together or not
+at all: those that are reached from the same tensors of the caller's. Each becomes one node of the caller's
+autograd graph. So a backward from some results runs, frees and checks what eager's does, and does not walk
+through arguments that those results do not depend on; and the gradient of one result that is computed from
+another goes through that other one's edge, where hooks and `torch.autograd.grad` find it.
+
+A tensor that is made again at every call (a view of an argument, a written argument) has a history that the
+caller makes too. It is *native*: what lies below its edge in the trace is not entered from above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from torch.autograd.graph import GradientEdge, Node
+
+Key = tuple[Node, int]
+
+
+def key_of(edge: GradientEdge) -> Key:
+    """An edge as a comparable value."""
+    return (edge.node, edge.output_nr)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentEdge:
+    """Argument `tensor` as it is when the call begins, or the base that it is a view of."""
+
+    tensor: int
+    of_base: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEdge:
+    """Argument `tensor` as the call leaves it."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEdge:
+    """Output `output`, a view."""
+
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class EntranceEdge:
+    """Entrance number `entrance` of segment number `segment`."""
+
+    segment: int
+    entrance: int
+
+
+Target = ArgumentEdge | WrittenEdge | OutputEdge | EntranceEdge
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exposed:
+    """A tensor that the caller can differentiate after the call.
+
+    Attributes:
+        edge: its edge in the trace.
+        native: what it is in the caller's graph, if its history is made there.
+        value: the value of the graph that has this history, if one has.
+        leads_to: the values that its native history leads to.
+    """
+
+    edge: GradientEdge
+    native: WrittenEdge | OutputEdge | None
+    value: int | None
+    leads_to: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class NodeSet:
+    """Nodes that run together.
+
+    Attributes:
+        nodes: parents before children.
+        entrances: the edges at which gradients come in, with the value that each belongs to, if any.
+        reach: for every node, from which entrances (bit j for the j-th) it is reached within the segment.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    entrances: dict[Key, int | None] = field(default_factory=dict)
+    reach: dict[Node, int] = field(default_factory=dict)
+
+
+class Graph:
+    """The autograd graph of a trace, cut into segments.
+
+    Args:
+        exposed: what the caller can differentiate, each edge once.
+        ends: the edges where the arguments entered.
+
+    Attributes:
+        segments: the segments.
+        segment_of: for each node that a backward runs, the number of its segment.
+    """
+
+    def __init__(self, exposed: Sequence[Exposed], ends: Iterable[Key]) -> None:
+        self._ends = set(ends)
+        self._exposed = exposed
+        self._native = {key_of(one.edge): one for one in exposed if one.native is not None}
+        self._edge_of = {one.value: one.edge for one in exposed if one.value is not None}
+        self._within = {key: self._own_history(one) for key, one in self._native.items()}
+        order = self._order()
+        masks = self._masks(order)
+        needed = self._needed(order)
+        numbers: dict[int, int] = {}
+        self.segments: list[NodeSet] = []
+        self.segment_of: dict[Node, int] = {}
+        for item in reversed(order):
+            if item in needed and not isinstance(item, Exposed):
+                number = numbers.setdefault(masks[item], len(numbers))
+                if number == len(self.segments):
+                    self.segments.append(NodeSet())
+                self.segments[number].nodes.append(item)
+                self.segment_of[item] = number
+        self._enter()
+
+    def below(self, node: Node) -> Iterator[tuple[int, Key]]:
+        """The edges below a node that a backward follows, by their position."""
+        for i, (child, number) in enumerate(node.next_functions):
+            if child is not None:
+                yield i, (child, number)
+
+    def is_end(self, edge: Key) -> bool:
+        """Whether an argument entered there."""
+        return edge in self._ends
+
+    def native(self, node: Node, edge: Key) -> WrittenEdge | OutputEdge | None:
+        """What of the caller's has this edge below a node, and a native history."""
+        known = self._native_below(node, edge)
+        return None if known is None else known.native
+
+    def leaves_segment(self, node: Node, edge: Key) -> bool:
+        """Whether a gradient leaves the node's segment at this edge below it."""
+        if edge in self._ends or self._native_below(node, edge) is not None:
+            return True
+        there = self.segment_of.get(edge[0])
+        return there is not None and there != self.segment_of[node]
+
+    def _native_below(self, node: Node, edge: Key) -> Exposed | None:
+        known = self._native.get(edge)
+        return None if known is None or node in self._within[edge] else known
+
+    def _own_history(self, native: Exposed) -> set[Node]:
+        """The nodes above a written argument that are in the history of what is written to tensors that share
+        its own: these writes make that history, and it cannot be there before."""
+        end = key_of(native.edge)
+        starts = [key_of(self._edge_of[v]) for v in native.leads_to if v in self._edge_of]
+        stack = [node for node, number in starts if (node, number) != end]
+        found: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node not in found and node is not end[0]:
+                found.add(node)
+                stack.extend(child for _, (child, _) in self.below(node))
+        return found
+
+    def _below(self, item: Node | Exposed) -> Iterator[Node | Exposed]:
+        if isinstance(item, Exposed):
+            for value in item.leads_to:
+                start = self._edge_of.get(value)
+                if start is not None and key_of(start) not in self._ends:
+                    yield start.node
+            return
+        for _, edge in self.below(item):
+            native = self._native_below(item, edge)
+            if native is not None:
+                yield native
+            elif edge not in self._ends:
+                yield edge[0]
+
+    def _starts(self) -> Iterator[Node | Exposed]:
+        for one in self._exposed:
+            if one.native is not None:
+                yield one
+            if key_of(one.edge) not in self._ends and (one.native is None or one.value is not None):
+                yield one.edge.node
+
+    def _order(self) -> list[Node | Exposed]:
+        """Everything, children before parents."""
+        order: list[Node | Exposed] = []
+        seen: set[Node | Exposed] = set()
+        stack: list[tuple[Node | Exposed, bool]] = [(start, False) for start in self._starts()]
+        while stack:
+            item, done = stack.pop()
+            if done:
+                order.append(item)
+            elif item not in seen:
+                seen.add(item)
+                stack.append((item, True))
+                stack.extend((child, False) for child in self._below(item))
+        return order
+
+    def _masks(self, order: list[Node | Exposed]) -> dict[Node | Exposed, int]:
+        """From which exposed tensors (bit j for the j-th) everything is reached."""
+        masks = dict.fromkeys(order, 0)
+        for bit, one in enumerate(self._exposed):
+            if one.native is not None:
+                masks[one] |= 1 << bit
+            elif key_of(one.edge) not in self._ends:
+                masks[one.edge.node] |= 1 << bit
+        for item in reversed(order):
+            for child in self._below(item):
+                masks[child] |= masks[item]
+        return masks
+
+    def _needed(self, order: list[Node | Exposed]) -> set[Node | Exposed]:
+        """What leads to an argument, or to something with a native history."""
+        needed: set[Node | Exposed] = set()
+        for item in order:
+            if isinstance(item, Exposed) or any(
+                edge in self._ends or self._native_below(item, edge) is not None or edge[0] in needed
+                for _, edge in self.below(item)
+            ):
+                needed.add(item)
+        return needed
+
+    def _enter(self) -> None:
+        for one in sorted((e for e in self._exposed if e.value is not None), key=_value):
+            number = self.segment_of.get(one.edge.node)
+            if number is not None and key_of(one.edge) not in self._ends:
+                self.segments[number].entrances[key_of(one.edge)] = one.value
+        for segment in self.segments:
+            for node in segment.nodes:
+                for _, edge in self.below(node):
+                    if (
+                        self.leaves_segment(node, edge)
+                        and not self.is_end(edge)
+                        and not self.native(node, edge)
+                    ):
+                        self.segments[self.segment_of[edge[0]]].entrances.setdefault(edge, None)
+        for number, segment in enumerate(self.segments):
+            segment.reach = dict.fromkeys(segment.nodes, 0)
+            for bit, (node, _) in enumerate(segment.entrances):
+                segment.reach[node] |= 1 << bit
+            for node in segment.nodes:
+                for _, edge in self.below(node):
+                    if self.segment_of.get(edge[0]) == number and not self.leaves_segment(node, edge):
+                        segment.reach[edge[0]] |= segment.reach[node]
+
+
+def _value(one: Exposed) -> int:
+    assert one.value is not None
+    return one.value

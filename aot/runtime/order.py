@@ -1,0 +1,118 @@
+"""In which order a call does what it does after the forward graph has run.
+
+A segment of the backward becomes a node of the caller's autograd graph when it is applied, and what it is
+applied to must have its history by then: other segments' results, and written arguments and views where the
+gradient goes through them. They in turn need segments' results to be made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from aot.capture.joint import Segment
+from aot.capture.segments import EntranceEdge, OutputEdge, WrittenEdge
+from aot.effects import ArgumentRoot, BaseRoot, Effects, Repeat, ValueRoot, View, Whole
+from aot.errors import UnsupportedOperation
+
+# What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,
+# ("root", k) and ("output", i) are made.
+Item = tuple[str, int]
+
+
+def _waits(item: Item, needs: Callable[[Item], Iterator[Item]]) -> bool:
+    """Whether anything has to happen to the arguments before."""
+    seen: set[Item] = set()
+    stack = [item]
+    while stack:
+        one = stack.pop()
+        if one[0] == "storage":
+            return True
+        if one not in seen:
+            seen.add(one)
+            stack.extend(needs(one))
+    return False
+
+
+def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[int]) -> tuple[Item, ...]:
+    """Everything, in an order in which it can be done.
+
+    Args:
+        storages: for each tensor of the call, which storage it lies in.
+
+    Raises:
+        UnsupportedOperation: there is no such order.
+    """
+    segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
+    order: dict[Item, None] = {}
+    active: set[Item] = set()
+
+    def needs(item: Item) -> Iterator[Item]:
+        kind, number = item
+        if kind == "segment":
+            for gradient in segments[number].gradients:
+                yield from needs_of_target(gradient.target)
+        elif kind == "storage":
+            for write in effects.writes:
+                if write.tracked and storages[write.tensor] == number:
+                    yield "segment", segment_of[write.value]
+        elif kind == "root":
+            yield from needs_of_root(number)
+        else:
+            output = effects.outputs[number]
+            if isinstance(output, Repeat):
+                yield "output", output.output
+            elif isinstance(output, Whole) or (isinstance(output, View) and not output.early):
+                yield "root", output.root
+
+    def needs_of_target(target: object) -> Iterator[Item]:
+        if isinstance(target, WrittenEdge):
+            yield "storage", storages[target.tensor]
+        elif isinstance(target, EntranceEdge):
+            yield "segment", target.segment
+        elif isinstance(target, OutputEdge):
+            output = effects.outputs[target.output]
+            assert isinstance(output, View)
+            yield "root", output.root  # of an early view, too: a write moves its history
+            yield "output", target.output
+
+    def needs_of_root(number: int) -> Iterator[Item]:
+        root = effects.roots[number]
+        if isinstance(root, (ArgumentRoot, BaseRoot)):
+            yield "storage", storages[root.tensor]
+            return
+        if isinstance(root, ValueRoot):
+            values = [root.value]
+        else:
+            values = [v for v in (root.history, root.value) if v is not None]
+            if root.root is not None:
+                yield "root", root.root
+            if root.tensor is not None and root.history is None:
+                yield "storage", storages[root.tensor]
+        yield from (("segment", segment_of[value]) for value in values if value in segment_of)
+
+    def visit(item: Item) -> None:
+        if item in order:
+            return
+        if item in active:
+            raise UnsupportedOperation(
+                "tensors on one storage of the arguments are written in turn with others, each with the "
+                "gradient of what was written before; clone one of them"
+            )
+        active.add(item)
+        for other in needs(item):
+            visit(other)
+        order[item] = None
+
+    # A write moves the history of views, so whatever can be applied before is.
+    for number in range(len(segments)):
+        if not _waits(("segment", number), needs):
+            visit(("segment", number))
+    for storage in dict.fromkeys(storages):
+        visit(("storage", storage))
+    for position in range(len(effects.outputs)):
+        visit(("output", position))
+    for number in range(len(effects.roots)):
+        visit(("root", number))
+    for number in range(len(segments)):
+        visit(("segment", number))
+    return tuple(order)
