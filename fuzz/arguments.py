@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.dtypes import BOOL, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import Argument, Root, Same, Scalar, Storage, View
 from fuzz.state import State
 
-DTYPES = ("float32",) * 8 + ("float64",) * 2 + ("int64",) * 2 + ("bool", "int32")
+DTYPES = (
+    *("float32",) * 12,
+    *("float64",) * 3,
+    *("int64",) * 3,
+    *("bool", "int32", "complex64", "complex64", "complex128"),
+    *("float16", "bfloat16", "int16", "uint8", "int8"),
+)
 SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, None, True, "text")
+MAX_ELEMENTS = 48  # of any tensor: a statement costs eager microseconds
+# Dtypes that a storage's bytes are read as. There are no bools among them: a byte of 2 is none.
+_BYTES = ("int32", "int16", "uint8", "float32", "int64", "float16", "int8")
+
+_PARTNER = {**REAL_OF, **{real: whole for whole, real in REAL_OF.items()}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +42,29 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
     arguments: list[Argument] = []
     sizes = _sizes(choices)
     for i in range(choices.integer(*profile.arguments)):
-        name = f"a{i}"
         tensors = [j for j, argument in enumerate(arguments) if not isinstance(argument, Scalar)]
         argument: Argument
         if tensors and choices.chance(profile.scalar):
             argument = Scalar(choices.pick(SCALARS))
-            state.bind_scalar(name, argument.value)
         elif tensors and choices.chance(profile.same):
             argument = Same(choices.pick(tensors))
-            state.bind_same(name, f"a{argument.argument}")
         elif storages and choices.chance(profile.share):
-            argument = _on(
-                choices, profile, len(storages) - 1 - choices.integer(0, len(storages) - 1), storages
-            )
-            _bind(state, name, argument)
+            number = len(storages) - 1 - choices.integer(0, len(storages) - 1)
+            argument = _on(choices, profile, number, storages)
         else:
             storages.append(_storage(choices, profile, sizes, i))
-            storage = storages[-1]
-            state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
             argument = Root(len(storages) - 1)
             if choices.chance(profile.strided):
-                argument = _view(choices, profile, len(storages) - 1, storage)
-            _bind(state, name, argument)
+                argument = _view(choices, profile, len(storages) - 1, storages[-1])
         arguments.append(argument)
+    if choices.chance(profile.flat):
+        storage, slices = _flat_buffer(choices, len(storages))
+        storages.append(storage)
+        arguments += slices
+    for storage in storages:
+        state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
+    for i, argument in enumerate(arguments):
+        _bind(state, f"a{i}", argument)
     return Inputs(tuple(storages), tuple(arguments))
 
 
@@ -60,8 +72,12 @@ def _bind(state: State, name: str, argument: Argument) -> None:
     match argument:
         case Root(storage):
             state.bind_root(name, storage)
-        case View(storage, size, stride, offset, via):
-            state.bind_view(name, storage, size, stride, offset, via)
+        case View(storage, size, stride, offset, via, dtype, leaf):
+            state.bind_view(name, storage, size, stride, offset, via, dtype, leaf)
+        case Same(earlier):
+            state.bind_same(name, f"a{earlier}")
+        case Scalar(value):
+            state.bind_scalar(name, value)
 
 
 def _sizes(choices: Choices) -> tuple[Size, ...]:
@@ -90,8 +106,8 @@ def _sizes(choices: Choices) -> tuple[Size, ...]:
 
 def _storage(choices: Choices, profile: Profile, sizes: tuple[Size, ...], number: int) -> Storage:
     dtype = "float32" if number == 0 and choices.chance(0.8) else choices.pick(DTYPES)
-    needs = dtype in FLOATS and choices.chance(profile.requires_grad)
-    leaf = not (needs or (dtype in FLOATS and choices.chance(0.1))) or choices.chance(profile.leaf)
+    needs = dtype in INEXACT and choices.chance(profile.requires_grad)
+    leaf = not (needs or (dtype in INEXACT and choices.chance(0.1))) or choices.chance(profile.leaf)
     return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf)
 
 
@@ -103,11 +119,58 @@ def _on(choices: Choices, profile: Profile, number: int, storages: list[Storage]
 
 
 def _view(choices: Choices, profile: Profile, number: int, storage: Storage) -> View:
-    via = "view"
+    via, leaf, dtype = "view", False, None
     if choices.chance(profile.hidden):
         via = choices.pick(("detach", "data", "no_grad"))
-    size, stride, offset = choices.pick(_layouts(choices, storage.size))
-    return View(number, size, stride, offset, via)
+    size = storage.size
+    if storage.dtype not in BOOL and choices.chance(profile.reinterpreted):
+        dtype = _other_dtype(choices, storage)
+        size = _split(choices, prod(size) * ITEM_SIZE[storage.dtype] // ITEM_SIZE[dtype])
+    if via in ("detach", "data") and (dtype or storage.dtype) in INEXACT:
+        leaf = choices.chance(0.25)
+    size, stride, offset = choices.pick(_layouts(choices, size))
+    return View(number, size, stride, offset, via, dtype, leaf)
+
+
+def _other_dtype(choices: Choices, storage: Storage) -> str:
+    """A dtype that the storage can be seen as: complex for real numbers and the reverse, or other bytes."""
+    if storage.dtype in _PARTNER and choices.chance(0.5):
+        return _PARTNER[storage.dtype]
+    in_all = prod(storage.size) * ITEM_SIZE[storage.dtype]
+    fitting = []
+    for dtype in _BYTES:
+        count, rest = divmod(in_all, ITEM_SIZE[dtype])
+        if reads_bytes(storage.dtype, dtype) and not rest and count <= MAX_ELEMENTS:
+            fitting.append(dtype)
+    return choices.pick(fitting or [storage.dtype])
+
+
+def _split(choices: Choices, count: int) -> Size:
+    """A size of one or two dimensions with at most this many elements, and not many fewer."""
+    rows = choices.integer(1, 4)
+    return (rows, count // rows) if count >= rows > 1 else (count,)
+
+
+def _flat_buffer(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+    """A flat storage and its disjoint slices, as a fused list of parameters has them, in some order.
+
+    Now and then there are many, which share storage and no element.
+    """
+    many = choices.chance(0.2)
+    count = choices.integer(8, 16) if many else choices.integer(2, 4)
+    length = choices.integer(1, 3) if many else choices.integer(1, 6)
+    needs = choices.chance(0.3)
+    storage = Storage("float32", (count * length,), choices.integer(0, 12), needs, not needs)
+    via = choices.pick(("detach", "data", "view", "detach"))
+    slices: list[Argument] = [
+        View(number, (length,), (1,), i * length, via, None, via != "view" and choices.chance(0.5))
+        for i in range(count)
+    ]
+    if choices.chance(0.4):
+        slices.reverse()
+    if choices.chance(0.3):
+        slices.insert(choices.integer(0, len(slices)), Root(number))
+    return storage, slices
 
 
 Layout = tuple[Size, Size, int]
@@ -116,9 +179,7 @@ Layout = tuple[Size, Size, int]
 def _layouts(choices: Choices, size: Size) -> list[Layout]:
     """Ways to lie on a root of this size: whole, part, shifted, transposed, with gaps, overlapping."""
     stride = contiguous(size)
-    elements = 1
-    for n in size:
-        elements *= n
+    elements = prod(size)
     layouts: list[Layout] = [(size, stride, 0), (size, stride, 0)]
     if elements == 0:
         return layouts
@@ -130,6 +191,9 @@ def _layouts(choices: Choices, size: Size) -> list[Layout]:
         column = choices.integer(0, size[-1] - 1)
         layouts += [(size[:-1], stride[:-1], column)]
         layouts += [((size[0], 1, *size[1:]), (stride[0], stride[0], *stride[1:]), 0)]
+    if len(size) == 4:
+        channels_last = (1, *contiguous((*size[2:], size[1]))[:2])
+        layouts += [(size, (prod(size[1:]), *channels_last), 0)] * 4
     if size and size[0] > 1:
         start = choices.integer(0, size[0] - 1)
         layouts += [((size[0] - start, *size[1:]), stride, start * stride[0])]

@@ -107,10 +107,11 @@ def arguments(program: Program) -> str:
         match argument:
             case Root(number):
                 words.append(_storage(letters, number, program.storages[number]))
-            case View(number, size, _, _, via):
+            case View(number, size, _, _, via, dtype, leaf):
                 known = number in letters
                 word = _storage(letters, number, program.storages[number])
-                kind = "~" if via == "view" else f"~{via}"
+                kind = ":".join(("~" if via == "view" else f"~{via}", dtype or "", "leaf" if leaf else ""))
+                kind = kind.replace("::", ":").rstrip(":")
                 words.append((word[0] if known else word) + kind + _extent(size))
             case Same():
                 words.append("=")

@@ -22,7 +22,7 @@ from typing import Any
 
 from fuzz import document
 from fuzz.errors import CorpusError
-from fuzz.program import FORMAT, Program, ProgramError, from_json, to_json
+from fuzz.program import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
 from oracles import CLAUSES, Finding
 
 MAX_BYTES = 1_000_000
@@ -192,7 +192,7 @@ def _case(data: object) -> Case:
     if not isinstance(data, dict):
         raise ProgramError("", "not an object", "a corpus file is one JSON object")
     version = data.get("format")
-    if type(version) is not int or version != FORMAT:
+    if type(version) is not int or version not in FORMATS:
         raise ProgramError(
             "format",
             f"found format version {document.brief(version)}, this version of aotfuzz reads {FORMAT}",

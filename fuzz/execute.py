@@ -79,11 +79,17 @@ def _execute(program: Program, target: Target) -> Result:
     compiled = _lazily(target, loaded.f)
     seen = _observe(program, compiled, loaded.make, target.refusal)
 
+    twin = upcast(program)
+
     def reference() -> Observation:
-        exact = load(upcast(program))
+        assert twin is not None
+        exact = load(twin)
         return _observe(program, exact.f, exact.make)
 
-    verdict = judge(eager, seen, reference, lambda: _observe(program, loaded.f, loaded.make))
+    def control() -> Observation:
+        return _observe(program, loaded.f, loaded.make)
+
+    verdict = judge(eager, seen, reference if twin else None, control)
     if seen.refused is not None and verdict.outcome is not Outcome.FINDING:
         return Result("refused", reason=seen.refused)
     words: dict[str, Word] = {"agree": "agree", "poisoned": "poisoned", "finding": "finding"}

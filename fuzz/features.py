@@ -13,10 +13,13 @@ from types import MappingProxyType
 
 from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, references
 from fuzz.operators import OPERATORS, Change, Kind
-from fuzz.operators.layout import overlaps_itself, positions
+from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
+from fuzz.operators.layout import contiguous, covered, overlaps_itself, shares_elements
 from fuzz.operators.row import Constant, Meta, Operator
 from fuzz.program import advance, begin
 from fuzz.state import State, Tensor
+
+_SMALL = ("uint8", "int8", "int16")
 
 
 def _table() -> Mapping[str, str]:
@@ -41,15 +44,25 @@ def _table() -> Mapping[str, str]:
             "argument: size 1": "has a dimension of size 1",
             "argument: expanded": "has a dimension of stride 0",
             "argument: overlapping": "two of its indices name one element",
+            "argument: channels-last": "four dimensions, the second one innermost",
+            "argument: other dtype": "reads its storage's bytes as another dtype",
+            "argument: complex or real view": "shows real numbers as complex ones, or the reverse",
+            "argument: own leaf": "an alias hidden from autograd that is a leaf itself",
             "argument: nested": "arguments lie in a tuple, list or dict",
             "alias: base and view": "two arguments, of which one is the other's base",
             "alias: views alone": "two views of one base that is no argument",
             "alias: same metadata": "two arguments lie alike",
             "alias: same elements": "two arguments cover the same elements in another way",
+            "alias: transposed": "two arguments show one stretch in another order of dimensions",
             "alias: overlapping": "two arguments share some elements",
             "alias: disjoint": "two arguments share storage and no element",
             "alias: out of order": "a later argument of a group begins before an earlier one",
             "alias: several groups": "two storages have several arguments each",
+            "alias: other dtype": "two arguments on one storage differ in dtype",
+            "alias: complex and real": "one shows as complex what the other shows as real",
+            "alias: two leaves": "two leaves lie on one storage",
+            "alias: flat buffer": "three or more disjoint slices of one storage",
+            "alias: many slices": "eight or more disjoint slices of one storage",
             "alias: mixed gradient": "of two arguments on one storage one requires grad",
             "data: argument": "an argument is written to",
             "data: view of an argument": "what shares memory with an argument is written to",
@@ -109,6 +122,9 @@ def _table() -> Mapping[str, str]:
             "mode: grad off": "the call is made with grad mode off",
             "random: drawn": "the function draws from the generator",
             "error: refused": "eager refuses a statement",
+            "dtype: complex": "an argument is complex",
+            "dtype: half": "an argument is float16 or bfloat16",
+            "dtype: small integer": "an argument is uint8, int8 or int16",
             "dtype: promotion": "operands of different dtypes",
         }
     )
@@ -172,8 +188,15 @@ class _Walk:
             match argument:
                 case Root():
                     self.add("argument: root")
-                case View(via=via):
+                case View(storage=storage, via=via, dtype=dtype, leaf=leaf):
                     self.add(f"argument: {via}")
+                    root = self.program.storages[storage].dtype
+                    if dtype is not None and reads_bytes(root, dtype):
+                        self.add("argument: other dtype")
+                    elif dtype not in (None, root):
+                        self.add("argument: complex or real view")
+                    if leaf:
+                        self.add("argument: own leaf")
                 case Same():
                     self.add("argument: duplicate")
                 case Scalar():
@@ -188,6 +211,12 @@ class _Walk:
             for i, one in enumerate(group):
                 for other in group[:i]:
                     self.pair(other, one)
+            if len(group) > 2 and not any(
+                shares_elements(one.meta, other.meta) for i, one in enumerate(group) for other in group[:i]
+            ):
+                self.add("alias: flat buffer")
+                if len(group) > 7:
+                    self.add("alias: many slices")
 
     def argument(self, tensor: Tensor) -> None:
         meta = tensor.meta
@@ -199,6 +228,19 @@ class _Walk:
             self.add("argument: 0-d")
         if 1 in meta.size:
             self.add("argument: size 1")
+        if meta.dtype in COMPLEX:
+            self.add("dtype: complex")
+        elif meta.dtype in HALF:
+            self.add("dtype: half")
+        elif meta.dtype in _SMALL:
+            self.add("dtype: small integer")
+        if (
+            len(meta.size) == 4
+            and meta.stride
+            and meta.stride[1] == 1
+            and meta.stride != contiguous(meta.size)
+        ):
+            self.add("argument: channels-last")
         if any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride or (), strict=True)):
             self.add("argument: expanded")
         elif overlaps_itself(meta):
@@ -210,8 +252,16 @@ class _Walk:
             self.add("alias: base and view")
         elif first.base is not None and first.base is second.base and first.base not in self.inputs:
             self.add("alias: views alone")
+        here, there = first.meta.dtype, second.meta.dtype
+        if here != there:
+            pair = REAL_OF.get(here, here) == REAL_OF.get(there, there)
+            self.add("alias: complex and real" if pair else "alias: other dtype")
+        if first.own and second.own and not (first.grad_fn or second.grad_fn):
+            self.add("alias: two leaves")
         if first.meta == second.meta:
             self.add("alias: same metadata")
+        elif _transposed(first.meta, second.meta):
+            self.add("alias: transposed", "alias: same elements")
         else:
             self.add(f"alias: {_relation(first.meta, second.meta)}")
         if second.meta.offset < first.meta.offset:
@@ -391,11 +441,18 @@ def _tensors(state: State, names: Sequence[str] | Mapping[str, object]) -> list[
     return [value for value in values if isinstance(value, Tensor)]
 
 
+def _transposed(first: Meta, second: Meta) -> bool:
+    """Whether one is the other with its dimensions in another order."""
+    if first.stride is None or second.stride is None or first.size == second.size == ():
+        return False
+    here = sorted(zip(first.size, first.stride, strict=True))
+    there = sorted(zip(second.size, second.stride, strict=True))
+    return here == there and (first.dtype, first.offset) == (second.dtype, second.offset)
+
+
 def _relation(first: Meta, second: Meta) -> str:
     """How two geometries on one storage lie to each other."""
-    assert first.stride is not None and second.stride is not None
-    here = positions(first.size, first.stride, first.offset)
-    there = positions(second.size, second.stride, second.offset)
+    here, there = covered(first), covered(second)
     if here == there:
         return "same elements"
     return "disjoint" if here.isdisjoint(there) else "overlapping"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 
-from fuzz.arguments import Inputs, draw_inputs
+from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.choices import Choices
 from fuzz.operators import OPERATORS, Change, Kind, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
@@ -25,7 +25,6 @@ from fuzz.profiles import PROFILES, ROWS_OF, Profile
 from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Statement, Tree
 from fuzz.state import Breach, State, Tensor
 
-MAX_ELEMENTS = 48  # of any tensor: a statement costs eager microseconds
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
 MAX_RETURNS = 16
@@ -212,7 +211,7 @@ class _Builder:
         size = metas[0].size
         recipes: list[tuple[str, tuple[str, ...], dict[str, Constant]]]
         if operand.dtypes == BOOL:
-            recipes = [("gt_number", first, {"value": 0.5})]
+            recipes = [("gt_number", first, {"value": 0.5}), ("logical_not", first, {})]
         elif operand.dtypes == INDEX.dtypes:
             recipes = [("arange", (), {"count": n, "dtype": "int64"}) for n in size]
             recipes.append(("randint", (), {"size": size}))
@@ -220,6 +219,8 @@ class _Builder:
             recipes = [("transpose", first, {"dim0": -2, "dim1": -1}), ("clone", first, {})]
             recipes.append(("full", (), {"size": size[-1:], "value": 2, "dtype": metas[0].dtype}))
         for name, operands, attributes in recipes:
+            if operands and metas[0].dtype not in OPERATORS[name].operands[0].dtypes:
+                continue
             made = self.append(OPERATORS[name], operands, metas[: len(operands)], mode, attributes, fits)
             if made is not None:
                 return made

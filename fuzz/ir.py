@@ -36,6 +36,9 @@ class View:
 
     `via` is "view", "detach" (no gradient, the same version counter), "data" (no gradient, a version
     counter of its own) or "no_grad" (a view that was taken under `torch.no_grad()`).
+    `dtype` is the view's own, None for the root's; `stride` and `offset` count its elements. Autograd follows
+    a complex view of a real root of the same precision, and the reverse; any other dtype reads the root's
+    bytes, behind autograd's back. `leaf` makes one that autograd does not follow a leaf that requires grad.
     """
 
     storage: int
@@ -43,6 +46,8 @@ class View:
     stride: Size
     offset: int
     via: str = "view"
+    dtype: str | None = None
+    leaf: bool = False
 
 
 @dataclass(frozen=True, slots=True)

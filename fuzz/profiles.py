@@ -46,6 +46,8 @@ class Profile:
     scalar: float = 0.06  # an argument is a Python value
     strided: float = 0.3  # an argument on memory of its own is a view, not the root
     hidden: float = 0.2  # a view is detached, `.data` or taken under no_grad
+    reinterpreted: float = 0.06  # a view is of another dtype than its root
+    flat: float = 0.02  # there are slices of one flat buffer, too
     requires_grad: float = 0.6  # a floating storage requires grad
     leaf: float = 0.4  # such a storage's root is the leaf itself
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
@@ -66,7 +68,17 @@ def _profiles() -> Mapping[str, Profile]:
     named = (
         replace(_BASE, name="uniform", kinds=()),
         replace(_BASE, name="single", kinds=single_kinds, statements=(1, 1), arguments=(1, 3)),
-        replace(_BASE, name="aliasing", arguments=(2, 4), share=0.75, hidden=0.3, focus=0.6, passed=0.4),
+        replace(
+            _BASE,
+            name="aliasing",
+            arguments=(2, 4),
+            share=0.75,
+            hidden=0.3,
+            reinterpreted=0.12,
+            flat=0.08,
+            focus=0.6,
+            passed=0.4,
+        ),
         replace(
             _BASE,
             name="metadata",

@@ -42,12 +42,13 @@ from fuzz.ir import (
     references,
 )
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.dtypes import INEXACT, ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant
 from fuzz.state import Breach, State
 
 __all__ = [
     "FORMAT",
+    "FORMATS",
     "Argument",
     "Constant",
     "Dict",
@@ -73,7 +74,8 @@ __all__ = [
     "trace",
 ]
 
-FORMAT = 1
+FORMAT = 2
+FORMATS = (1, FORMAT)  # what is read; 1 had no views of other dtypes and no leaves among them
 
 MAX_STORAGES = MAX_ARGUMENTS = 32
 MAX_STATEMENTS = 200
@@ -93,8 +95,8 @@ def begin(program: Program) -> State:
         match argument:
             case Root(number):
                 state.bind_root(name, number)
-            case View(number, size, stride, offset, via):
-                state.bind_view(name, number, size, stride, offset, via)
+            case View(number, size, stride, offset, via, dtype, leaf):
+                state.bind_view(name, number, size, stride, offset, via, dtype, leaf)
             case Same(earlier):
                 state.bind_same(name, f"a{earlier}")
             case Scalar(value):
@@ -172,7 +174,7 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
     match argument:
         case Root(storage):
             return {"kind": "root", "storage": storage}
-        case View(storage, size, stride, offset, via):
+        case View(storage, size, stride, offset, via, dtype, leaf):
             return {
                 "kind": "view",
                 "storage": storage,
@@ -180,6 +182,8 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
                 "stride": list(stride),
                 "offset": offset,
                 "via": via,
+                "dtype": dtype,
+                "leaf": leaf,
             }
         case Same(earlier):
             return {"kind": "same", "argument": earlier}
@@ -213,12 +217,14 @@ def from_json(data: object) -> Program:
     if not isinstance(data, dict):
         raise ProgramError("", f"expected an object, found {brief(data)}", "give one program as JSON")
     version = data.get("format")
-    if type(version) is not int or version != FORMAT:
+    if type(version) is not int or version not in FORMATS:
         raise ProgramError(
             "format",
             f"found format version {brief(version)}, expected {FORMAT}",
             "record the case again with this version, or use the version that wrote it",
         )
+    if version == 1:
+        data = _upgraded(data)
     names = ("format", "storages", "arguments", "parameters", "statements", "returns", "scenario")
     fields = read.fields(data, "", names)
     storages = tuple(
@@ -262,14 +268,29 @@ def from_json(data: object) -> Program:
     return program
 
 
+def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
+    """A document of format 1, as far as it is one, with the fields that have come since."""
+    arguments = data.get("arguments")
+    if not isinstance(arguments, list):
+        return data
+    added = {"dtype": None, "leaf": False}
+    views = [
+        {**added, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
+        for item in arguments
+    ]
+    return {**data, "arguments": views}
+
+
 def _storage(data: object, place: str) -> Storage:
     fields = read.fields(data, place, ("dtype", "size", "seed", "requires_grad", "leaf"))
     dtype = read.dtype(fields["dtype"], f"{place}.dtype")
     requires_grad = read.boolean(fields["requires_grad"], f"{place}.requires_grad")
-    if requires_grad and dtype not in FLOATS:
-        raise ProgramError(f"{place}.requires_grad", f"{dtype} cannot require grad", "use a floating dtype")
+    if requires_grad and dtype not in INEXACT:
+        raise ProgramError(
+            f"{place}.requires_grad", f"{dtype} cannot require grad", "use a floating or complex dtype"
+        )
     leaf = read.boolean(fields["leaf"], f"{place}.leaf")
-    if not leaf and dtype not in FLOATS:
+    if not leaf and dtype not in INEXACT:
         raise ProgramError(f"{place}.leaf", f"a {dtype} root is always a leaf", "write true")
     return Storage(
         dtype,
@@ -287,7 +308,8 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             fields = read.fields(data, place, ("kind", "storage"))
             return Root(read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1))
         case "view":
-            fields = read.fields(data, place, ("kind", "storage", "size", "stride", "offset", "via"))
+            names = ("kind", "storage", "size", "stride", "offset", "via", "dtype", "leaf")
+            fields = read.fields(data, place, names)
             storage = read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1)
             size = read.size(fields["size"], f"{place}.size")
             stride = tuple(
@@ -297,7 +319,12 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             if len(stride) != len(size):
                 raise ProgramError(f"{place}.stride", "shorter than the size", "give one stride a dimension")
             offset = read.integer(fields["offset"], f"{place}.offset", 0, MAX_INTEGER)
-            room = math.prod(storages[storage].size)
+            via = read.choice(fields["via"], f"{place}.via", VIAS)
+            dtype = fields["dtype"]
+            if dtype is not None:
+                dtype = read.dtype(dtype, f"{place}.dtype")
+            room = _room(storages[storage], dtype, place)
+            leaf = _leaf(fields["leaf"], storages[storage], via, dtype, f"{place}.leaf")
             empty = 0 in size
             last = offset if empty else offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
             if last > room or (last == room and not empty):
@@ -306,8 +333,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
                     f"the view reaches element {last} of a storage of {room}",
                     "keep offset and extent within the storage",
                 )
-            via = read.choice(fields["via"], f"{place}.via", VIAS)
-            return View(storage, size, stride, offset, via)
+            return View(storage, size, stride, offset, via, dtype, leaf)
         case "same":
             fields = read.fields(data, place, ("kind", "argument"))
             index = read.integer(fields["argument"], f"{place}.argument", 0, len(earlier) - 1)
@@ -320,6 +346,31 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
     raise ProgramError(
         f"{place}.kind", f"unknown argument kind {brief(kind)}", "use root, view, same or scalar"
     )
+
+
+def _room(storage: Storage, dtype: str | None, place: str) -> int:
+    """How many elements of a dtype, None for its own, a storage holds."""
+    count = math.prod(storage.size)
+    if dtype is None or dtype == storage.dtype:
+        return count
+    if "bool" in (dtype, storage.dtype):
+        raise ProgramError(
+            f"{place}.dtype", f"{storage.dtype} seen as {dtype}", "only 0 and 1 are bools: leave it"
+        )
+    room, rest = divmod(count * ITEM_SIZE[storage.dtype], ITEM_SIZE[dtype])
+    if rest and reads_bytes(storage.dtype, dtype):
+        raise ProgramError(f"{place}.dtype", f"{count} {storage.dtype} are no whole {dtype}", "use another")
+    return room
+
+
+def _leaf(data: object, storage: Storage, via: str, dtype: str | None, place: str) -> bool:
+    leaf = read.boolean(data, place)
+    kind = dtype or storage.dtype
+    if leaf and (kind not in INEXACT or (via not in ("detach", "data"))):
+        raise ProgramError(
+            place, f"a {kind} view via {via!r} cannot be a leaf", "use detach or data and a floating dtype"
+        )
+    return leaf
 
 
 def _statement(data: object, place: str) -> Statement:

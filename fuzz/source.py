@@ -15,13 +15,15 @@ from math import isfinite, prod
 from typing import Any
 
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import FLOATS, INTEGERS
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
 from fuzz.operators.layout import dimension
 from fuzz.operators.row import Attributes, Constant, Kind, Size
 from fuzz.program import (
+    Argument,
     Dict,
     Lit,
     Program,
+    ProgramError,
     Ref,
     Root,
     Same,
@@ -72,23 +74,42 @@ def load(program: Program) -> Loaded:
     return Loaded(text, namespace["make"], namespace["f"])
 
 
-def upcast(program: Program) -> Program:
-    """The same program in float64: the reference of the error policy."""
-    storages = tuple(
-        dataclasses.replace(storage, dtype="float64") if storage.dtype in FLOATS else storage
-        for storage in program.storages
-    )
-    return dataclasses.replace(program, storages=storages, statements=tuple(map(_upcast, program.statements)))
+def upcast(program: Program) -> Program | None:
+    """The same program in float64 and complex128: the reference of the error policy.
+
+    None if there is none, because the program looks at the bytes of floating point numbers, or because it
+    makes float32 out of integers or of nothing where it needs the dtype of its arguments.
+    """
+    storages = tuple(dataclasses.replace(s, dtype=_double(s.dtype)) for s in program.storages)
+    arguments: list[Argument] = []
+    for argument in program.arguments:
+        if isinstance(argument, View) and argument.dtype is not None:
+            root = program.storages[argument.storage].dtype
+            if reads_bytes(root, argument.dtype) and {root, argument.dtype} & INEXACT:
+                return None
+            argument = dataclasses.replace(argument, dtype=_double(argument.dtype))
+        arguments.append(argument)
+    statements = tuple(map(_upcast, program.statements))
+    twin = dataclasses.replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
+    try:
+        check(twin)
+    except ProgramError:
+        return None
+    return twin
 
 
 def _upcast(statement: Statement) -> Statement:
     attributes = tuple(
-        (name, "float64" if attribute.type == "dtype" and value in FLOATS else value)
+        (name, _double(value) if attribute.type == "dtype" and isinstance(value, str) else value)
         for attribute, (name, value) in zip(
             OPERATORS[statement.operator].attributes, statement.attributes, strict=True
         )
     )
     return dataclasses.replace(statement, attributes=attributes)
+
+
+def _double(dtype: str) -> str:
+    return "float64" if dtype in FLOATS else "complex128" if dtype in COMPLEX else dtype
 
 
 def render(program: Program) -> str:
@@ -130,14 +151,19 @@ def _make(program: Program) -> Iterator[str]:
         match argument:
             case Root(number):
                 yield f"a{i} = s{number}"
-            case View(number, size, stride, offset, via):
-                comment = f"  # {describe(program.storages[number].dtype, size)}"
-                view = f"s{number}.as_strided({size}, {stride}, {offset})"
+            case View():
+                via = argument.via
+                root = program.storages[argument.storage]
+                comment = f"  # {describe(argument.dtype or root.dtype, argument.size)}"
+                view = _view(argument, root)
                 if via == "no_grad":
                     yield "with torch.no_grad():"
                     yield f"    a{i} = {view}{comment}"
                 else:
-                    yield f"a{i} = {view}{_VIA[via]}{comment}"
+                    leaf = ".requires_grad_()" if argument.leaf else ""
+                    yield f"a{i} = {view}{_VIA[via]}{leaf}{comment}"
+                if argument.leaf:
+                    leaves.append(f"a{i}")
             case Same(earlier):
                 yield f"a{i} = a{earlier}"
             case Scalar(value):
@@ -146,6 +172,22 @@ def _make(program: Program) -> Iterator[str]:
     yield f"leaves = {_names(leaves)}"
     yield f"tensors = {_names(tensors)}"
     yield "return args, leaves, tensors"
+
+
+def _view(view: View, root: Storage) -> str:
+    """A strided view of a root, of its dtype or of another."""
+    name, size, stride, offset = f"s{view.storage}", view.size, view.stride, view.offset
+    if view.dtype is None or view.dtype == root.dtype:
+        pass
+    elif REAL_OF.get(view.dtype) == root.dtype:
+        pairs, steps = (*size, 2), (*(2 * step for step in stride), 1)
+        return f"torch.view_as_complex({name}.as_strided({pairs}, {steps}, {2 * offset}))"
+    elif REAL_OF.get(root.dtype) == view.dtype:
+        name = f"torch.view_as_real({name})"
+    else:
+        flat = name if len(root.size) == 1 else f"{name}.reshape(-1)"
+        name = f"{flat}.view(torch.{view.dtype})"
+    return f"{name}.as_strided({size}, {stride}, {offset})"
 
 
 def _names(names: list[str]) -> str:
@@ -158,6 +200,8 @@ def _values(storage: Storage, device: str) -> str:
     if len(storage.size) != 1:
         ramp += f".reshape({', '.join(map(str, storage.size)) or '()'})"
     ramp = f"({ramp} * 7 + {storage.seed})"
+    if storage.dtype in COMPLEX:
+        return f"(({ramp} % 13 / 4 - 1.625).to(torch.{storage.dtype}) * (1 - 0.5j))"
     if storage.dtype in FLOATS:
         return f"({ramp} % 13 / 4 - 1.625).to(torch.{storage.dtype})"
     if storage.dtype in INTEGERS:

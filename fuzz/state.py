@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from math import prod
 from typing import TypeAlias
 
-from fuzz.operators.dtypes import FLOATS, ITEM_SIZE
-from fuzz.operators.layout import contiguous, covered, end, overlaps_itself, positions
+from fuzz.operators.dtypes import DTYPES, INEXACT, ITEM_SIZE, reads_bytes
+from fuzz.operators.layout import contiguous, covered, end, overlaps_itself, shares_elements
 from fuzz.operators.parts import as_number
 from fuzz.operators.row import (
     MAX_ELEMENTS,
@@ -128,11 +128,25 @@ class State:
     def bind_root(self, name: str, storage: int) -> None:
         self.names[name] = self._roots[storage]
 
-    def bind_view(self, name: str, storage: int, size: Size, stride: Size, offset: int, via: str) -> None:
+    def bind_view(
+        self,
+        name: str,
+        storage: int,
+        size: Size,
+        stride: Size,
+        offset: int,
+        via: str,
+        dtype: str | None,
+        leaf: bool,
+    ) -> None:
         root = self._roots[storage]
-        meta = Meta(root.meta.dtype, size, stride, offset)
+        meta = Meta(dtype or root.meta.dtype, size, stride, offset)
+        if reads_bytes(root.meta.dtype, meta.dtype):
+            root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
         link = {"detach": Link.DETACHED, "data": Link.DATA}.get(via, Link.VIEW)
-        self.names[name] = self._linked(root, Result(meta, link), grad=via != "no_grad", multi=False)
+        value = self._linked(root, Result(meta, link), grad=via != "no_grad")
+        value.own = leaf
+        self.names[name] = value
 
     def bind_same(self, name: str, earlier: str) -> None:
         self.names[name] = self.names[earlier]
@@ -214,12 +228,19 @@ class State:
         except Mismatch as mismatch:
             raise Breach(str(mismatch)) from None
         for result in outcome:
+            if result.meta.dtype not in DTYPES:
+                raise Breach(f"a {result.meta.dtype} result")
             if len(result.meta.size) > MAX_RANK or prod(result.meta.size) > MAX_ELEMENTS:
                 raise Breach(f"a result of size {result.meta.size} is larger than any program's tensor")
         if row.mutates:
             undefined = self._undefined_write(row, self._tensors(operands), attributes)
             if undefined:
                 raise Breach(undefined)
+        if row.change is Change.RESIZE:
+            meta = outcome[0].meta
+            start = meta.offset * ITEM_SIZE[meta.dtype]
+            if end(meta) > start > self._sizes[self.tensor(operands[0]).memory]:
+                raise Breach("its storage grows by elements that the tensor does not cover")
         if self.undefined and (row.mutates or any(result.link in _READS for result in outcome)):
             for tensor in self._tensors(operands)[1 if row.fills else 0 :]:
                 if self._is_undefined(tensor):
@@ -248,13 +269,13 @@ class State:
             if row.change is not None:
                 self._change(row.change, tensors, outcome[0].meta, attributes)
             if row.change not in _SILENT:
-                self._write(target, tracked and target.meta.dtype in FLOATS)
+                self._write(target, tracked and target.meta.dtype in INEXACT)
             if row.fills is not None and target.memory in self.undefined:
                 self._fill(target.memory, row.fills([tensor.meta for tensor in tensors], attributes))
             made.append(target)
         for name, result in zip(results, outcome, strict=False):
             if result.link is Link.FRESH:
-                needed = tracked and result.meta.dtype in FLOATS
+                needed = tracked and result.meta.dtype in INEXACT
                 value = self._fresh(result.meta, needed)
                 value.grad_fn = needed
             else:
@@ -375,7 +396,7 @@ class State:
         self._sizes.append(prod(meta.size) * ITEM_SIZE[meta.dtype])
         return len(self._sizes) - 1
 
-    def _linked(self, parent: Tensor, result: Result, grad: bool, multi: bool) -> Tensor:
+    def _linked(self, parent: Tensor, result: Result, grad: bool = True, multi: bool = False) -> Tensor:
         if result.link is Link.SELF:
             return parent
         clock = Clock() if result.link is Link.DATA else parent.clock
@@ -455,11 +476,13 @@ class State:
         for other in others:
             if other.memory != target.memory:
                 continue
+            if other is target and overlaps_itself(meta):
+                return "a tensor that overlaps itself is written to itself, which some operators do not do"
             if other.meta.stride is None:
                 return "a write beside a view whose strides are not modelled"
-            same = other.meta[1:] == meta[1:]
+            same = other.meta == meta
             if row.overlap and same:
                 continue
-            if same or not positions(*meta[1:4]).isdisjoint(positions(*other.meta[1:4])):
+            if same or shares_elements(meta, other.meta):
                 return "a write to a tensor that overlaps an operand has no defined result"
         return None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
 from fuzz.operators.inplace import in_place, whole
 from fuzz.operators.parts import (
     ANY,
@@ -78,7 +78,7 @@ def _sized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _valued(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dtype = text(attributes)
-    if dtype not in FLOATS and type(attributes["value"]) is float:
+    if dtype not in INEXACT and type(attributes["value"]) is float:
         raise Mismatch("a fraction in a tensor of integers")
     return _sized(metas, attributes)
 
@@ -88,7 +88,7 @@ def _like(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 def _like_valued(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if metas[0].dtype not in FLOATS and type(attributes["value"]) is float:
+    if metas[0].dtype not in INEXACT and type(attributes["value"]) is float:
         raise Mismatch("a fraction in a tensor of integers")
     return _like(metas, attributes)
 
@@ -98,8 +98,8 @@ def _new(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if integer(attributes, "count") < 0:
-        raise Mismatch("a negative count")
+    if integer(attributes, "count") < 0 or text(attributes) in COMPLEX:
+        raise Mismatch("a negative count, or complex numbers")
     return fresh(text(attributes), (integer(attributes, "count"),))
 
 
@@ -114,7 +114,7 @@ def _literal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     values = attributes["values"]
     assert isinstance(values, tuple)
     dtype = text(attributes)
-    if dtype not in FLOATS and any(type(value) is float for value in values):
+    if dtype not in INEXACT and any(type(value) is float for value in values):
         raise Mismatch("fractions in a tensor of integers")
     return fresh(dtype, (len(values),))
 

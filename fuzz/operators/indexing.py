@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, promote
-from fuzz.operators.layout import broadcast, dimension, expandable, is_contiguous
+from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, promote
+from fuzz.operators.layout import broadcast, contiguous, dimension, expandable, is_contiguous
 from fuzz.operators.parts import (
     ANY,
+    ARITHMETIC,
     DIM,
     DTYPE,
     FILLED_DIM,
     INDEX,
     NOTHING,
-    NUMBERS,
     SELF,
     fresh,
     integer,
@@ -39,6 +39,7 @@ from fuzz.operators.row import (
     Result,
     Rule,
     Saves,
+    Size,
 )
 
 
@@ -107,7 +108,7 @@ def _taken(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 def _masked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if metas[0].dtype not in FLOATS and type(attributes["value"]) is float:
+    if metas[0].dtype not in INEXACT and type(attributes["value"]) is float:
         raise Mismatch("a fraction in a tensor of integers")
     size = broadcast(metas[0].size, metas[1].size)
     return (Result(Meta(metas[0].dtype, size, None)),)
@@ -152,6 +153,13 @@ def _embedded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     return fresh(weight.dtype, index.size + weight.size[1:])
 
 
+def _joined(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+    """Channels-last operands give a channels-last result under conditions that are left open."""
+    plain = all(meta.stride is not None and is_contiguous(meta.size, meta.stride) for meta in metas)
+    stride = contiguous(size) if plain or len(size) < 4 else None
+    return (Result(Meta(promote(metas), size, stride)),)
+
+
 def _concatenated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     a, b = metas
     if not a.size or len(a.size) != len(b.size):
@@ -159,8 +167,7 @@ def _concatenated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
     dim = dimension(attributes["dim"], len(a.size))
     if a.size[:dim] + a.size[dim + 1 :] != b.size[:dim] + b.size[dim + 1 :]:
         raise Mismatch("the sizes differ")
-    size = (*a.size[:dim], a.size[dim] + b.size[dim], *a.size[dim + 1 :])
-    return fresh(promote(metas), size)
+    return _joined(metas, (*a.size[:dim], a.size[dim] + b.size[dim], *a.size[dim + 1 :]))
 
 
 def _stacked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -168,7 +175,7 @@ def _stacked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     if a.size != b.size:
         raise Mismatch("stack takes tensors of one size")
     dim = dimension(attributes["dim"], len(a.size) + 1)
-    return fresh(promote(metas), (*a.size[:dim], 2, *a.size[dim:]))
+    return _joined(metas, (*a.size[:dim], 2, *a.size[dim:]))
 
 
 def _cloned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -189,8 +196,8 @@ def _converted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, .
     dtype = text(attributes)
     if dtype == meta.dtype:
         return (Result(meta, Link.SELF),)
-    if CATEGORY[meta.dtype] == 2 and CATEGORY[dtype] == 1:
-        raise Mismatch("floating point to integers: undefined beyond their range")
+    if CATEGORY[meta.dtype] > max(CATEGORY[dtype], 1) and dtype != "bool":
+        raise Mismatch("to a lower category: undefined beyond its range, or a warning")
     return (Result(like(meta, dtype)),)
 
 
@@ -231,7 +238,7 @@ def _draw_times(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> 
 
 
 def _draw_fill(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
-    return choices.pick((0.75, -2.5)) if metas[0].dtype in FLOATS else choices.pick((1, 3))
+    return choices.pick((0.75, -2.5)) if metas[0].dtype in INEXACT else choices.pick((1, 3))
 
 
 def _of_rank(*ranks: int, dtypes: frozenset[str] = DTYPES) -> Operand:
@@ -271,7 +278,7 @@ ROWS = (
     _row(
         "masked_fill",
         "{0}.masked_fill({1}, {value})",
-        (NUMBERS, _MASK_INTO),
+        (ARITHMETIC, _MASK_INTO),
         _masked,
         (_FILL,),
         saves=((1, (0,)),),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, NUMERIC, promote
+from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote
 from fuzz.operators.geometry import sliced
 from fuzz.operators.layout import dimension, expandable
 from fuzz.operators.parts import (
     ANY,
+    ARITHMETIC,
     CROSS,
     DIM,
     FILLED_DIM,
@@ -20,6 +21,7 @@ from fuzz.operators.parts import (
     REAL,
     RESULT,
     SELF,
+    SMOOTH,
     VALUE,
     as_number,
     expands,
@@ -97,7 +99,7 @@ def _keeps(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _divides(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dtype = promote(metas)
-    return stored(metas, dtype if dtype in FLOATS else "float32")
+    return stored(metas, dtype if dtype in INEXACT else "float32")
 
 
 def _with_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -111,7 +113,7 @@ def _divides_by_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[R
 
 
 def _filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if isinstance(attributes["value"], float) and metas[0].dtype not in FLOATS:
+    if isinstance(attributes["value"], float) and metas[0].dtype not in INEXACT:
         raise Mismatch("a fraction in a tensor of integers")
     return ()
 
@@ -281,7 +283,7 @@ def _draw_index(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> 
 
 
 def _draw_fill(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
-    return choices.pick((0.75, -2.5, 4.0)) if metas[0].dtype in FLOATS else choices.pick((1, 0, 3))
+    return choices.pick((0.75, -2.5, 4.0)) if metas[0].dtype in INEXACT else choices.pick((1, 0, 3))
 
 
 _MIN = Attribute("min", "number", lambda choices, metas, chosen: choices.pick((-1, 0)))
@@ -290,11 +292,12 @@ _FILL = Attribute("value", "number", _draw_fill)
 _DIFFERING = Attribute("dim", "int", _draw_differing_dim)
 _POSITIONS = Attribute("index", "ints", _draw_index)
 _SLICED = (DIM, START, END, STEP)
+_ARITHMETIC = NUMERIC | COMPLEX
 _INTO = Operand(DTYPES, expands)
-_NUMBERS_INTO = Operand(NUMERIC, expands)
-_FLOATS_INTO = Operand(FLOATS, lambda meta, earlier: same_dtype(meta, earlier) and expands(meta, earlier))
+_NUMBERS_INTO = Operand(_ARITHMETIC, expands)
+_FLOATS_INTO = Operand(INEXACT, lambda meta, earlier: same_dtype(meta, earlier) and expands(meta, earlier))
 _VECTOR = Operand(INDEX.dtypes, lambda meta, earlier: len(meta.size) == 1)
-_MATRIX = Operand(FLOATS, lambda meta, earlier: len(meta.size) == 2)
+_MATRIX = Operand(INEXACT, lambda meta, earlier: len(meta.size) == 2)
 _RANKED = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0)
 _MASK_INTO = Operand(BOOL, lambda meta, earlier: expandable(meta.size, earlier[0].size))
 
@@ -303,22 +306,22 @@ def _unary(name: str, saves: Saves, operand: Operand = REAL, source: str | None 
     return in_place(name, source or f"{{0}}.{name}()", (operand,), _keeps, saves)
 
 
-def _number(name: str, rule: Rule = _with_number, operand: Operand = NUMBERS) -> Operator:
+def _number(name: str, rule: Rule = _with_number, operand: Operand = ARITHMETIC) -> Operator:
     method = name.removesuffix("number_")
     return in_place(name, f"{{0}}.{method}({{value}})", (operand,), rule, NOTHING, (VALUE,))
 
 
 ROWS = (
     in_place("add_", "{0}.add_({1})", (ANY, _INTO), _keeps),
-    in_place("sub_", "{0}.sub_({1})", (NUMBERS, _NUMBERS_INTO), _keeps),
+    in_place("sub_", "{0}.sub_({1})", (ARITHMETIC, _NUMBERS_INTO), _keeps),
     in_place("mul_", "{0}.mul_({1})", (ANY, _INTO), _keeps, CROSS),
-    in_place("div_", "{0}.div_({1})", (REAL, _NUMBERS_INTO), _divides, ((0, (1,)), (1, (0, 1)))),
+    in_place("div_", "{0}.div_({1})", (SMOOTH, _NUMBERS_INTO), _divides, ((0, (1,)), (1, (0, 1)))),
     in_place("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied, fills=whole),
-    in_place("lerp_", "{0}.lerp_({1}, {value})", (REAL, _FLOATS_INTO), _same_dtypes, NOTHING, (VALUE,)),
+    in_place("lerp_", "{0}.lerp_({1}, {value})", (SMOOTH, _FLOATS_INTO), _same_dtypes, NOTHING, (VALUE,)),
     in_place(
         "addcmul_",
         "{0}.addcmul_({1}, {2}, value={value})",
-        (REAL, _FLOATS_INTO, _FLOATS_INTO),
+        (SMOOTH, _FLOATS_INTO, _FLOATS_INTO),
         _same_dtypes,
         ((1, (2,)), (2, (1,))),
         (VALUE,),
@@ -326,7 +329,7 @@ ROWS = (
     in_place(
         "addmm_",
         "{0}.addmm_({1}, {2})",
-        (_MATRIX, Operand(FLOATS, _rows), Operand(FLOATS, _columns)),
+        (_MATRIX, Operand(INEXACT, _rows), Operand(INEXACT, _columns)),
         _multiplied,
         ((1, (2,)), (2, (1,))),
         overlap=False,
@@ -334,16 +337,16 @@ ROWS = (
     _number("add_number_"),
     _number("sub_number_"),
     _number("mul_number_"),
-    _number("div_number_", _divides_by_number, REAL),
+    _number("div_number_", _divides_by_number, SMOOTH),
     in_place("mul_argument_", "{0}.mul_({1})", (NUMBERS, PYTHON), _keeps),
-    _unary("neg_", NOTHING, NUMBERS),
+    _unary("neg_", NOTHING, ARITHMETIC),
     _unary("abs_", SELF, NUMBERS),
-    _unary("square_", SELF, NUMBERS),
-    _unary("sin_", SELF),
-    _unary("cos_", SELF),
-    _unary("exp_", RESULT),
-    _unary("tanh_", RESULT),
-    _unary("sigmoid_", RESULT),
+    _unary("square_", SELF, ARITHMETIC),
+    _unary("sin_", SELF, SMOOTH),
+    _unary("cos_", SELF, SMOOTH),
+    _unary("exp_", RESULT, SMOOTH),
+    _unary("tanh_", RESULT, SMOOTH),
+    _unary("sigmoid_", RESULT, SMOOTH),
     _unary("relu_", RESULT, NUMBERS),
     _unary("silu_", SELF, source="torch.nn.functional.silu({0}, inplace=True)"),
     in_place("clamp_", "{0}.clamp_({min}, {max})", (NUMBERS,), _clamped, SELF, (_MIN, _MAX)),
@@ -351,7 +354,7 @@ ROWS = (
     in_place(
         "fill_",
         "{0}.fill_({value})",
-        (NUMBERS,),
+        (ARITHMETIC,),
         _filled,
         NOTHING,
         (_FILL,),
@@ -370,7 +373,7 @@ ROWS = (
     in_place(
         "masked_fill_",
         "{0}.masked_fill_({1}, {value})",
-        (NUMBERS, _MASK_INTO),
+        (ARITHMETIC, _MASK_INTO),
         _masked,
         ((1, (0,)),),
         (_FILL,),
@@ -390,7 +393,7 @@ ROWS = (
     in_place(
         "index_add_",
         "{0}.index_add_({dim}, {1} % {n}, {2})",
-        (NUMBERS, _VECTOR, Operand(NUMERIC, _indexed_source)),
+        (ARITHMETIC, _VECTOR, Operand(_ARITHMETIC, _indexed_source)),
         _indexed,
         ((2, (2,)),),
         (_DIFFERING,),
@@ -427,7 +430,7 @@ ROWS = (
     in_place(
         "setitem_slice_number",
         "{0}[{slice}] = {value}",
-        (Operand(NUMERIC, _RANKED.fits),),
+        (Operand(_ARITHMETIC, _RANKED.fits),),
         _sliced_fill,
         NOTHING,
         (*_SLICED, _FILL),

@@ -76,6 +76,15 @@ def covered(meta: Meta) -> frozenset[int]:
     return positions((*meta.size, unit), (*(s * unit for s in meta.stride), 1), meta.offset * unit)
 
 
+def shares_elements(one: Meta, other: Meta) -> bool:
+    """Whether two tensors of known strides on one storage have memory in common."""
+    if one.dtype != other.dtype:
+        return not covered(one).isdisjoint(covered(other))
+    assert one.stride is not None and other.stride is not None
+    here = positions(one.size, one.stride, one.offset)
+    return not here.isdisjoint(positions(other.size, other.stride, other.offset))
+
+
 def end(meta: Meta) -> int:
     """The byte after the last one that a tensor of known strides covers; 0 if it covers none."""
     assert meta.stride is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.dtypes import INEXACT
 from fuzz.operators.layout import broadcast, expandable
 from fuzz.operators.parts import CROSS, fresh
 from fuzz.operators.row import (
@@ -107,7 +107,7 @@ def _linear(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 
 
 def _rank(*ranks: int) -> Operand:
-    return Operand(FLOATS, lambda meta, earlier: len(meta.size) in ranks)
+    return Operand(INEXACT, lambda meta, earlier: len(meta.size) in ranks)
 
 
 def _factor(rank: int, left: int = 0) -> Operand:
@@ -122,7 +122,7 @@ def _factor(rank: int, left: int = 0) -> Operand:
             and (rank < 3 or meta.size[:-2] == other.size[:-2])
         )
 
-    return Operand(FLOATS, fits)
+    return Operand(INEXACT, fits)
 
 
 def _matmul_fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
@@ -152,26 +152,26 @@ def _bias(meta: Meta, earlier: Sequence[Meta]) -> bool:
 
 _VECTOR, _MATRIX, _BATCH, _ANY = _rank(1), _rank(2), _rank(3), _rank(1, 2, 3, 4)
 _FACTORS: Saves = ((1, (2,)), (2, (1,)))
-_VECTOR_TOO = Operand(FLOATS, lambda meta, earlier: len(meta.size) == 1 and meta.dtype == earlier[0].dtype)
+_VECTOR_TOO = Operand(INEXACT, lambda meta, earlier: len(meta.size) == 1 and meta.dtype == earlier[0].dtype)
 
 ROWS = (
     _row("mm", "{0} @ {1}", (_MATRIX, _factor(2)), _plain(2, 2), CROSS),
     _row("mv", "{0} @ {1}", (_MATRIX, _factor(1)), _plain(2, 1), CROSS),
     _row("dot", "torch.dot({0}, {1})", (_VECTOR, _factor(1)), _plain(1, 1), CROSS),
     _row("bmm", "torch.bmm({0}, {1})", (_BATCH, _factor(3)), _plain(3, 3), CROSS),
-    _row("matmul", "torch.matmul({0}, {1})", (_ANY, Operand(FLOATS, _matmul_fits)), _general, CROSS),
+    _row("matmul", "torch.matmul({0}, {1})", (_ANY, Operand(INEXACT, _matmul_fits)), _general, CROSS),
     _row("outer", "torch.outer({0}, {1})", (_VECTOR, _VECTOR_TOO), _outer, CROSS),
     _row(
         "addmm",
         "torch.addmm({0}, {1}, {2})",
-        (_rank(0, 1, 2), Operand(FLOATS, _left_of_added), _factor(2, left=1)),
+        (_rank(0, 1, 2), Operand(INEXACT, _left_of_added), _factor(2, left=1)),
         _added(2),
         _FACTORS,
     ),
     _row(
         "linear",
         "torch.nn.functional.linear({0}, {1}, {2})",
-        (_ANY, Operand(FLOATS, _weight), Operand(FLOATS, _bias)),
+        (_ANY, Operand(INEXACT, _weight), Operand(INEXACT, _bias)),
         _linear,
         CROSS,
     ),

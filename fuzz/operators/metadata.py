@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import DTYPES, FLOATS
+from fuzz.operators.dtypes import DTYPES, INEXACT
 from fuzz.operators.geometry import restrided, squeezed, transposed, transposed_matrix, unsqueezed
 from fuzz.operators.layout import contiguous, dimension
 from fuzz.operators.parts import ANY, DIM, NOTHING, lengths, same_dtype
@@ -88,7 +88,7 @@ def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 def _requires(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if attributes["value"] and metas[0].dtype not in FLOATS:
+    if attributes["value"] and metas[0].dtype not in INEXACT:
         raise Mismatch(f"a {metas[0].dtype} tensor cannot require grad")
     return (Result(metas[0]),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INTEGERS, NUMERIC
+from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, FLOATS, INEXACT, INTEGERS, NUMERIC
 from fuzz.operators.layout import broadcast, contiguous, dimension, elementwise_stride, expandable
 from fuzz.operators.row import (
     Attribute,
@@ -63,7 +63,9 @@ def number(meta: Meta, earlier: Sequence[Meta]) -> bool:
 
 ANY = Operand(DTYPES, anything)
 NUMBERS = Operand(NUMERIC, anything)
+ARITHMETIC = Operand(NUMERIC | COMPLEX, anything)
 REAL = Operand(FLOATS, anything)
+SMOOTH = Operand(INEXACT, anything)
 BITS = Operand(INTEGERS | BOOL, anything)
 INDEX = Operand(frozenset({"int64"}), anything)
 PYTHON = Operand(frozenset({"int64", "float32"}), number, number=True)
@@ -98,13 +100,15 @@ _INTEGERS = (2, 3, -1, 5)
 
 def draw_number(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
     """A small number that operand 0's dtype holds, and that is not neutral for any operator."""
-    if metas and metas[0].dtype not in FLOATS:
+    if metas and metas[0].dtype not in INEXACT:
         return choices.pick(_INTEGERS)
     return choices.pick(_FACTORS)
 
 
 def draw_dtype(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
     """Mostly float32."""
+    if choices.chance(0.15):
+        return choices.pick(("complex64", "float16", "bfloat16", "int16", "uint8", "complex128", "int8"))
     return choices.pick(("float32", "float32", "float32", "float64", "int64"))
 
 

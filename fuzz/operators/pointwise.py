@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.dtypes import BOOL, DTYPES, FLOATS, INTEGERS, NUMERIC, promote
+from fuzz.operators.dtypes import (
+    BOOL,
+    COMPLEX,
+    COMPLEX_OF,
+    DTYPES,
+    FLOATS,
+    INEXACT,
+    INTEGERS,
+    NUMERIC,
+    REAL_OF,
+    promote,
+)
 from fuzz.operators.parts import (
     ANY,
+    ARITHMETIC,
     BITS,
     CROSS,
     NOTHING,
@@ -15,6 +27,7 @@ from fuzz.operators.parts import (
     REAL,
     RESULT,
     SELF,
+    SMOOTH,
     VALUE,
     anything,
     as_number,
@@ -76,7 +89,7 @@ def _promotes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
 
 def _divides(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dtype = promote(metas)
-    return elementwise(dtype if dtype in FLOATS else "float32", metas)
+    return elementwise(dtype if dtype in INEXACT else "float32", metas)
 
 
 def _compares(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -101,7 +114,7 @@ def _power(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _scaled_sum(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dtype = promote(metas)
-    if isinstance(attributes["value"], float) and dtype not in FLOATS:
+    if isinstance(attributes["value"], float) and dtype not in INEXACT:
         raise Mismatch("a fraction times integers")
     return elementwise(dtype, metas)
 
@@ -113,6 +126,16 @@ def _chooses(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 def _clamps(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     bounds = [as_number(attributes["min"]), as_number(attributes["max"])]
     return elementwise(promote([*metas, *bounds]), metas)
+
+
+def _absolute(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return elementwise(REAL_OF[metas[0].dtype], metas)
+
+
+def _combines(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].dtype != metas[1].dtype:
+        raise Mismatch("the dtypes differ")
+    return elementwise(COMPLEX_OF[metas[0].dtype], metas)
 
 
 def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -142,33 +165,35 @@ def _comparison(name: str, source: str, dtypes: frozenset[str], rule: Rule = _co
 def _number(
     name: str, source: str, saves: Saves, rule: Rule = _with_number, *, value: Attribute = VALUE
 ) -> Operator:
-    return _row(name, source, (NUMBERS,), rule, saves, attributes=(value,))
+    return _row(name, source, (ARITHMETIC,), rule, saves, attributes=(value,))
 
 
 _EXPONENT = Attribute("value", "int", lambda choices, metas, chosen: choices.pick((2, 3)))
 _MIN = Attribute("min", "number", lambda choices, metas, chosen: choices.pick((-1, 0)))
 _MAX = Attribute("max", "number", lambda choices, metas, chosen: choices.pick((1, 2)))
 _REAL_LIKE = Operand(FLOATS, lambda meta, earlier: same_dtype(meta, earlier) and broadcasts(meta, earlier))
+_COMPLEX = Operand(COMPLEX, anything)
+_SINGLE = Operand(frozenset({"float32", "float64"}), anything)
 _ALL = DTYPES
 _BITWISE = INTEGERS | BOOL
 _CLAMP = "{0}.clamp({min}, {max})"
 _QUOTIENT: Saves = ((0, (1,)), (1, (0, 1)))
 
 ROWS = (
-    unary("neg", NOTHING, operand=NUMBERS, source="-{0}"),
+    unary("neg", NOTHING, operand=ARITHMETIC, source="-{0}"),
     unary("abs", SELF, operand=NUMBERS),
     unary("sign", NOTHING, operand=NUMBERS),
-    unary("square", SELF, operand=NUMBERS),
+    unary("square", SELF, operand=ARITHMETIC),
     unary("relu", RESULT, operand=NUMBERS),
-    unary("sin", SELF),
-    unary("cos", SELF),
+    unary("sin", SELF, operand=SMOOTH),
+    unary("cos", SELF, operand=SMOOTH),
     unary("atan", SELF),
     unary("erf", SELF),
-    unary("exp", RESULT),
+    unary("exp", RESULT, operand=SMOOTH),
     unary("expm1", RESULT),
-    unary("tanh", RESULT),
-    unary("sigmoid", RESULT),
-    unary("reciprocal", RESULT),
+    unary("tanh", RESULT, operand=SMOOTH),
+    unary("sigmoid", RESULT, operand=SMOOTH),
+    unary("reciprocal", RESULT, operand=SMOOTH),
     unary("softplus", SELF, source="torch.nn.functional.softplus({0})"),
     unary("gelu", SELF, source="torch.nn.functional.gelu({0})"),
     unary("silu", SELF, source="torch.nn.functional.silu({0})"),
@@ -176,13 +201,15 @@ ROWS = (
     unary("hardtanh", SELF, source="torch.nn.functional.hardtanh({0})"),
     unary("nan_to_num", SELF),
     unary("bitwise_not", NOTHING, operand=BITS, source="~{0}"),
-    _row("positive", "+{0}", (NUMBERS,), _same, NOTHING),
+    _row("positive", "+{0}", (ARITHMETIC,), _same, NOTHING),
+    _row("abs_complex", "{0}.abs()", (_COMPLEX,), _absolute, ((0, (0,)), ("result", (0,)))),
+    _row("complex", "torch.complex({0}, {1})", (_SINGLE, _REAL_LIKE), _combines, ((0, (0,)), (1, (1,)))),
     _test("logical_not", "{0}.logical_not()", ANY),
     _test("isfinite", "{0}.isfinite()", REAL),
     _binary("add", "{0} + {1}", NOTHING, _ALL),
-    _binary("sub", "{0} - {1}", NOTHING, NUMERIC),
+    _binary("sub", "{0} - {1}", NOTHING, NUMERIC | COMPLEX),
     _binary("mul", "{0} * {1}", CROSS, _ALL),
-    _binary("div", "{0} / {1}", _QUOTIENT, NUMERIC, _divides),
+    _binary("div", "{0} / {1}", _QUOTIENT, NUMERIC | COMPLEX, _divides),
     _binary("maximum", "torch.maximum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
     _binary("minimum", "torch.minimum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
     _binary("atan2", "torch.atan2({0}, {1})", ((0, (0, 1)), (1, (0, 1))), FLOATS),

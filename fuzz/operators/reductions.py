@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import FLOATS
+from fuzz.operators.dtypes import FLOATS, INEXACT
 from fuzz.operators.layout import contiguous, dimension
 from fuzz.operators.parts import (
     ANY,
+    ARITHMETIC,
     DIM,
     FILLED_DIM,
     INDICES,
@@ -19,6 +20,7 @@ from fuzz.operators.parts import (
     REAL,
     RESULT,
     SELF,
+    SMOOTH,
     fresh,
     ints,
     like,
@@ -79,7 +81,12 @@ def _same(dtype: str) -> str:
 
 def _summed(dtype: str) -> str:
     """Sums of integers are int64."""
-    return dtype if dtype in FLOATS else "int64"
+    return dtype if dtype in INEXACT else "int64"
+
+
+def _truth(dtype: str) -> str:
+    """`any` and `all` of uint8 are uint8: it was torch's bool once."""
+    return "uint8" if dtype == "uint8" else "bool"
 
 
 def _whole(dtype: Dtype, filled: bool = False) -> Rule:
@@ -187,8 +194,8 @@ ROWS = (
     _row("sum", "{0}.sum()", ANY, _whole(_summed), NOTHING),
     _row("sum_dim", "{0}.sum" + _DIMMED, ANY, _along(_summed), NOTHING, _ALONG),
     _row("sum_dims", "{0}.sum({dims}, keepdim={keepdim})", ANY, _sum_dims, NOTHING, (_DIMS, KEEPDIM)),
-    _row("mean", "{0}.mean()", REAL, _whole(_same), NOTHING),
-    _row("mean_dim", "{0}.mean" + _DIMMED, REAL, _along(_same), NOTHING, _ALONG),
+    _row("mean", "{0}.mean()", SMOOTH, _whole(_same), NOTHING),
+    _row("mean_dim", "{0}.mean" + _DIMMED, SMOOTH, _along(_same), NOTHING, _ALONG),
     _row("prod", "{0}.prod()", NUMBERS, _whole(_summed), _BOTH),
     _row("prod_dim", "{0}.prod" + _DIMMED, NUMBERS, _along(_summed), _BOTH, _ALONG),
     _row("amax", "{0}.amax" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
@@ -204,12 +211,12 @@ ROWS = (
         _FILLED,
         differentiable=False,
     ),
-    _row("any", "{0}.any()", ANY, _whole(lambda dtype: "bool"), NOTHING, differentiable=False),
+    _row("any", "{0}.any()", ANY, _whole(_truth), NOTHING, differentiable=False),
     _row(
         "all_dim",
         "{0}.all" + _DIMMED,
         ANY,
-        _along(lambda dtype: "bool"),
+        _along(_truth),
         NOTHING,
         _ALONG,
         differentiable=False,
@@ -218,7 +225,7 @@ ROWS = (
     _row("var_mean", "torch.var_mean({0}, {dim}, keepdim={keepdim})", REAL, _twice(_spread), SELF, _ALONG),
     _row("logsumexp", "{0}.logsumexp" + _DIMMED, REAL, _along(_same), _BOTH, _ALONG),
     _row("vector_norm", "torch.linalg.vector_norm({0})", REAL, _whole(_same), _BOTH),
-    _row("cumsum", "{0}.cumsum({dim})", NUMBERS, _scanned, NOTHING, (DIM,)),
+    _row("cumsum", "{0}.cumsum({dim})", ARITHMETIC, _scanned, NOTHING, (DIM,)),
     _row("cumprod", "{0}.cumprod({dim})", NUMBERS, _scanned, _BOTH, (DIM,)),
     _row("sort", "{0}.sort(dim={dim}, stable=True)", NUMBERS, _sorted, INDICES, (DIM,)),
     _row("softmax", "{0}.softmax({dim})", REAL, _softened, RESULT, (DIM,)),

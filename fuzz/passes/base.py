@@ -56,7 +56,9 @@ def _tree_size(tree: Tree) -> tuple[int, int]:
 
 
 def _argument_cost(argument: Argument) -> int:
-    return 1 + (argument.via != "view") if isinstance(argument, View) else 0
+    if not isinstance(argument, View):
+        return 0
+    return 1 + (argument.via != "view") + (argument.dtype is not None) + argument.leaf
 
 
 def _storage_cost(storage: Storage) -> int:

@@ -91,6 +91,8 @@ def _kind_edits(program: Program) -> Sequence[Edit]:
     edits: list[Edit] = []
     for i, argument in enumerate(program.arguments):
         if isinstance(argument, View):
+            edits += [(i, "dtype")] if argument.dtype is not None else []
+            edits += [(i, "leaf")] if argument.leaf else []
             edits += [(i, "via")] if argument.via != "view" else [(i, "root")]
     return edits
 
@@ -101,8 +103,13 @@ def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
         if isinstance(argument, View):
             if (i, "root") in edits:
                 argument = Root(argument.storage)
-            elif (i, "via") in edits:
-                argument = dataclasses.replace(argument, via="view")
+            else:
+                argument = View(
+                    *(argument.storage, argument.size, argument.stride, argument.offset),
+                    "view" if (i, "via") in edits else argument.via,
+                    None if (i, "dtype") in edits else argument.dtype,
+                    argument.leaf and not edits & {(i, "leaf"), (i, "via")},
+                )
         arguments.append(argument)
     return dataclasses.replace(program, arguments=tuple(arguments))
 

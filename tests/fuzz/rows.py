@@ -70,7 +70,7 @@ def single(
                 state.bind_root(name, number)
             else:
                 arguments.append(View(number, size, stride, offset))
-                state.bind_view(name, number, size, stride, offset, "view")
+                state.bind_view(name, number, size, stride, offset, "view", None, False)
             metas.append(state.tensor(name).meta)
         if not operand.fits(metas[-1], metas[:-1]):
             return None

@@ -71,6 +71,21 @@ def test_many_generated_programs_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 
+def test_a_document_of_format_1_is_read() -> None:
+    document = to_json(PROGRAM)
+    document["format"] = 1
+    for argument in document["arguments"]:
+        if argument["kind"] == "view":
+            assert argument.pop("dtype") is None
+            assert argument.pop("leaf") is False
+    before = copy.deepcopy(document)
+    assert from_json(document) == PROGRAM
+    assert document == before
+    document["format"] = 2
+    with pytest.raises(ProgramError, match="the field 'dtype' is missing"):
+        from_json(document)
+
+
 def test_references_are_in_order() -> None:
     assert list(references(PROGRAM.returns)) == ["v0", "a4", "v5"]
 
@@ -121,13 +136,22 @@ def nested_list(depth: int) -> Any:
 
 HOSTILE: list[tuple[Change, str, str]] = [
     (put("format", value=FORMAT + 1), "format", f"found format version {FORMAT + 1}, expected {FORMAT}"),
-    (put("format", value="1"), "format", "expected 1"),
-    (put("format", value=True), "format", "expected 1"),
+    (put("format", value="1"), "format", "expected 2"),
+    (put("format", value=True), "format", "expected 2"),
     (drop("format"), "format", "found format version None"),
     (drop("storages"), "program", "'storages' is missing"),
     (put("extra", value=1), "program", "unknown field 'extra'"),
     (put("storages", value={}), "storages", "expected a list"),
     (put("storages", value=[{}] * 33), "storages", "33 items, at most 32"),
+    (put("arguments", 1, "dtype", value="bool"), "arguments[1].dtype", "float32 seen as bool"),
+    (put("arguments", 1, "dtype", value="complex32"), "arguments[1].dtype", "not known"),
+    (
+        put("arguments", 1, "dtype", value="complex128"),
+        "arguments[1]",
+        "reaches element 10 of a storage of 3",
+    ),
+    (put("arguments", 1, "leaf", value=1), "arguments[1].leaf", "expected true or false"),
+    (put("storages", 0, "dtype", value="int64"), "storages[0].requires_grad", "cannot require grad"),
     (put("storages", 0, "size", value=[10**6, 10**6]), "storages[0].size", "1000000000000 elements"),
     (put("storages", 0, "size", value=[10**12]), "storages[0].size[0]", "out of range"),
     (put("storages", 0, "size", value=[1] * 9), "storages[0].size", "9 items, at most 8"),

@@ -23,7 +23,7 @@ RARE = {
         *("data: expanded", "output: nothing", "metadata: both of a group"),
         *(name for name in FEATURES if re.match("metadata: (grown|onto|re|set_|detach_)", name)),
     },
-    "metadata": {"data: expanded"},
+    "metadata": {"data: expanded", "alias: many slices"},
 }
 
 
