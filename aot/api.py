@@ -18,6 +18,7 @@ from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.inputs import Arguments, take_apart
+from aot.partition.common import drop_repeated_effects
 from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.runtime.autograd import build
@@ -91,7 +92,9 @@ class CompiledFunction:
             with self._lock:
                 specialization = self._cache.get(key)
                 if specialization is None:
-                    specialization = self._cache[key] = self._specialize(arguments, spec)
+                    with internals.saved_tensors_hooks_off():
+                        specialization = self._specialize(arguments, spec)
+                    self._cache[key] = specialization
         outputs = specialization.call(*arguments.tensors)
         return internals.tree_unflatten(outputs, specialization.spec)
 
@@ -146,6 +149,7 @@ class CompiledFunction:
             static = [i for i, p in enumerate(joint.primals) if p.tensor in free and p.stretch is None]
             options["static_lifetime_input_indices"] = static
         forward, backward = self._partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
+        drop_repeated_effects(forward, backward)
         if any(moves_generator(node) for node in backward.graph.nodes):
             raise errors.BackendError(
                 "the partitioner put a random draw into the backward graph, where it would draw again; use "

@@ -310,16 +310,18 @@ def _view_fake(tensor: Tensor, base: Tensor) -> Tensor:
 
 
 def _flat_base(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
+    # The trace is full of cycles, and must not keep the tensor alive until they are collected.
+    own, device, lazy = tensor.dtype, tensor.device, tensor.is_conj() or tensor.is_neg()
+
     def make(state: StorageState) -> tuple[Geometry, fx.Node]:
         entries = [entry.geometry for entry in state.entries]
-        dtype = tensor.dtype if all(e.dtype == tensor.dtype for e in entries) else torch.uint8
+        dtype = own if all(e.dtype == own for e in entries) else torch.uint8
         start = min(e.bytes[0] for e in entries) // dtype.itemsize
         stop = max(e.bytes[1] for e in entries) // dtype.itemsize
         where = Geometry((stop - start,), (1,), start, dtype)
-        meta = intern(ValueMeta(where.size, where.stride, dtype, tensor.device))
+        meta = intern(ValueMeta(where.size, where.stride, dtype, device))
         node = recorder.builder.placeholder(f"primals_{len(primals) + 1}", meta, start)
-        lazy = tensor.is_conj() or tensor.is_neg()
-        primals.append(Primal(node, position, tensor.dtype, lazy, where))
+        primals.append(Primal(node, position, own, lazy, where))
         return where, node
 
     return make

@@ -58,6 +58,7 @@ __all__ = [
     "move_on",
     "moved_version",
     "negative_view",
+    "saved_tensors_hooks_off",
     "set_grad_enabled",
     "set_lazy",
     "share_version_counter",
@@ -277,6 +278,21 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
 
 
 _NON_LEAF: list[Tensor] = []
+
+
+@contextlib.contextmanager
+def saved_tensors_hooks_off() -> Iterator[None]:
+    """Without the saved-tensor hooks that are set: they are for tensors that are computed."""
+    autograd: Any = torch._C._autograd
+    stack = []
+    while (top := autograd._top_saved_tensors_default_hooks(True)) is not None:
+        stack.append(top)
+        autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(stack):
+            autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:

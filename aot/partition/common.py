@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from aot.capture.joint import eliminate_dead_code
+from aot.capture.joint import eliminate_dead_code, has_effect
 from aot.errors import PartitionError
 
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
@@ -105,6 +105,18 @@ def extract_both(
             parts.module, [*saved, *parts.tangents], [*constants, *backward], parts.gradients, "Backward"
         ),
     )
+
+
+def drop_repeated_effects(forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+    """Take out of a backward graph what the forward has done already and nobody there reads: a partitioner
+    may leave draws and checks of the forward in it, because their nodes count as having effects."""
+    done = {n.name for n in forward.graph.nodes if has_effect(n)}
+    repeated = [n for n in backward.graph.nodes if n.name in done and n.op == "call_function" and not n.users]
+    for node in reversed(repeated):
+        backward.graph.erase_node(node)
+    if repeated:
+        eliminate_dead_code(backward.graph)
+        backward.recompile()
 
 
 def extract(

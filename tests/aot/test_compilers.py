@@ -249,11 +249,6 @@ def test_partitioners(partitioner: str, differentiated: str) -> None:
         return [leaf(3, 3), non_leaf(3, 3, start=9)]
 
     f = DIFFERENTIATED[differentiated]
-    if (differentiated, partitioner) == ("dropout", "default_partition"):
-        # torch's recomputes the draw unless the graph carries its own RNG annotations; it would draw anew.
-        with pytest.raises(aot.BackendError, match="random draw"):
-            aot.aot_function(f, aot.nop, partition_fn=PARTITIONERS[partitioner])(*make())
-        return
     results = []
     for function in (f, aot.aot_function(f, aot.nop, partition_fn=PARTITIONERS[partitioner])):
         args = make()
@@ -266,6 +261,20 @@ def test_partitioners(partitioner: str, differentiated: str) -> None:
         results.append([*outputs, *gradients])
     for eager, ours in zip(*results, strict=True):
         torch.testing.assert_close(ours, eager, rtol=1e-6, atol=1e-6)
+
+
+def test_a_partitioner_that_draws_again_is_refused() -> None:
+    def partition(module: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int) -> Any:
+        forward, backward = aot.default_partition(module, inputs, num_fwd_outputs=num_fwd_outputs)
+        (output,) = (n for n in backward.graph.nodes if n.op == "output")
+        with backward.graph.inserting_before(output):
+            again = backward.graph.call_function(torch.ops.aten.rand.default, ([3],))
+            (gradient,) = output.args[0]
+            output.args = ((backward.graph.call_function(torch.ops.aten.mul.Tensor, (gradient, again)),),)
+        return forward, backward
+
+    with pytest.raises(aot.BackendError, match="random draw"):
+        aot.aot_function(torch.sin, aot.nop, partition_fn=partition)(leaf(3))
 
 
 def test_a_partitioner_is_given_the_joint_graph() -> None:

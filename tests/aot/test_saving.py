@@ -1,0 +1,193 @@
+"""What is kept for a backward: no more than it reads, and nothing through which more would be kept."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import leaf, values
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import functional
+
+import aot
+from bench.memory import Alive
+
+PARTITIONERS: dict[str, Callable[..., Any]] = {
+    "default": aot.default_partition,
+    "min-cut": aot.min_cut_rematerialization_partition,
+    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
+}
+
+FLOAT = 4
+
+
+def kept_bytes(function: Callable[..., Tensor], *args: Tensor) -> int:
+    """The bytes that are alive between a forward and its backward, but for the arguments and the result."""
+    function(*args)
+    with Alive([*args]) as alive:
+        result = function(*args)
+        return alive.alive() - result.untyped_storage().nbytes()
+
+
+def attention(x: Tensor, w: Tensor) -> Tensor:
+    q, k, v = (x @ w).chunk(3, -1)
+    return functional.softmax(q @ k.t(), -1) @ v
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Tensor], Callable[[], list[Tensor]]]] = {
+    "a chain": (lambda x, w: (x @ w).sin().exp().tanh().sum(), lambda: [values(9, 9), leaf(9, 9)]),
+    "an unread branch": (
+        lambda x, w: (x.sin() @ w + x.exp().detach()).sum(),
+        lambda: [leaf(9, 9), leaf(9, 9)],
+    ),
+    "chunks": (lambda x, w: attention(x, w).sum(), lambda: [values(9, 6), leaf(6, 12)]),
+    "one chunk": (lambda x, w: (x @ w).chunk(4)[1].sin().sum(), lambda: [values(16, 9), leaf(9, 9)]),
+    "a row": (lambda x, w: (x @ w)[0].sin().sum(), lambda: [values(16, 9), leaf(9, 9)]),
+    "expanded": (lambda x, w: ((x @ w).sum() + 1).expand(50).sin().sum(), lambda: [values(9, 9), leaf(9, 9)]),
+    "a write": (lambda x, w: (x @ w).sin().mul_(2).exp_().sum(), lambda: [values(9, 9), leaf(9, 9)]),
+    "integers": (lambda x, w: (x @ w).max(0).values.sin().sum(), lambda: [values(9, 9), leaf(9, 9)]),
+}
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_no_more_is_kept_than_eager_keeps(name: str, partitioner: str) -> None:
+    function, make = PROGRAMS[name]
+    compiled = aot.aot_function(function, aot.nop, partition_fn=PARTITIONERS[partitioner])
+    assert kept_bytes(compiled, *make()) <= kept_bytes(function, *make())
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_less_is_kept_of_a_value_of_which_a_part_is_read(partitioner: str) -> None:
+    for name, kept in (("one chunk", 4 * 9 * FLOAT), ("a row", 9 * FLOAT)):
+        function, make = PROGRAMS[name]
+        compiled = aot.aot_function(function, aot.nop, partition_fn=PARTITIONERS[partitioner])
+        assert kept_bytes(compiled, *make()) == kept
+        assert kept_bytes(function, *make()) > kept
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_an_argument_is_not_kept_for_a_slice_of_it(partitioner: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x[2:4].sin()
+
+    x = leaf(100, 3)
+    argument = x * 1
+    result = aot.aot_function(f, aot.nop, partition_fn=PARTITIONERS[partitioner])(argument)
+    storage = StorageWeakRef(argument.untyped_storage())
+    gc.disable()
+    try:
+        del argument
+        assert storage.expired()
+    finally:
+        gc.enable()
+    (gradient,) = torch.autograd.grad(result.sum(), x)
+    expected = torch.zeros(100, 3)
+    expected[2:4] = x.detach()[2:4].cos()
+    assert torch.equal(gradient, expected)
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_a_write_to_an_argument_of_which_a_slice_was_copied_is_noticed(partitioner: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x[2:4].sin()
+
+    for function in (f, aot.aot_function(f, aot.nop, partition_fn=PARTITIONERS[partitioner])):
+        x = leaf(100, 3)
+        argument = x * 1
+        result = function(argument)
+        with torch.no_grad():
+            argument.mul_(2)
+        with pytest.raises(RuntimeError, match=r"\[100, 3\]|\[2, 3\]"):
+            torch.autograd.grad(result.sum(), x)
+
+
+def test_a_slice_of_a_parameter_is_not_copied() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x[2:4].sin().sum()
+
+    assert kept_bytes(aot.aot_function(f, aot.nop), leaf(100, 3)) == 0
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_what_is_kept_is_detached(partitioner: str) -> None:
+    kept: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    function, make = PROGRAMS["chunks"]
+    compiled = aot.aot_function(function, aot.nop, partition_fn=PARTITIONERS[partitioner])
+    args = make()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = compiled(*args)
+    given = {a.untyped_storage().data_ptr() for a in args}
+    own = [t for t in kept if t.untyped_storage().data_ptr() not in given]
+    assert all(not t.requires_grad and t.grad_fn is None and t._base is None for t in own)
+    (gradient,) = torch.autograd.grad(result, args[1])
+    (expected,) = torch.autograd.grad(function(*args), args[1])
+    assert torch.equal(gradient, expected)
+
+
+def test_hooks_around_the_call_are_given_what_is_kept_and_nothing_of_the_trace() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t * 2, lambda t: t / 2):
+            y = x.sin()
+        return y * w.exp()
+
+    packed: list[list[float]] = []
+
+    def pack(tensor: Tensor) -> list[float]:
+        packed.append(tensor.tolist())
+        return packed[-1]
+
+    x, w = leaf(3), leaf(3, start=5)
+    compiled = aot.aot_function(f, aot.nop)
+    for _ in range(2):
+        with torch.autograd.graph.saved_tensors_hooks(pack, torch.tensor):
+            y = compiled(x, w)
+        assert packed
+        packed.clear()
+        gradients = torch.autograd.grad(y.sum(), (x, w))
+        for ours, eager in zip(gradients, torch.autograd.grad(f(x, w).sum(), (x, w)), strict=True):
+            torch.testing.assert_close(ours, eager)
+    assert not packed
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_nothing_is_kept_when_the_results_are_dropped(partitioner: str) -> None:
+    function, make = PROGRAMS["chunks"]
+    compiled = aot.aot_function(function, aot.nop, partition_fn=PARTITIONERS[partitioner])
+    args = make()
+    compiled(*args)
+    with Alive([*args]) as alive:
+        result = compiled(*args)
+        assert alive.alive() > 0
+        del result
+        assert alive.alive() == 0
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_what_was_kept_is_let_go_by_the_backward(partitioner: str) -> None:
+    function, make = PROGRAMS["chunks"]
+    compiled = aot.aot_function(function, aot.nop, partition_fn=PARTITIONERS[partitioner])
+    args = make()
+    compiled(*args).backward()
+    args[1].grad = None
+    with Alive([*args]) as alive:
+        result = compiled(*args)
+        result.backward(retain_graph=True)
+        retained = alive.alive()
+        args[1].grad = None
+        result.backward()
+        gradient = args[1].grad
+        assert gradient is not None
+        left = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (result, gradient)}
+        assert alive.alive() == sum(left.values())
+        assert retained > alive.alive()
