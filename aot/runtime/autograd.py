@@ -173,7 +173,8 @@ def _copied(value: Tensor, offset: int) -> Tensor:
     span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if value.numel() else 0
     memory = torch.empty(offset + span, dtype=value.dtype, device=value.device)
     memory[offset:].copy_(value.as_strided((span,), (1,)))
-    return memory.as_strided(size, stride, offset)
+    whole = torch.empty(0, dtype=value.dtype, device=value.device)
+    return whole.set_(memory.untyped_storage(), offset, size, stride)
 
 
 def _tangent(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
