@@ -1,7 +1,41 @@
 """Programs that mutate and alias, generated, run under a compiler and under eager, compared and reduced."""
 
-from fuzz.program import Program, ProgramError, from_json, to_json
-from fuzz.source import load, render
-from fuzz.strategies import programs
+from __future__ import annotations
 
-__all__ = ["Program", "ProgramError", "from_json", "load", "programs", "render", "to_json"]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuzz.program import Program, ProgramError, from_json, to_json
+    from fuzz.source import load, render
+    from fuzz.strategies import programs
+    from fuzz.targets import Target
+
+__all__ = [
+    "Program",
+    "ProgramError",
+    "Target",
+    "from_json",
+    "load",
+    "programs",
+    "render",
+    "to_json",
+]
+
+_MODULES = {
+    "Program": "program",
+    "ProgramError": "program",
+    "Target": "targets",
+    "from_json": "program",
+    "load": "source",
+    "programs": "strategies",
+    "render": "source",
+    "to_json": "program",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for: `aotfuzz --help` needs none of them."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -23,13 +23,21 @@ Roots = tuple[tuple[str, torch.Tensor], ...]
 
 def record_exception(stage: str, error: Exception) -> Raised:
     """An exception as plain data: no traceback (which would keep tensors alive) and no addresses."""
-    lines = str(error).strip().splitlines()
     return Raised(
         stage=stage,
         type=_qualified(type(error)),
         bases=tuple(_qualified(base) for base in type(error).__mro__),
-        message=_ADDRESS.sub("0x...", lines[0])[:_MESSAGE_LENGTH] if lines else "",
+        message=_ADDRESS.sub("0x...", _gist(str(error)))[:_MESSAGE_LENGTH],
     )
+
+
+def _gist(text: str) -> str:
+    """The first line of a message; with the next one where it only announces that ("backend raised:")."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for count, line in enumerate(lines, start=1):
+        if not line.endswith(":"):
+            return " ".join(lines[:count])
+    return " ".join(lines)
 
 
 def _qualified(kind: type) -> str:

@@ -13,6 +13,7 @@ from oracle_cases import CASES, duplicate, inner, leaf, plain, two_leaves
 from torch import Tensor
 
 from oracles import Arguments, Outcome, compare, judge, observe
+from oracles.gradients import record_exception
 
 
 @pytest.mark.parametrize("grad", [True, False])
@@ -298,3 +299,20 @@ def test_storage_resized_away_has_no_elements() -> None:
     state = observe(CASES["storage_freed"].function, plain).state("arg[0]")
     assert state is not None
     assert (state.value, state.storage_bytes, state.storage_kept) == (None, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "backend='x' raised:\nTypeError: no such thing\n\nSet TORCH_LOGS",
+            "backend='x' raised: TypeError: no such thing",
+        ),
+        ("one line", "one line"),
+        ("first\nsecond", "first"),
+        ("only this:", "only this:"),
+        ("", ""),
+    ],
+)
+def test_a_message_that_only_announces_the_next_line_is_kept_with_it(text: str, message: str) -> None:
+    assert record_exception("call", RuntimeError(text)).message == message
