@@ -1,8 +1,9 @@
-"""The command line: `aotfuzz run`, `replay`, `reduce`, `show`, `repro` and `targets`.
+"""The command line: what can be asked for. What is done about it is in `fuzz.commands`.
 
-Exit status 0 means that it ran and nothing is new, 1 that there are findings (for `replay` and `reduce`: that
-something is not as its file says), 2 that the request or the set-up was wrong. With `--json` the last line of
-stdout is one JSON object and everything else goes to stderr. torch is imported by the subcommands, not here.
+Exit status 0 means that it ran and nothing is new, 1 that something is (for `run`: a bucket that is no known
+issue; for `replay` and `reduce`: something is not as its file says), 2 that the request or the set-up was
+wrong, 3 that nothing is new and a known issue no longer reproduces. With `--json` the last line of stdout is
+one JSON object and everything else goes to stderr. Nothing heavy is imported here.
 
     aotfuzz run --target torch-aot-eager --seconds 120 --seed 0
     aotfuzz replay corpus --target aot
@@ -11,38 +12,32 @@ stdout is one JSON object and everything else goes to stderr. torch is imported 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
-from fuzz.errors import ConfigurationError, CorpusError, FuzzError
+from fuzz.commands.output import WRONG
+from fuzz.errors import FuzzError
 
-if TYPE_CHECKING:
-    from fuzz.campaign.driver import Configuration
-    from fuzz.corpus import Case
-
-NOTHING_NEW = 0
-FINDINGS = 1
-WRONG = 2
-DEFAULT_SECONDS = 60.0
+_TARGET = "a name from `aotfuzz targets`, or package.module:function"
+_JSON = "print one JSON object as the last line of stdout"
+_JOBS = "worker processes (default: the cores; on a GPU: the devices)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default the process's own) and give its exit status."""
     options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = options.command
+    module, _, name = options.command.partition(":")
+    command: Callable[[argparse.Namespace], int] = getattr(
+        importlib.import_module(f"fuzz.commands.{module}"), name
+    )
     try:
         return command(options)
     except FuzzError as error:
         print(f"aotfuzz: {error}", file=sys.stderr)
-        return WRONG
-    except BrokenPipeError:
-        # Whoever read our output has left; there is no one to tell.
-        sys.stderr.close()
         return WRONG
 
 
@@ -50,50 +45,53 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aotfuzz",
         description="Find programs for which a PyTorch compiler differs from eager in what a user can see.",
-        epilog="Exit status: 0 ran, nothing new; 1 findings; 2 usage or set-up error.",
+        epilog="Exit status: 0 ran, nothing new; 1 findings; 2 usage or set-up error; "
+        "3 nothing new, and a known issue no longer reproduces.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_run(commands)
+    _add_resume(commands)
+    _add_reports(commands)
     _add_replay(commands)
-    target_help = "a name from `aotfuzz targets`, or package.module:function"
+    _add_corpus(commands)
 
-    reduce = commands.add_parser("reduce", help="make a corpus file's program smaller")
+    reduce = _command(commands, "reduce", "cases:reduce", "make a corpus file's program smaller")
     reduce.add_argument("file", type=Path, metavar="FILE")
-    reduce.add_argument("--target", required=True, metavar="T", help=target_help)
+    reduce.add_argument("--target", required=True, metavar="T", help=_TARGET)
     reduce.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: stdout)")
-    reduce.set_defaults(command=_reduce)
 
-    show = commands.add_parser("show", help="print a corpus file's source, arguments and what differs")
+    show = _command(
+        commands, "show", "cases:show", "print a corpus file's source, arguments and what differs"
+    )
     show.add_argument("file", type=Path, metavar="FILE")
-    show.set_defaults(command=_show)
 
-    repro = commands.add_parser("repro", help="print a script that shows the difference with torch alone")
+    repro = _command(commands, "repro", "cases:repro", "print a script that shows a case with torch alone")
     repro.add_argument("file", type=Path, metavar="FILE")
     repro.add_argument("--target", metavar="T", help="for another target than the one of the file")
-    repro.set_defaults(command=_repro)
 
-    targets = commands.add_parser("targets", help="list the compilers that can be tested")
+    targets = _command(commands, "targets", "cases:targets", "list the compilers that can be tested")
     targets.add_argument("--json", action="store_true")
-    targets.set_defaults(command=_targets)
+    return parser
+
+
+def _command(commands: Any, name: str, function: str, text: str) -> Any:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    parser.set_defaults(command=function)
     return parser
 
 
 def _add_run(commands: Any) -> None:
-    run = commands.add_parser("run", help="run a campaign")
+    run = _command(commands, "run", "campaigns:run", "run a campaign")
     run.add_argument(
         "--target",
         action="append",
         required=True,
         metavar="T",
-        help="a name from `aotfuzz targets`, or package.module:function; may be given several times",
+        help=f"{_TARGET}; may be given several times",
     )
-    bound = run.add_mutually_exclusive_group()
-    bound.add_argument(
-        "--seconds", type=_positive, metavar="S", help=f"stop after that time (default: {DEFAULT_SECONDS:g})"
-    )
-    bound.add_argument("--cases", type=_count, metavar="N", help="stop after that many programs")
+    _add_bounds(run, "stop after that time (default: 60)", "stop after that many programs")
     run.add_argument("--seed", type=_seed, default=0, metavar="K", help="which programs (default: 0)")
-    run.add_argument("--jobs", type=_count, metavar="J", help="worker processes (default: the cores)")
+    run.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
     run.add_argument(
         "--profile", default="mixed", metavar="P", help="which kind of programs (default: mixed)"
     )
@@ -108,12 +106,59 @@ def _add_run(commands: Any) -> None:
         metavar="S",
         help="seconds that one case may take (default: 30)",
     )
-    run.add_argument("--json", action="store_true", help="print one JSON object as the last line of stdout")
-    run.set_defaults(command=_run)
+    run.add_argument(
+        "--cluster",
+        default="",
+        metavar="WHERE",
+        help="run on a Dask cluster: the address of its scheduler, or local:N for N nodes on this machine",
+    )
+    _add_known(run)
+    run.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _add_resume(commands: Any) -> None:
+    resume = _command(
+        commands, "resume", "campaigns:resume", "go on with a campaign that was ended, killed or is too short"
+    )
+    resume.add_argument("folder", type=Path, metavar="DIR")
+    _add_bounds(resume, "run until that time, all sessions together", "run until that many programs")
+    resume.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
+    _add_known(resume)
+    resume.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _add_bounds(parser: Any, seconds: str, cases: str) -> None:
+    bound = parser.add_mutually_exclusive_group()
+    bound.add_argument("--seconds", type=_positive, metavar="S", help=seconds)
+    bound.add_argument("--cases", type=_count, metavar="N", help=cases)
+
+
+def _add_known(parser: Any) -> None:
+    parser.add_argument(
+        "--known",
+        metavar="FILE",
+        help="the known issues (default: ./corpus/known.toml, if there is one; none: all is news)",
+    )
+
+
+def _add_reports(commands: Any) -> None:
+    report = _command(commands, "report", "campaigns:report", "print a campaign and write it as an HTML page")
+    report.add_argument("folder", type=Path, metavar="DIR")
+    report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
+    report.add_argument("--json", action="store_true", help=_JSON)
+
+    diff = _command(commands, "diff", "campaigns:diff", "compare two campaigns")
+    diff.add_argument("before", type=Path, metavar="DIR1")
+    diff.add_argument("after", type=Path, metavar="DIR2")
+    diff.add_argument("--json", action="store_true", help=_JSON)
+
+    export = _command(commands, "export", "campaigns:export", "print a campaign as JSON lines")
+    export.add_argument("folder", type=Path, metavar="DIR")
+    export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: stdout)")
 
 
 def _add_replay(commands: Any) -> None:
-    replay = commands.add_parser("replay", help="run recorded cases again")
+    replay = _command(commands, "replay", "cases:replay", "run recorded cases again")
     replay.add_argument(
         "paths", nargs="*", type=Path, metavar="PATH", help="corpus files or folders (default: ./corpus)"
     )
@@ -124,179 +169,54 @@ def _add_replay(commands: Any) -> None:
         metavar="T",
         help="run on this target (default: on those that each file has an expectation for)",
     )
-    replay.add_argument("--jobs", type=_count, metavar="J", help="worker processes (default: the cores)")
-    replay.add_argument(
-        "--json", action="store_true", help="print one JSON object as the last line of stdout"
+    replay.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
+    replay.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _add_corpus(commands: Any) -> None:
+    parser = commands.add_parser("corpus", help="keep a folder of recorded cases")
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+
+    add = _command(actions, "add", "corpora:add", "record cases that are not there yet")
+    add.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="corpus files, or folders (a campaign's, too)"
     )
-    replay.set_defaults(command=_replay)
-
-
-def _run(options: argparse.Namespace) -> int:
-    from fuzz import report
-    from fuzz.campaign.driver import Campaign
-    from fuzz.campaign.live import watching
-    from fuzz.campaign.store import Store
-
-    stream = _stream(options)
-    configuration = _configuration(options)
-    folder = options.out or _new_folder(configuration.seed)
-    store = Store(folder, _described(configuration))
-    try:
-        print(f"Results go to {folder}", file=sys.stderr, flush=True)
-        with watching(configuration, sys.stderr) as watch:
-            summary = Campaign(configuration, store, watch).run()
-        print(report.campaign(summary), file=stream)
-        if options.json:
-            print(json.dumps(report.as_json(summary)))
-    finally:
-        store.close()
-    if summary.troubles:
-        return WRONG
-    return FINDINGS if summary.total("findings") else NOTHING_NEW
-
-
-def _configuration(options: argparse.Namespace) -> Configuration:
-    """The campaign that the options ask for; FuzzError if it cannot be had here."""
-    import torch
-
-    from fuzz.campaign.driver import Configuration, workers
-    from fuzz.profiles import PROFILES
-    from fuzz.targets import usable
-
-    if options.profile not in PROFILES:
-        raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("--device cuda: torch sees no CUDA device here")
-    seconds = options.seconds
-    if seconds is None and options.cases is None:
-        seconds = DEFAULT_SECONDS
-    return Configuration(
-        targets=tuple(target.name for target in usable(options.target)),
-        seed=options.seed,
-        profile=options.profile,
-        device=options.device,
-        jobs=options.jobs or workers(),
-        seconds=seconds,
-        cases=options.cases,
-        limit=options.case_timeout,
+    add.add_argument(
+        "--target",
+        action="append",
+        default=[],
+        metavar="T",
+        help="run them on this target as well, and record what it does",
     )
+    add.add_argument("--issue", type=_count, metavar="N", help="the issue's number in pytorch/pytorch")
+    add.add_argument("--note", metavar="TEXT", help="one line for people")
+    add.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
+    _add_corpus_folder(add)
+
+    listing = _command(actions, "list", "corpora:listing", "list the recorded cases")
+    listing.add_argument("--json", action="store_true", help=_JSON)
+    _add_corpus_folder(listing)
+
+    check = _command(actions, "check", "corpora:check", "find mistakes in the files, without running them")
+    check.add_argument("--fix", action="store_true", help="rewrite files that are not in today's form")
+    _add_corpus_folder(check)
+
+    prune = _command(actions, "prune", "corpora:prune", "remove cases that another one makes superfluous")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    _add_corpus_folder(prune)
+
+    minimize = _command(actions, "minimize", "corpora:minimize", "reduce every case on its own target")
+    minimize.add_argument(
+        "paths", nargs="*", type=Path, metavar="PATH", help="only these files (default: the whole folder)"
+    )
+    minimize.add_argument("--target", metavar="T", help="on this target instead")
+    _add_corpus_folder(minimize)
 
 
-def _described(configuration: Configuration) -> dict[str, Any]:
-    """What the store keeps of a campaign's set-up."""
-    import platform
-
-    import torch
-
-    return {
-        "targets": configuration.targets,
-        "seed": configuration.seed,
-        "profile": configuration.profile,
-        "device": configuration.device,
-        "jobs": configuration.jobs,
-        "seconds": configuration.seconds,
-        "cases": configuration.cases,
-        "limit": configuration.limit,
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _new_folder(seed: int) -> Path:
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    parent = Path("campaigns")
-    names = (f"{stamp}-seed{seed}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 100))))
-    return next(folder for name in names if not (folder := parent / name).exists())
-
-
-def _replay(options: argparse.Namespace) -> int:
-    from fuzz import report
-    from fuzz.campaign.driver import workers
-    from fuzz.campaign.replay import replay
-    from fuzz.corpus import files, read
-    from fuzz.targets import usable
-
-    stream = _stream(options)
-    targets = [target.name for target in usable(options.target)]
-    cases: list[tuple[Path, Case]] = []
-    errors: list[CorpusError] = []
-    for file in files(options.paths or [Path("corpus")]):
-        try:
-            cases.append((file, read(file)))
-        except CorpusError as error:
-            errors.append(error)
-            print(f"aotfuzz: {error}", file=sys.stderr)
-    rows = replay(cases, targets, jobs_at_once=options.jobs or workers()) if cases else []
-    if rows:
-        print(report.replay(rows), file=stream)
-    unexpected = sum(not row.as_expected for row in rows)
-    print(f"{len(rows)} replayed, {unexpected} not as expected, {len(errors)} unreadable", file=sys.stderr)
-    if options.json:
-        print(json.dumps(report.replay_as_json(rows, errors)))
-    if errors:
-        return WRONG
-    return FINDINGS if unexpected else NOTHING_NEW
-
-
-def _reduce(options: argparse.Namespace) -> int:
-    from fuzz import corpus
-    from fuzz.campaign.reduction import reduce_case
-    from fuzz.targets import usable
-
-    case = corpus.read(options.file)
-    (target,) = usable([options.target])
-    reduced = reduce_case(case, target.name)
-    if reduced.case is None:
-        print(f"aotfuzz: {options.file}: {reduced.said}", file=sys.stderr)
-        return FINDINGS
-    print(reduced.said, file=sys.stderr)
-    if options.out is None:
-        sys.stdout.write(corpus.dumps(reduced.case))
-    else:
-        try:
-            corpus.write(options.out, reduced.case)
-        except OSError as error:
-            raise ConfigurationError(f"cannot write {options.out}: {error.strerror or error}") from error
-    return NOTHING_NEW if reduced.as_recorded else FINDINGS
-
-
-def _show(options: argparse.Namespace) -> int:
-    from fuzz import corpus, report
-
-    print(report.case(options.file, corpus.read(options.file)))
-    return NOTHING_NEW
-
-
-def _repro(options: argparse.Namespace) -> int:
-    from fuzz import corpus, repro
-    from fuzz.targets import find
-
-    case = corpus.read(options.file)
-    target = options.target or case.origin.target
-    if options.target:
-        find(target)
-    sys.stdout.write(repro.script(case.program, target, repro.main_finding(case)))
-    return NOTHING_NEW
-
-
-def _targets(options: argparse.Namespace) -> int:
-    from fuzz.targets import SHIPPED
-
-    rows = [(target.name, target.description, target.available()) for target in SHIPPED.values()]
-    if options.json:
-        keys = ("name", "description", "unavailable")
-        print(json.dumps({"targets": [dict(zip(keys, row, strict=True)) for row in rows]}))
-        return NOTHING_NEW
-    for name, description, reason in rows:
-        print(f"{name:20} {description}" + (f" (unavailable: {reason})" if reason else ""))
-    print("package.module:function   anybody's: function(f) returns f compiled")
-    return NOTHING_NEW
-
-
-def _stream(options: argparse.Namespace) -> TextIO:
-    """Where text for people goes."""
-    return sys.stderr if options.json else sys.stdout
+def _add_corpus_folder(parser: Any) -> None:
+    parser.add_argument(
+        "--corpus", type=Path, default=Path("corpus"), metavar="DIR", help="the folder (default: ./corpus)"
+    )
 
 
 def _positive(text: str) -> float:

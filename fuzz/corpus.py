@@ -15,12 +15,13 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz import document
+from fuzz import document, renames
 from fuzz.errors import CorpusError
 from fuzz.program import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
 from oracles import CLAUSES, Finding
@@ -44,6 +45,9 @@ _FIELDS = (
     "program",
     "source",
 )
+# Fields of this prefix are anybody's: texts that are kept and mean nothing here.
+EXTRA = "x-"
+MOST_EXTRA = 32
 _FINDING = ("clause", "path", "eager", "target", "message")
 _TARGET = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _WIDTH = 160
@@ -68,6 +72,7 @@ class Case:
 
     `expected` says for each target by name whether it "differs" from eager or "agrees"; `findings` are what
     was seen on the origin's target under the torch version `torch`; `issue` is the upstream issue's number.
+    `extra` are texts under names that begin with "x-".
     """
 
     program: Program
@@ -79,6 +84,7 @@ class Case:
     findings: tuple[Finding, ...] = ()
     note: str = ""
     issue: int | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(file: Path) -> Case:
@@ -120,6 +126,7 @@ def dumps(case: Case) -> str:
         },
         "expected": dict(case.expected),
         "findings": [finding_to_json(finding) for finding in case.findings],
+        **case.extra,
         "program": to_json(case.program),
         "source": render(case.program).splitlines(),
     }
@@ -164,7 +171,10 @@ def finding_from_json(data: object, place: str = "finding") -> Finding:
 
 def _load(file: Path) -> object:
     try:
-        with file.open("rb") as stream:
+        # A pipe in a stranger's folder would be waited on for ever.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise CorpusError(file, "", "is no regular file")
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise CorpusError(file, "", f"cannot be read: {error.strerror or error}") from error
@@ -198,7 +208,10 @@ def _case(data: object) -> Case:
             f"found format version {document.brief(version)}, this version of aotfuzz reads {FORMAT}",
             "record the case again, or use the version that wrote it",
         )
-    fields = document.fields(data, "", _FIELDS)
+    extra = {name: text for name, text in data.items() if name.startswith(EXTRA)}
+    if len(extra) > MOST_EXTRA or any(len(name) > document.MAX_TEXT for name in extra):
+        raise ProgramError("", f"more or longer fields {EXTRA}... than allowed", f"keep at most {MOST_EXTRA}")
+    fields = document.fields({name: value for name, value in data.items() if name not in extra}, "", _FIELDS)
     issue = fields["issue"]
     expected = fields["expected"]
     if not isinstance(expected, dict) or not expected or len(expected) > 32:
@@ -210,7 +223,7 @@ def _case(data: object) -> Case:
         _text(text, f"source[{line}]")
     return Case(
         program=_program(fields["program"]),
-        bucket=_text(fields["bucket"], "bucket"),
+        bucket=renames.bucket(_text(fields["bucket"], "bucket")),
         clause=document.choice(fields["clause"], "clause", CLAUSES),
         torch=_text(fields["torch"], "torch"),
         origin=_origin(fields["origin"]),
@@ -223,12 +236,13 @@ def _case(data: object) -> Case:
         ),
         note=_text(fields["note"], "note"),
         issue=None if issue is None else document.integer(issue, "issue", 1, document.MAX_INTEGER),
+        extra={name: _text(text, name) for name, text in extra.items()},
     )
 
 
 def _program(data: object) -> Program:
     try:
-        return from_json(data)
+        return from_json(renames.operators(data))
     except ProgramError as error:
         place = f"program.{error.place}" if error.place else "program"
         raise ProgramError(place, error.what, error.hint) from error

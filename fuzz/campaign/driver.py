@@ -1,9 +1,10 @@
 """A campaign: the same generated programs for every target, run in the pool, bounded by time or by cases.
 
 Case `index` of a campaign is made from (seed, index, profile) alone, so it is the same case on one worker or
-on twenty. Answers come back in any order and are settled in the order of their indices; when time is up, what
-counts is a prefix of the cases. A worker that dies in a case gives a finding of its own kind, unless eager
-dies of the same program. Findings go to triage; everything goes to the store as it comes.
+on twenty. Answers come back in any order; each is written to the store as it comes, and counts from then on,
+so that a campaign which was killed goes on with the cases that have no answer. The ledger settles them in the
+order of their indices; when time is up, what counts is a prefix of the cases. A worker that dies in a case
+gives a finding of its own kind, unless eager dies of the same program.
 
     summary = Campaign(Configuration(targets=("aot",), seed=1, cases=5000)).run()
     summary.findings, summary.buckets
@@ -11,117 +12,72 @@ dies of the same program. Findings go to triage; everything goes to the store as
 
 from __future__ import annotations
 
-import os
+import contextlib
+import signal
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
-from fuzz import buckets, corpus
 from fuzz.campaign import jobs
-from fuzz.campaign.investigate import DEFAULT_BUDGET, EAGER, Budget, Runner, Seen, understand
-from fuzz.campaign.pool import Event, Failure, Job, Pool
-from fuzz.campaign.store import Row, Store
-from fuzz.campaign.triage import Bucket, Triage
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.investigate import EAGER, Runner, understand
+from fuzz.campaign.ledger import Tally
+from fuzz.campaign.pool import Death, Doing, Event, Failure, Job, Pool, Workers
+from fuzz.campaign.records import Seen
+from fuzz.campaign.store import Row, Store, now
+from fuzz.campaign.summary import Summary, books, summarize, write_files
+from fuzz.campaign.triage import Triage
 from fuzz.errors import StoreError
+from fuzz.features import features
 
-# Seconds of one target's work in a lease: long enough to hide the pipe, short enough to end on time.
-LEASE_SECONDS = 0.25
 LARGEST_LEASE = 64
 # After the time is up, the first finding of each signature may still be reduced for so much of that time, in
 # seconds and as a share.
 MOST_GRACE = 30.0
 GRACE = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """What to run. `seconds` and `cases` (per target) bound it together; one of them must be given.
-
-    `limit` is the seconds that one case may take; `memory` the bytes of data of one worker.
-    """
-
-    targets: tuple[str, ...]
-    seed: int = 0
-    profile: str = "mixed"
-    device: str = "cpu"
-    jobs: int = 1
-    seconds: float | None = None
-    cases: int | None = None
-    limit: float = 30.0
-    memory: int = 4 << 30
-    budget: Budget = DEFAULT_BUDGET
-
-
-@dataclass(slots=True)
-class Tally:
-    """Counts of one target's settled cases."""
-
-    cases: int = 0
-    agree: int = 0
-    poisoned: int = 0
-    refused: int = 0
-    findings: int = 0
-    crashes: int = 0
-    timeouts: int = 0
-    seconds: float = 0.0
-    refusals: Counter[str] = field(default_factory=Counter)
-
-    def count(self, seen: Seen) -> None:
-        """Count one settled case."""
-        self.cases += 1
-        self.seconds += seen.seconds
-        match seen.outcome:
-            case "agree":
-                self.agree += 1
-            case "poisoned":
-                self.poisoned += 1
-            case "refused":
-                self.refused += 1
-                self.refusals[seen.reason] += 1
-            case _:
-                self.findings += 1
-                self.crashes += seen.kind == "crash"
-                self.timeouts += seen.kind == "timeout"
+# Who kills a worker so is seldom the target: the kernel when memory is short, or an administrator.
+KILLED = "killed by SIGKILL"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A campaign in flight, for a live view."""
+    """A campaign in flight, for a live view. `left` is the seconds to its end as far as they can be told."""
 
     seconds: float
     tallies: dict[str, Tally]
     buckets: int
-    workers: list[str]
+    workers: list[Doing]
     finishing: bool
+    left: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """A campaign that ended. `troubles` are mistakes of the fuzzer itself, as tracebacks."""
+class _Lease:
+    """The tag of a lease of cases."""
 
-    configuration: Configuration
-    seconds: float
-    tallies: dict[str, Tally]
-    buckets: list[Bucket]
-    files: dict[tuple[str, str], tuple[str, str]]
-    interrupted: bool
-    troubles: list[str]
-
-    def total(self, name: str) -> int:
-        """A count over all targets."""
-        return sum(int(getattr(tally, name)) for tally in self.tallies.values())
+    target: str
+    indices: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class _Line:
-    """One target's way through the cases: issued up to `issued`, settled up to `settled`."""
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """The tag of a case whose worker was killed, perhaps by somebody else: it runs once more."""
 
-    issued: int = 0
-    settled: int = 0
-    waiting: dict[int, tuple[Seen, float]] = field(default_factory=dict)
+    target: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """The tag of a run on eager of a program on which a worker died."""
+
+    target: str
+    index: int
+    dead: Seen
 
 
 class Campaign:
@@ -133,79 +89,117 @@ class Campaign:
         store: Store | None = None,
         watch: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        """`watch` is called a few times a second with what there is to show."""
+        """`watch` is called a few times a second with what there is to show.
+
+        A store that holds cases already makes the campaign go on from there.
+        """
         self._configuration = configuration
-        self._store = store
+        self._store = store or Store.in_memory(configuration)
         self._watch = watch
-        self._tallies = {name: Tally() for name in configuration.targets}
-        self._lines = {name: _Line() for name in configuration.targets}
+        self._ledger = books(self._store)
+        self._before = self._store.elapsed
         self._troubles: list[str] = []
+        self._leave = False
         self._start = time.monotonic()
 
     def run(self) -> Summary:
-        """Run to the end, or to Ctrl-C, and say what came of it.
+        """Run to the end, or to Ctrl-C or SIGTERM, and say what came of it.
 
         Raises PoolError if workers cannot start. A store that can no longer be written ends the campaign
         early; the summary then has the reason among its troubles.
         """
-        interrupted = False
+        writable = True
+        sessions = [*self._store.get("sessions"), {"started": now(), "from": self._before, "ended": "killed"}]
+        complete = False
+        with self._workers() as pool, _signals(self._interrupt):
+            self._pool = pool
+            runner = Runner(pool, self._configuration.limit)
+            triage = Triage(
+                self._ledger,
+                runner,
+                self._store.keep,
+                at_once=self._configuration.jobs,
+                budget=self._configuration.budget,
+            )
+            self._start = time.monotonic()
+            try:
+                self._store.set("sessions", sessions, self._elapsed())
+                self._store.set("ended", "killed", self._elapsed())
+                complete = self._loop(triage)
+            except KeyboardInterrupt:
+                pass
+            except StoreError as error:
+                self._troubles.append(str(error))
+                writable = False
+            finally:
+                with contextlib.suppress(StoreError):
+                    triage.stop()
+                self._troubles += triage.troubles
+        if writable:
+            sessions[-1]["ended"] = "complete" if complete else "interrupted"
+            try:
+                self._store.set("sessions", sessions, self._elapsed())
+                self._store.set("ended", sessions[-1]["ended"], self._elapsed())
+                self._store.set("troubles", [*self._store.get("troubles"), *self._troubles], self._elapsed())
+                self._troubles.clear()
+                write_files(self._store, self._ledger.buckets())
+            except StoreError as error:
+                self._troubles.append(str(error))
+        return summarize(self._store, self._ledger, interrupted=not complete, troubles=tuple(self._troubles))
+
+    def _workers(self) -> contextlib.AbstractContextManager[Workers]:
         configuration = self._configuration
-        with Pool(
+        return Pool(
             jobs.HANDLER,
             jobs=configuration.jobs,
             memory=configuration.memory,
             warm=configuration.targets,
-        ) as pool:
-            self._pool = pool
-            runner = Runner(pool, configuration.limit)
-            self._triage = Triage(
-                runner, self._program, at_once=configuration.jobs, budget=configuration.budget
-            )
-            self._start = time.monotonic()
-            try:
-                self._loop()
-            except KeyboardInterrupt:
-                interrupted = True
-            except StoreError as error:
-                self._troubles.append(str(error))
-                self._store = None
-            finally:
-                self._triage.stop()
-        return self._summary(interrupted)
+        )
 
-    def _loop(self) -> None:
-        configuration, pool = self._configuration, self._pool
-        end = None if configuration.seconds is None else self._start + configuration.seconds
-        grace = min(MOST_GRACE, GRACE * (configuration.seconds or 0.0))
-        shown = 0.0
-        while True:
-            now = time.monotonic()
-            late = end is not None and now >= end
-            self._triage.firsts_only = late
+    def _interrupt(self) -> None:
+        self._leave = True
+        self._pool.wake()
+
+    def _elapsed(self) -> float:
+        return self._before + time.monotonic() - self._start
+
+    def _loop(self, triage: Triage) -> bool:
+        """Until the end; whether it came to it."""
+        configuration, pool, ledger = self._configuration, self._pool, self._ledger
+        end = configuration.seconds
+        grace = min(MOST_GRACE, GRACE * (end or 0.0))
+        shown = -1.0
+        while not self._leave:
+            elapsed = self._elapsed()
+            late = end is not None and elapsed >= end
+            triage.firsts_only = late
             if not late:
                 self._issue()
-            busy = self._triage.advance()
+            busy = triage.advance()
             for event in pool.wait(0.2):
                 self._route(event)
-            self._settle()
-            if self._store is not None:
-                self._store.commit()
-            if now - shown > 0.25:
-                shown = now
+            # Only what the store has counts.
+            self._store.commit(self._elapsed())
+            ledger.settle()
+            if elapsed - shown > 0.25:
+                shown = elapsed
                 self._watch(self._progress(late))
-            if all(line.settled == line.issued for line in self._lines.values()):
-                done = late or all(line.issued == configuration.cases for line in self._lines.values())
-                out_of_time = end is not None and now >= end + grace
-                if done and (out_of_time or not (busy or self._triage.advance())):
-                    return
+            if ledger.complete:
+                done = late or all(line.issued == configuration.cases for line in ledger.lines.values())
+                out_of_time = end is not None and elapsed >= end + grace
+                if done and (out_of_time or not (busy or triage.advance())):
+                    self._store.commit(self._elapsed())
+                    return True
+        return False
 
     def _issue(self) -> None:
-        """Keep one lease waiting for each worker; the target that is furthest behind comes first."""
-        cases = self._configuration.cases
-        while self._pool.backlog < self._configuration.jobs:
+        """Keep leases waiting for the workers; the target that is furthest behind comes first."""
+        configuration = self._configuration
+        cases = configuration.cases
+        while self._pool.backlog < self._pool.wanted:
             open_lines = [
                 (line.issued, name)
-                for name, line in self._lines.items()
+                for name, line in self._ledger.lines.items()
                 if cases is None or line.issued < cases
             ]
             if not open_lines:
@@ -214,19 +208,25 @@ class Campaign:
             stop = start + self._lease(name)
             if cases is not None:
                 stop = min(stop, cases)
-            self._lines[name].issued = stop
-            configuration = self._configuration
-            items = tuple(
-                jobs.case_item(configuration.seed, index, configuration.profile, configuration.device, name)
-                for index in range(start, stop)
-            )
-            self._pool.submit(Job(items, configuration.limit, tag=(name, start)))
+            line = self._ledger.lines[name]
+            line.issued = stop
+            # An earlier session may have the answers to some of them.
+            indices = tuple(index for index in range(start, stop) if not line.knows(index))
+            if indices:
+                items = tuple(self._item(name, index) for index in indices)
+                label = f"{name} {indices[0]}-{indices[-1]}"
+                self._pool.submit(Job(items, configuration.limit, tag=_Lease(name, indices), label=label))
 
     def _lease(self, target: str) -> int:
-        tally = self._tallies[target]
+        tally = self._ledger.tallies[target]
         if not tally.cases:
             return 1
-        return max(1, min(LARGEST_LEASE, int(LEASE_SECONDS * tally.cases / max(tally.seconds, 1e-9))))
+        rate = tally.cases / max(tally.seconds, 1e-9)
+        return max(1, min(LARGEST_LEASE, int(self._pool.lease_seconds * rate)))
+
+    def _item(self, target: str, index: int) -> dict[str, Any]:
+        configuration = self._configuration
+        return jobs.case_item(configuration.seed, index, configuration.profile, configuration.device, target)
 
     def _route(self, event: Event) -> None:
         """Give an event to whoever asked: an investigation's future, or a line of cases."""
@@ -237,81 +237,74 @@ class Campaign:
             return
         if isinstance(event, Failure):
             self._troubles.append(event.text)
-        if len(tag) == 3:
-            name, index, dead = tag
-            self._arrive(name, index, judge_death(dead, event))
+        if isinstance(tag, _Control):
+            self._arrive(tag.target, tag.index, judge_death(tag.dead, event))
             return
-        name, start = tag
-        index = start + event.position
+        name, index = tag.target, tag.index if isinstance(tag, _Again) else tag.indices[event.position]
         seen = _unable(event) if isinstance(event, Failure) else understand(event)
-        if seen.kind:
+        if isinstance(event, Death) and event.cause == KILLED and isinstance(tag, _Lease):
+            self._urgent(self._item(name, index), _Again(name, index))
+        elif seen.kind:
             # Whose death was it? A program that kills eager as well proves nothing.
-            item = jobs.program_item(self._program(index), EAGER)
-            self._pool.submit(
-                Job((item,), self._configuration.limit, urgent=True, fresh=True, tag=(name, index, seen))
-            )
+            self._urgent(jobs.program_item(self._program(index), EAGER), _Control(name, index, seen))
         else:
             self._arrive(name, index, seen)
 
-    def _arrive(self, name: str, index: int, seen: Seen) -> None:
-        self._lines[name].waiting[index] = (seen, time.monotonic() - self._start)
+    def _urgent(self, item: dict[str, Any], tag: _Again | _Control) -> None:
+        label = f"{tag.target} {tag.index} again"
+        job = Job((item,), self._configuration.limit, urgent=True, fresh=True, tag=tag, label=label)
+        self._pool.submit(job)
 
-    def _settle(self) -> None:
-        """Count, store and triage what has arrived, as far as nothing before it is missing."""
-        for name, line in self._lines.items():
-            while line.settled in line.waiting:
-                index = line.settled
-                seen, at = line.waiting.pop(index)
-                line.settled += 1
-                self._tallies[name].count(seen)
-                if seen.signature:
-                    self._triage.add(name, index, seen, at)
-                if self._store is not None:
-                    self._store.add(_row(name, index, seen, at))
+    def _arrive(self, name: str, index: int, seen: Seen) -> None:
+        if self._ledger.lines[name].knows(index):
+            # A lease of a node that was thought dead may be answered twice.
+            return
+        if not seen.features:
+            seen = replace(seen, features=tuple(features(self._program(index))))
+        at = self._elapsed()
+        self._store.add(Row(name, index, seen, at))
+        if name == self._configuration.targets[0]:
+            self._store.cover(seen.features)
+        self._ledger.arrive(name, index, replace(seen, findings=(), stack="", features=()), at)
 
     def _program(self, index: int) -> Any:
         configuration = self._configuration
         return jobs.program(configuration.seed, index, configuration.profile, configuration.device)
 
     def _progress(self, finishing: bool) -> Progress:
-        seconds = time.monotonic() - self._start
-        return Progress(seconds, self._tallies, self._triage.known, self._pool.states(), finishing)
-
-    def _summary(self, interrupted: bool) -> Summary:
-        seconds = time.monotonic() - self._start
-        found = self._triage.buckets()
-        files: dict[tuple[str, str], tuple[str, str]] = {}
-        troubles = [*self._troubles, *self._triage.troubles]
-        summary = Summary(self._configuration, seconds, self._tallies, found, files, interrupted, troubles)
-        if self._store is not None:
-            try:
-                for bucket in found:
-                    case = recorded(bucket, self._configuration)
-                    file, script = self._store.bucket(bucket.target, bucket.name, case, bucket.example.script)
-                    files[bucket.target, bucket.name] = (str(file), str(script))
-            except StoreError as error:
-                troubles.append(str(error))
-        return summary
+        elapsed, configuration = self._elapsed(), self._configuration
+        left = None
+        if configuration.seconds is not None:
+            left = max(0.0, configuration.seconds - elapsed)
+        elif configuration.cases is not None:
+            settled = sum(tally.cases for tally in self._ledger.tallies.values())
+            if settled:
+                left = elapsed * (configuration.cases * len(self._ledger.tallies) / settled - 1)
+        return Progress(
+            elapsed, self._ledger.tallies, self._ledger.known, self._pool.states(), finishing, left
+        )
 
 
-def recorded(bucket: Bucket, configuration: Configuration) -> corpus.Case:
-    """A bucket's example as a corpus case."""
-    import torch
+@contextlib.contextmanager
+def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Let a first Ctrl-C or SIGTERM end the campaign in an orderly way, and a second one at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
-    example = bucket.example
-    finding = buckets.main(example.seen.findings)
-    origin = corpus.Origin(bucket.target, configuration.seed, example.suspect.index, configuration.profile)
-    return corpus.Case(
-        program=example.program,
-        # Not the campaign's name for it, which may say "unreduced": a replay computes this one again.
-        bucket=buckets.bucket(example.seen.findings, example.program),
-        clause=bucket.clause,
-        torch=torch.__version__.split("+")[0],
-        origin=origin,
-        expected={bucket.target: corpus.DIFFERS},
-        findings=example.seen.findings,
-        note=finding.message,
-    )
+    def leave(number: int, frame: FrameType | None) -> None:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+        interrupt()
+
+    before = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    for kind in before:
+        signal.signal(kind, leave)
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 def judge_death(dead: Seen, event: Event) -> Seen:
@@ -325,13 +318,3 @@ def judge_death(dead: Seen, event: Event) -> Seen:
 def _unable(event: Failure) -> Seen:
     """A case on which the fuzzer itself failed: it counts as poisoned, and the failure is reported."""
     return Seen("poisoned", "", (), "the fuzzer failed on it", 0.0)
-
-
-def _row(name: str, index: int, seen: Seen, at: float) -> Row:
-    findings = tuple(corpus.finding_to_json(finding) for finding in seen.findings)
-    return Row(name, index, seen.outcome, seen.reason, seen.signature, seen.seconds, at, findings, seen.stack)
-
-
-def workers() -> int:
-    """How many workers a campaign gets by default: the cores that this process may use."""
-    return len(os.sched_getaffinity(0))

@@ -12,84 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from fuzz import buckets, repro
 from fuzz.campaign import jobs
-from fuzz.campaign.pool import Answer, Death, Event, Job, Pool
+from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
+from fuzz.campaign.pool import Answer, Death, Event, Job, Pool, Workers
+from fuzz.campaign.records import Example, Seen, State, Suspect
 from fuzz.errors import PoolError
 from fuzz.execute import Result
 from fuzz.program import Program
 from fuzz.reduce import ReductionError, reduce
-from oracles import Finding
 
 T = TypeVar("T")
 EAGER = "eager"
-State = Literal["shown", "confirmed", "unconfirmed", "unreduced"]
-STATES: tuple[State, ...] = ("shown", "confirmed", "unconfirmed", "unreduced")
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What one run of a program on a target showed.
-
-    `signature` is "" unless there is a finding. A dead worker is a finding too: `kind` is then "crash" or
-    "timeout" and `stack` the Python stack at that moment, and otherwise they are empty.
-    """
-
-    outcome: str
-    signature: str
-    findings: tuple[Finding, ...]
-    reason: str
-    seconds: float
-    kind: str = ""
-    stack: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Suspect:
-    """A finding that a campaign made: case `index`, its program, and the signature to hold on to."""
-
-    target: str
-    index: int
-    program: Program
-    seen: Seen
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """An investigated finding.
-
-    `state` says how sure it is: a repro script "shown" to show it; "confirmed" by a worker that had run
-    nothing else; "unconfirmed" when such a worker did not show it; "unreduced" when nothing has been tried.
-    `evaluations` is how many programs the reduction ran.
-    """
-
-    suspect: Suspect
-    program: Program
-    seen: Seen
-    bucket: str
-    script: str
-    state: State
-    evaluations: int
-
-    @property
-    def statements(self) -> int:
-        """Of the reduced program."""
-        return len(self.program.statements)
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """How much one reduction may take: programs run, and seconds of workers' time."""
-
-    evaluations: int = 250
-    seconds: float = 60.0
-    hang_limit: float = 10.0
-
-
-DEFAULT_BUDGET = Budget()
+# How many fresh workers a finding is shown to before it is called flaky or unconfirmed.
+REPLAYS = 4
 
 
 def understand(event: Event) -> Seen:
@@ -98,7 +36,8 @@ def understand(event: Event) -> Seen:
         case Answer(_, _, value, seconds):
             result = Result.from_json(value)
             signature = buckets.signature(result.findings) if result.outcome == "finding" else ""
-            return Seen(result.outcome, signature, result.findings, result.reason, seconds)
+            features = tuple(value.get("features", ()))
+            return Seen(result.outcome, signature, result.findings, result.reason, seconds, features=features)
         case Death(_, _, kind, cause, stack, output, seconds):
             finding = buckets.death(kind, cause, stack)
             text = "\n".join(part for part in (stack, output) if part)
@@ -112,7 +51,7 @@ def understand(event: Event) -> Seen:
 class Runner:
     """Runs programs in the pool for threads other than the driver's."""
 
-    def __init__(self, pool: Pool, limit: float) -> None:
+    def __init__(self, pool: Workers, limit: float) -> None:
         self._pool = pool
         self.limit = limit
         self._cancelled = False
@@ -165,8 +104,7 @@ def investigate(suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGE
     signature = suspect.seen.signature
     again = runner.run(suspect.program, suspect.target, fresh=True)
     if again.signature != signature:
-        # It needs what an earlier case left behind in the process, or luck: kept as it is, and said so.
-        return _example(suspect, suspect.program, suspect.seen, runner, confirmed=False, evaluations=0)
+        return _doubtful(suspect, [again], runner, evaluations=0)
     predicate, spent = _interesting(suspect, runner, budget)
     try:
         smaller = reduce(suspect.program, predicate, budget=budget.evaluations).program
@@ -175,8 +113,8 @@ def investigate(suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGE
         smaller = suspect.program
     final = runner.run(smaller, suspect.target, fresh=True)
     if final.signature != signature:
-        return _example(suspect, suspect.program, again, runner, confirmed=True, evaluations=spent())
-    return _example(suspect, smaller, final, runner, confirmed=True, evaluations=spent())
+        return _doubtful(suspect, [again], runner, evaluations=spent())
+    return _confirmed(suspect, smaller, final, runner, evaluations=spent())
 
 
 def _interesting(
@@ -204,14 +142,39 @@ def _interesting(
     return interesting, lambda: calls
 
 
-def _example(
-    suspect: Suspect, program: Program, seen: Seen, runner: Runner, *, confirmed: bool, evaluations: int
+def _confirmed(
+    suspect: Suspect, program: Program, seen: Seen, runner: Runner, *, evaluations: int
 ) -> Example:
+    """A finding that fresh workers show: in a bucket, with its script tried."""
     script = repro.script(program, suspect.target, buckets.main(seen.findings))
     bucket = buckets.bucket(seen.findings, program)
-    state: State = "confirmed"
-    if not confirmed:
-        bucket, state = f"unconfirmed/{seen.signature}", "unconfirmed"
-    elif runner.shows(script):
-        state = "shown"
+    state: State = "shown" if runner.shows(script) else "confirmed"
     return Example(suspect, program, seen, bucket, script, state, evaluations)
+
+
+def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations: int) -> Example:
+    """A finding that comes and goes, or needs what an earlier case left behind: kept, with what each run gave.
+
+    `runs` are those that fresh workers have made of the program already.
+    """
+    runs = [*runs]
+    while len(runs) < REPLAYS:
+        runs.append(runner.run(suspect.program, suspect.target, fresh=True))
+    same = [seen.signature == suspect.seen.signature for seen in runs]
+    # One that all fresh workers show is real; it was its reduction that came and went.
+    if all(same):
+        return _confirmed(suspect, suspect.program, runs[-1], runner, evaluations=evaluations)
+    state: State = "flaky" if any(same) else "unconfirmed"
+    replays = [
+        "as in the campaign" if alike else _words(seen) for alike, seen in zip(same, runs, strict=True)
+    ]
+    script = repro.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings))
+    bucket = f"{state}/{suspect.seen.signature}"
+    return Example(suspect, suspect.program, suspect.seen, bucket, script, state, evaluations, tuple(replays))
+
+
+def _words(seen: Seen) -> str:
+    """A run in a few words."""
+    if seen.signature:
+        return f"finding: {seen.signature}"
+    return f"{seen.outcome}: {seen.reason}" if seen.reason not in ("", seen.outcome) else seen.outcome

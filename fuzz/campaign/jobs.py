@@ -6,7 +6,8 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "program", "program": {...}, "target": "aot"}
     {"kind": "script", "text": "import torch..."}
 
-The first two are answered by `Result.to_json`, the last by the script's exit status.
+The first is answered by `Result.to_json` and the program's `features`, the second by `Result.to_json`, the last
+by the script's exit status.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 from fuzz.choices import Random
 from fuzz.execute import execute
+from fuzz.features import features
 from fuzz.generate import generate
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
@@ -64,7 +66,8 @@ def handle(item: dict[str, Any]) -> Any:
     match item["kind"]:
         case "case":
             given = program(item["seed"], item["index"], item["profile"], item["device"])
-            return execute(given, _prepared(item["target"])).to_json()
+            result = execute(given, _prepared(item["target"])).to_json()
+            return {**result, "features": sorted(features(given))}
         case "program":
             return execute(from_json(item["program"]), _prepared(item["target"])).to_json()
         case "script":

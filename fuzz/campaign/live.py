@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
-from fuzz.campaign.driver import Configuration, Progress
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.driver import Progress
 
 LINE_SECONDS = 10.0
+# So many workers have a line of their own; a large machine's are summed up.
+SHOWN_WORKERS = 16
 _COLUMNS = ("target", "cases", "cases/s", "agree", "poisoned", "refused", "findings", "crashes", "timeouts")
 
 
@@ -30,7 +34,7 @@ def watching(configuration: Configuration, stream: TextIO) -> Iterator[Callable[
         yield _Lines(configuration, stream)
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield lambda progress: live.update(table(configuration, progress))
+        yield lambda progress: live.update(view(configuration, progress))
 
 
 class _Lines:
@@ -45,7 +49,11 @@ class _Lines:
         now = time.monotonic()
         if now - self._last >= LINE_SECONDS:
             self._last = now
-            print(line(self._configuration, progress), file=self._stream, flush=True)
+            try:
+                print(line(self._configuration, progress), file=self._stream, flush=True)
+            except BrokenPipeError:
+                # Nobody reads the log any more; the campaign goes on.
+                self._last = float("inf")
 
 
 def line(configuration: Configuration, progress: Progress) -> str:
@@ -53,23 +61,55 @@ def line(configuration: Configuration, progress: Progress) -> str:
     cases = sum(tally.cases for tally in progress.tallies.values())
     findings = sum(tally.findings for tally in progress.tallies.values())
     rate = cases / progress.seconds if progress.seconds else 0.0
-    return (
-        f"{progress.seconds:.0f} s{_bound(configuration)}: {cases} cases ({rate:.1f}/s), "
-        f"{findings} findings in {progress.buckets} buckets{', finishing' if progress.finishing else ''}"
-    )
+    parts = [
+        f"{progress.seconds:.0f} s{_bound(configuration)}: {cases} cases ({rate:.1f}/s)",
+        f"{findings} findings in {progress.buckets} buckets",
+    ]
+    if progress.finishing:
+        parts.append("finishing")
+    elif progress.left is not None:
+        parts.append(f"{duration(progress.left)} left")
+    return ", ".join(parts)
 
 
-def table(configuration: Configuration, progress: Progress) -> Table:
-    """Progress as a table: a row for each target, the workers below."""
-    workers = ", ".join(f"{count} {state}" for state, count in sorted(Counter(progress.workers).items()))
-    found = Table(title=line(configuration, progress), caption=f"workers: {workers}")
+def view(configuration: Configuration, progress: Progress) -> Group:
+    """Progress as it stands on a terminal: what there is so far, a row for each target, what each worker does."""
+    targets = Table()
     for column in _COLUMNS:
-        found.add_column(column, justify="left" if column == "target" else "right")
+        targets.add_column(column, justify="left" if column == "target" else "right")
     for name, tally in progress.tallies.items():
         rate = tally.cases / progress.seconds if progress.seconds else 0.0
         counts = (tally.agree, tally.poisoned, tally.refused, tally.findings, tally.crashes, tally.timeouts)
-        found.add_row(name, str(tally.cases), f"{rate:.1f}", *map(str, counts))
-    return found
+        targets.add_row(name, str(tally.cases), f"{rate:.1f}", *map(str, counts))
+    workers = Table.grid(padding=(0, 2))
+    for number, one in enumerate(progress.workers[:SHOWN_WORKERS]):
+        seconds = f"{one.seconds:.1f} s" if one.label else ""
+        workers.add_row(f"worker {number}", one.state, one.label, seconds)
+    if len(progress.workers) > SHOWN_WORKERS:
+        workers.add_row(f"and {len(progress.workers) - SHOWN_WORKERS} more", "", "", "")
+    bar = ProgressBar(total=1.0, completed=_share(progress), width=60)
+    hint = Text("Ctrl-C ends it; the report is written, and aotfuzz resume goes on.", style="dim")
+    return Group(Text(line(configuration, progress)), bar, targets, workers, hint)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    >>> duration(7.2), duration(754), duration(7500)
+    ('7 s', '12 min 34 s', '2 h 5 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _share(progress: Progress) -> float:
+    if progress.left is None:
+        return 0.0
+    return progress.seconds / max(progress.seconds + progress.left, 1e-9)
 
 
 def _bound(configuration: Configuration) -> str:

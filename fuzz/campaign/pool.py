@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from fuzz.campaign import worker
 from fuzz.errors import PoolError
@@ -61,7 +61,7 @@ class Job:
     """A lease: items (plain data) to be run one after the other in one worker.
 
     `limit` is seconds for each item. `fresh` asks for a worker that has run nothing before. `tag` is the
-    submitter's own and comes back with each event.
+    submitter's own and comes back with each event; `label` says in a live view what the job is.
     """
 
     items: tuple[Any, ...]
@@ -69,6 +69,7 @@ class Job:
     urgent: bool = False
     fresh: bool = False
     tag: Any = None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,43 @@ class Death:
 
 
 Event = Answer | Failure | Death
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What one worker does, for a live view: a word, what at, and for how many seconds."""
+
+    state: str
+    label: str = ""
+    seconds: float = 0.0
+
+
+class Workers(Protocol):
+    """What a campaign needs of whoever runs its jobs: the pool of this machine, or a cluster of them."""
+
+    @property
+    def backlog(self) -> int:
+        """Jobs that are not urgent and wait for a worker."""
+
+    @property
+    def wanted(self) -> int:
+        """How many such jobs should wait, so that no worker is idle."""
+
+    @property
+    def lease_seconds(self) -> float:
+        """How much work a lease should hold: long enough to hide the way there, short enough to end on time."""
+
+    def submit(self, job: Job) -> None:
+        """Queue a job; every item of it gets exactly one event. May be called from any thread."""
+
+    def wait(self, timeout: float) -> list[Event]:
+        """The events that come within `timeout` seconds."""
+
+    def wake(self) -> None:
+        """Make a `wait` in another thread return."""
+
+    def states(self) -> list[Doing]:
+        """What each worker does."""
 
 
 @dataclass(slots=True, eq=False)
@@ -162,6 +200,7 @@ class Pool:
         Raises PoolError from here or from `wait` if workers cannot start at all.
         """
         self._handler = handler
+        self._jobs = jobs
         self._memory = memory
         self._recycle = recycle
         self._folder = folder or Path.cwd()
@@ -204,17 +243,29 @@ class Pool:
             waiting = bool(self._urgent or self._normal)
         return not waiting and all(one.job is None for one in self._workers)
 
-    def states(self) -> list[str]:
-        """One word for each worker, for a live view."""
-        words = []
+    @property
+    def wanted(self) -> int:
+        """One lease waits for each worker."""
+        return self._jobs
+
+    @property
+    def lease_seconds(self) -> float:
+        """A quarter of a second hides the pipe."""
+        return 0.25
+
+    def states(self) -> list[Doing]:
+        """What each worker does, for a live view."""
+        found = []
+        now = time.monotonic()
         for one in self._workers:
             if not one.ready:
-                words.append("starting")
+                found.append(Doing("starting"))
             elif one.job is None:
-                words.append("idle")
+                found.append(Doing("idle"))
             else:
-                words.append("reducing" if one.job.urgent else "running")
-        return words
+                word = "stopping" if one.dumping else "reducing" if one.job.urgent else "running"
+                found.append(Doing(word, one.job.label, now - one.since))
+        return found
 
     def submit(self, job: Job) -> None:
         """Queue a job; its events come from `wait`."""

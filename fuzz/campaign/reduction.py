@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from fuzz import buckets, corpus
 from fuzz.campaign import jobs
-from fuzz.campaign.investigate import Example, Runner, Seen, Suspect, attended, investigate
+from fuzz.campaign.investigate import Runner, attended, investigate
 from fuzz.campaign.pool import Pool
+from fuzz.campaign.records import Example, Seen, Suspect
 from fuzz.corpus import Case
 
 

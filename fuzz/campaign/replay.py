@@ -14,8 +14,9 @@ from typing import Any
 
 from fuzz import buckets
 from fuzz.campaign import jobs
-from fuzz.campaign.investigate import Seen, understand
+from fuzz.campaign.investigate import understand
 from fuzz.campaign.pool import Job, Pool
+from fuzz.campaign.records import Seen
 from fuzz.corpus import AGREES, DIFFERS, Case
 from fuzz.targets import SHIPPED
 

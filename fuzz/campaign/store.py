@@ -1,143 +1,385 @@
 """The folder of a campaign: one SQLite file written as results come, a corpus file and a script per bucket.
 
-    DIR/campaign.sqlite     configuration, versions, one row per case, findings, buckets, summary
+    DIR/campaign.sqlite     everything: configuration, versions, one row per case, findings, investigated
+                            examples, coverage of features, known issues, sessions
     DIR/corpus/*.json       one reduced case per bucket and target
     DIR/repro/*.py          the script that shows it with torch alone
 
-The driver alone writes. Write-ahead logging with `synchronous=NORMAL` loses nothing when a process is killed.
-A folder that cannot be written is found out before the campaign starts; a disk that fills up later raises
-StoreError from the next `commit`, and what was committed stays readable.
+The driver alone writes. A case's row, its findings and what it adds to the coverage are one transaction;
+write-ahead logging with `synchronous=NORMAL` loses nothing of what was committed when a process is killed. A
+folder that cannot be written is found out before the campaign starts; a disk that fills up later raises
+StoreError from the next `commit`, and what was committed stays readable. A lock, which the kernel drops when
+its holder dies, keeps a second driver out.
+
+    with Store.create(Path("found"), configuration) as store: ...
+    with Store.open(Path("found")) as store: ...            # to go on
+    with Store.read(Path("found")) as store: ...            # to look at, also while it is being written
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import json
+import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-from fuzz import corpus
-from fuzz.corpus import Case
+from fuzz.campaign import configuration as configurations
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.records import (
+    Example,
+    Seen,
+    example_from_json,
+    example_to_json,
+    seen_from_json,
+    seen_to_json,
+)
 from fuzz.errors import StoreError
+from fuzz.program import ProgramError
 
-VERSION = 1
+VERSION = 2
 FILE = "campaign.sqlite"
+LOCK = "campaign.lock"
+_ADD = "on conflict do update set cases = cases + excluded.cases"
 _SCHEMA = """
 create table campaign (key text primary key, value text not null) strict;
 create table results (
     target text not null, case_index integer not null, outcome text not null, reason text not null,
-    signature text not null, seconds real not null, at real not null,
+    signature text not null, kind text not null, seconds real not null, at real not null,
     primary key (target, case_index)
 ) strict, without rowid;
 create table findings (
-    target text not null, case_index integer not null, findings text not null, stack text not null,
+    target text not null, case_index integer not null, record text not null,
     primary key (target, case_index)
 ) strict;
-create table buckets (
-    target text not null, bucket text not null, record text not null,
-    primary key (target, bucket)
+create table examples (
+    target text not null, case_index integer not null, bucket text not null, record text not null,
+    primary key (target, case_index)
 ) strict;
+create table features (
+    target text not null, feature text not null, outcome text not null, cases integer not null,
+    primary key (target, feature, outcome)
+) strict, without rowid;
+create table pairs (
+    feature text not null, other text not null, cases integer not null,
+    primary key (feature, other)
+) strict, without rowid;
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case on one target: `at` is seconds since the start; `findings` and `stack` only for a finding."""
+    """One case on one target as the file has it; `at` is seconds since the campaign's start."""
 
     target: str
     index: int
-    outcome: str
-    reason: str
-    signature: str
-    seconds: float
+    seen: Seen
     at: float
-    findings: tuple[Mapping[str, str], ...] = ()
-    stack: str = ""
 
 
 class Store:
-    """A campaign's folder, open for writing."""
+    """A campaign's file. Made by `create`, `open`, `read` or `in_memory`."""
 
-    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
-        """Make the folder and its file; StoreError if that fails or if a campaign is there already."""
+    def __init__(self, folder: Path | None, database: sqlite3.Connection, lock: int | None) -> None:
         self.folder = folder
-        self._rows: list[Row] = []
+        self._database = database
+        self._lock = lock
+        self._features: Counter[tuple[str, str, str]] = Counter()
+        self._pairs: Counter[tuple[str, str]] = Counter()
+        self._writing = False
+
+    @classmethod
+    def create(cls, folder: Path, configuration: Configuration) -> Self:
+        """Make the folder and its file; StoreError if that fails or if a campaign is there already."""
         file = folder / FILE
         try:
             for part in ("corpus", "repro"):
                 (folder / part).mkdir(parents=True, exist_ok=True)
             if file.exists():
-                raise StoreError(f"{folder} already holds a campaign; choose another folder with --out")
-            self._database = sqlite3.connect(file, isolation_level=None, timeout=30)
-            self._database.execute("pragma journal_mode=wal")
-            self._database.execute("pragma synchronous=normal")
-            self._database.executescript(_SCHEMA)
-            for key, value in {"version": VERSION, **configuration}.items():
-                self._set(key, value)
+                raise StoreError(
+                    f"{folder} already holds a campaign; choose another folder with --out, "
+                    f"or go on with: aotfuzz resume {folder}"
+                )
+            lock = _locked(folder)
+            store = cls(folder, _connect(file), lock)
+            store._begin_campaign(configuration)
         except (OSError, sqlite3.Error) as error:
             raise StoreError(
                 f"cannot write a campaign to {folder}: {error}; choose another with --out"
             ) from error
+        return store
 
-    def add(self, row: Row) -> None:
-        """Remember a row for the next `commit`."""
-        self._rows.append(row)
+    @classmethod
+    def in_memory(cls, configuration: Configuration) -> Self:
+        """A store without a folder, for a campaign that nobody wants to keep."""
+        store = cls(None, sqlite3.connect(":memory:", isolation_level=None), None)
+        store._begin_campaign(configuration)
+        return store
 
-    def commit(self) -> None:
-        """Write the remembered rows in one transaction; StoreError if the disk refuses."""
-        if not self._rows:
-            return
-        rows, self._rows = self._rows, []
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """A campaign's file, to go on; StoreError if there is none, or it is damaged, or in use."""
+        file = _existing(folder)
+        with contextlib.ExitStack() as undo:
+            try:
+                lock = _locked(folder)
+                undo.callback(os.close, lock)
+                store = cls(folder, _connect(file), lock)
+                store._check_version()
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(f"{file} cannot be written: {error}") from error
+            undo.pop_all()
+        return store
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """A campaign's file, to look at; it may be in use. StoreError if it cannot be read."""
+        file = _existing(folder)
         try:
-            self._database.execute("begin")
-            self._database.executemany(
-                "insert or ignore into results values (?, ?, ?, ?, ?, ?, ?)",
-                [(r.target, r.index, r.outcome, r.reason, r.signature, r.seconds, r.at) for r in rows],
-            )
-            self._database.executemany(
-                "insert or ignore into findings values (?, ?, ?, ?)",
-                [(r.target, r.index, json.dumps(r.findings), r.stack) for r in rows if r.findings],
-            )
-            self._database.execute("commit")
+            store = cls(folder, _readable(file), None)
+            store._check_version()
         except sqlite3.Error as error:
-            raise self._failed(error) from error
+            raise StoreError(f"{file} cannot be read: {error}") from error
+        return store
 
-    def bucket(self, target: str, bucket: str, case: Case, script: str) -> tuple[Path, Path]:
-        """Write a bucket's corpus file and script; where they are. StoreError if the disk refuses."""
-        name = corpus.slug(bucket, target)
-        file, repro = self.folder / "corpus" / f"{name}.json", self.folder / "repro" / f"{name}.py"
-        try:
-            corpus.write(file, case)
-            repro.write_text(script, encoding="utf-8")
-        except OSError as error:
-            raise self._failed(error) from error
-        return file, repro
+    def __enter__(self) -> Self:
+        return self
 
-    def finish(self, buckets: Iterable[Mapping[str, Any]], summary: Mapping[str, Any]) -> None:
-        """Write the last rows, the buckets and the summary; StoreError if the disk refuses."""
-        self.commit()
-        try:
-            self._database.execute("begin")
-            self._database.executemany(
-                "insert or replace into buckets values (?, ?, ?)",
-                [(entry["target"], entry["bucket"], json.dumps(entry)) for entry in buckets],
-            )
-            self._set("summary", summary)
-            self._database.execute("commit")
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the file; what was committed is there."""
         self._database.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # What the driver writes.
+
+    def add(self, row: Row) -> None:
+        """Write a case; it counts from the next `commit` on. StoreError if the disk refuses."""
+        seen = row.seen
+        values = (row.target, row.index, seen.outcome, seen.reason, seen.signature, seen.kind)
+        self._write("insert into results values (?, ?, ?, ?, ?, ?, ?, ?)", (*values, seen.seconds, row.at))
+        if seen.signature:
+            record = json.dumps(seen_to_json(seen))
+            self._write("insert into findings values (?, ?, ?)", (row.target, row.index, record))
+        for feature in seen.features:
+            self._features[row.target, feature, seen.outcome] += 1
+
+    def cover(self, features: Iterable[str]) -> None:
+        """Count the pairs of features of one program, from the next `commit` on."""
+        self._pairs.update(itertools.combinations(sorted(features), 2))
+
+    def keep(self, example: Example) -> None:
+        """Write an investigated example, from the next `commit` on."""
+        record = json.dumps(example_to_json(example))
+        self._write(
+            "insert or replace into examples values (?, ?, ?, ?)",
+            (example.suspect.target, example.suspect.index, example.bucket, record),
+        )
+
+    def commit(self, elapsed: float) -> None:
+        """Acknowledge what was written, `elapsed` seconds into the campaign; StoreError if the disk refuses."""
+        if not self._writing:
+            return
+        features, self._features = self._features, Counter()
+        pairs, self._pairs = self._pairs, Counter()
+        for feature, cases in features.items():
+            self._write(
+                f"insert into features values (?, ?, ?, ?) {_ADD}",
+                (*feature, cases),
+            )
+        for pair, cases in pairs.items():
+            self._write(
+                f"insert into pairs values (?, ?, ?) {_ADD}",
+                (*pair, cases),
+            )
+        self._set("elapsed", elapsed)
+        try:
+            self._database.execute("commit")
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+        self._writing = False
+
+    def set(self, key: str, value: Any, elapsed: float) -> None:
+        """Write one fact about the campaign and commit it."""
+        self._set(key, value)
+        self.commit(elapsed)
+
+    def file(self, part: str, name: str, text: str) -> Path:
+        """Write a file into a part of the folder, whole or not at all; StoreError if the disk refuses."""
+        assert self.folder is not None
+        file = self.folder / part / name
+        partial = file.with_name(f".{name}.{os.getpid()}")
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(file)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise StoreError(f"{self.folder} cannot be written any more: {error}") from error
+        return file
+
+    # What is in the file.
+
+    @property
+    def configuration(self) -> Configuration:
+        """What the campaign runs."""
+        return configurations.from_json(self.get("configuration"))
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the campaign has run, all sessions together."""
+        return float(self.get("elapsed"))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """One fact about the campaign."""
+        for (value,) in self._query("select value from campaign where key = ?", key):
+            return json.loads(value)
+        return default
+
+    def rows(self) -> Iterator[Row]:
+        """Every case in the file, without the text of its findings, by target and case number."""
+        query = "select target, case_index, outcome, signature, reason, seconds, kind, at from results"
+        for target, index, outcome, signature, reason, seconds, kind, at in self._query(query):
+            yield Row(target, index, Seen(outcome, signature, (), reason, seconds, kind), at)
+
+    def seen(self, target: str, index: int) -> Seen:
+        """What was seen of a finding."""
+        query = "select record from findings where target = ? and case_index = ?"
+        ((record,),) = self._query(query, target, index)
+        return seen_from_json(json.loads(record))
+
+    def examples(self) -> dict[tuple[str, int], Example]:
+        """Every investigated example, by target and case."""
+        found = {}
+        for target, index, record in self._query("select target, case_index, record from examples"):
+            try:
+                found[target, index] = example_from_json(json.loads(record))
+            except ProgramError as error:
+                raise StoreError(
+                    f"{self.folder}: case {index} on {target} holds a program that this version of aotfuzz "
+                    f"does not read: {error}"
+                ) from error
+        return found
+
+    def features(self) -> dict[tuple[str, str, str], int]:
+        """Cases by target, feature and outcome."""
+        query = "select target, feature, outcome, cases from features"
+        return {(target, feature, outcome): n for target, feature, outcome, n in self._query(query)}
+
+    def pairs(self) -> dict[tuple[str, str], int]:
+        """Programs by pair of features, each pair once and in alphabetical order."""
+        query = "select feature, other, cases from pairs"
+        return {(feature, other): n for feature, other, n in self._query(query)}
+
+    def _query(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query; StoreError if the file is damaged."""
+        try:
+            yield from self._database.execute(query, values)
+        except sqlite3.DatabaseError as error:
+            raise StoreError(
+                f"{self.folder} holds no campaign of aotfuzz, or a damaged one: {error}"
+            ) from error
+
+    def _begin_campaign(self, configuration: Configuration) -> None:
+        self._database.executescript(_SCHEMA)
+        self._database.execute("begin")
+        self._writing = True
+        facts = {
+            "version": VERSION,
+            "configuration": configurations.to_json(configuration),
+            "versions": {
+                **configurations.versions(),
+                "generator": configurations.fingerprint(configuration),
+            },
+            "started": now(),
+            "sessions": [],
+            "known": [],
+            "troubles": [],
+        }
+        for key, value in facts.items():
+            self._set(key, value)
+        self.commit(0.0)
+
+    def _check_version(self) -> None:
+        found = self.get("version")
+        if found != VERSION:
+            age = "an earlier" if isinstance(found, int) and found < VERSION else "another"
+            raise StoreError(
+                f"{self.folder} was written by {age} version of aotfuzz (schema {found}, this one has "
+                f"{VERSION}); use that version to read it, or run the campaign again: its programs depend on "
+                "the seed alone"
+            )
 
     def _set(self, key: str, value: Any) -> None:
-        self._database.execute("insert or replace into campaign values (?, ?)", (key, json.dumps(value)))
+        self._write("insert or replace into campaign values (?, ?)", (key, json.dumps(value)))
+
+    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            if not self._writing:
+                self._database.execute("begin immediate")
+                self._writing = True
+            self._database.execute(statement, values)
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> StoreError:
         with contextlib.suppress(sqlite3.Error):
             self._database.execute("rollback")
-        return StoreError(f"{self.folder} cannot be written any more: {error}")
+        self._writing = False
+        return StoreError(
+            f"{self.folder} cannot be written any more: {error}; what was stored before is intact, and "
+            f"`aotfuzz resume {self.folder}` goes on when there is room"
+        )
+
+
+def now() -> str:
+    """This moment, in UTC."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _existing(folder: Path) -> Path:
+    file = folder / FILE
+    if not file.is_file():
+        raise StoreError(f"{folder} holds no campaign: there is no {FILE} in it")
+    return file
+
+
+def _connect(file: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(file, isolation_level=None, timeout=30)
+    database.execute("pragma journal_mode=wal")
+    database.execute("pragma synchronous=normal")
+    return database
+
+
+def _readable(file: Path) -> sqlite3.Connection:
+    """Open for reading; where even the files beside a log cannot be made, as it is on the disk."""
+    address = file.resolve().as_uri()
+    try:
+        database = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None, timeout=30)
+        database.execute("select count(*) from sqlite_schema").fetchone()
+    except sqlite3.OperationalError:
+        database = sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
+    return database
+
+
+def _locked(folder: Path) -> int:
+    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise StoreError(f"{folder} is in use: another aotfuzz is writing to it") from None
+    return lock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -89,6 +90,16 @@ def crashes_on_exp(function: Function) -> Function:
         return function(*args)
 
     return compiled
+
+
+def killed_once(function: Function) -> Function:
+    """A worker that has run other cases is killed from outside, as the kernel does when memory is short."""
+    return _every_tenth(function, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def wrong_by_chance(function: Function) -> Function:
+    """Loses writes in every second process."""
+    return drops_mutation(function) if os.getpid() % 2 else function
 
 
 def leaves(function: Function) -> Function:

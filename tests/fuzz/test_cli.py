@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ from small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, RETURN_VIEW, SI
 from test_corpus import CASE, HOSTILE
 
 from fuzz import corpus
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.store import Store
 from fuzz.cli import main
 from fuzz.corpus import Origin
 
@@ -121,6 +127,136 @@ def test_a_run_for_people_prints_tables(capsys: pytest.CaptureFixture[str]) -> N
     assert "def f(" in out
     assert "Results go to campaigns/" in err
     assert len(list(Path("campaigns").iterdir())) == 1
+
+
+def test_a_reader_who_leaves_changes_nothing() -> None:
+    command = [sys.executable, "-m", "fuzz.cli", "run", "--target", "eager", "--cases", "5", "--out", "found"]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        complaints = process.stderr.read()
+    assert process.returncode == 0, complaints
+    assert b"Traceback" not in complaints
+    assert (Path("found") / "report.html").is_file()
+
+
+def test_a_full_disk_ends_a_run_with_words_and_an_intact_file() -> None:
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
+        "from fuzz.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = ["run", "--target", "bad_targets:drops_mutation", "--cases", "4000", "--out", "found"]
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 2
+    assert "found cannot be written any more" in done.stdout
+    assert "Traceback" not in done.stderr
+    database = sqlite3.connect(Path("found") / "campaign.sqlite")
+    assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+    assert database.execute("select count(*) from results").fetchone()[0] > 0
+
+
+def test_ctrl_c_ends_a_run_with_its_report_and_resume_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["run", "--target", "eager", "--cases", "60", "--jobs", "1", "--out", "found", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fuzz.cli", *command], stdout=subprocess.PIPE, env=environment
+    )
+    file = Path("found") / "campaign.sqlite"
+    while not (file.exists() and _cases(file)):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+    assert process.returncode == 0
+    first = json.loads(out)
+    assert (Path("found") / "report.html").is_file()
+    assert first["interrupted"] is (first["cases"] < 60)
+    assert main(["resume", "found", "--cases", "80", "--json"]) == 0
+    data = _json(capsys)
+    assert (data["cases"], data["interrupted"]) == (80, False)
+    assert _cases(file) == 80
+
+
+def _cases(file: Path) -> int:
+    try:
+        found = sqlite3.connect(f"file:{file}?mode=ro", uri=True).execute("select count(*) from results")
+        return int(found.fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
+def test_resume_refuses_what_it_would_mix(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store.create(Path("found"), Configuration(targets=("eager",), cases=5)).close()
+    with monkeypatch.context() as patch:
+        patch.setattr("fuzz.commands.campaigns.versions", lambda: {"torch": "1.0"})
+        assert main(["resume", "found"]) == 2
+    assert "aotfuzz diff" in capsys.readouterr().err
+    monkeypatch.setattr("fuzz.commands.campaigns.fingerprint", lambda configuration: "other")
+    assert main(["resume", "found"]) == 2
+    assert "another version of the generator" in capsys.readouterr().err
+
+
+KNOWN = """format = 1
+[[issue]]
+title = "writes are lost"
+targets = ["bad_targets:drops_mutation", "eager"]
+signature = "*"
+case = "a.json"
+"""
+
+
+def test_known_issues_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
+    program = replace(SINE, statements=DOUBLE_IN_PLACE.statements, returns=DOUBLE_IN_PLACE.returns)
+    _record("corpus/a.json", program=program, bucket="input-data/arg elements/in-place/a")
+    Path("corpus/known.toml").write_text(KNOWN.replace(', "eager"', ""))
+    run = ["run", "--target", "bad_targets:drops_mutation", "--cases", "10", "--json", "--out"]
+    assert main([*run, "one"]) == 0
+    data = _json(capsys)
+    assert data["findings"] > 0 and data["new"] == 0
+    assert {bucket["known"] for bucket in data["buckets"]} == {"writes are lost"}
+    assert [issue["state"] for issue in data["known"]] == ["reproduces"]
+    assert main([*run, "two", "--known", "none"]) == 1
+    capsys.readouterr()
+    # The same case on a target that keeps writes: the issue is gone.
+    Path("corpus/known.toml").write_text(KNOWN)
+    assert main(["run", "--target", "eager", "--cases", "3", "--json"]) == 3
+    assert [issue["state"] for issue in _json(capsys)["known"]] == ["gone"]
+    assert main(["report", "one", "--json"]) == 0
+    assert _json(capsys)["new"] == 0
+
+
+def test_report_diff_and_export_read_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, target in (("one", "eager"), ("two", "bad_targets:copies_alias")):
+        main(["run", "--target", target, "--cases", "12", "--out", name, "--json"])
+    capsys.readouterr()
+    assert main(["report", "two", "--out", "page.html"]) == 0
+    assert "aliasing/" in capsys.readouterr().out
+    assert "<h2>Summary</h2>" in Path("page.html").read_text()
+    assert main(["diff", "one", "one"]) == 0
+    capsys.readouterr()
+    assert main(["diff", "one", "two", "--json"]) == 1
+    data = _json(capsys)
+    assert data["only_after"] and not data["only_before"]
+    assert main(["diff", "two", "one"]) == 1
+    assert "Only in the first" in capsys.readouterr().out
+    assert main(["export", "two", "--out", "two.jsonl"]) == 0
+    objects = [json.loads(line) for line in Path("two.jsonl").read_text().splitlines()]
+    assert sum(item["kind"] == "case" for item in objects) == 12
+    for command in (["report", "none"], ["diff", "one", "none"], ["export", "none"], ["resume", "none"]):
+        assert main(command) == 2
+        assert "none holds no campaign" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -295,3 +431,75 @@ def test_targets_lists_what_can_be_tested(capsys: pytest.CaptureFixture[str]) ->
     ]
     assert main(["targets", "--json"]) == 0
     assert {row["name"] for row in _json(capsys)["targets"]} >= {"aot", "torch-inductor"}
+
+
+def test_corpus_add_takes_what_is_new_and_still_so(capsys: pytest.CaptureFixture[str]) -> None:
+    _record("new/lost.json", **STOCK, expected={"torch-aot-function": "differs"})
+    _record("new/again.json", **STOCK, expected={"torch-aot-function": "differs"}, note="the same bucket")
+    _record("new/fine.json", program=SINE, bucket="values/out/sin/a", expected={"eager": "differs"})
+    assert main(["corpus", "add", "new", "--target", "eager", "--issue", "7", "--note", "lost"]) == 1
+    out, err = capsys.readouterr()
+    assert "fine.json: not added: on eager it gives agree" in err
+    (file,) = Path("corpus").glob("*.json")
+    case = corpus.read(file)
+    assert case.expected == {"torch-aot-function": "differs", "eager": "agrees"}
+    assert (case.issue, case.note in ("lost", "the same bucket")) == (7, True)
+    assert "is there already" in out
+    Path("new/fine.json").unlink()
+    assert main(["corpus", "add", "new"]) == 0
+    assert len(list(Path("corpus").glob("*.json"))) == 1
+
+
+def test_corpus_add_takes_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
+    target = "bad_targets:copies_alias"
+    main(["run", "--target", target, "--cases", "10", "--out", "found"])
+    assert main(["corpus", "add", "found", "--target", target]) == 0
+    files = list(Path("corpus").glob("*.json"))
+    assert files
+    assert corpus.read(files[0]).expected == {target: "differs"}
+    assert main(["corpus", "check"]) == 0
+    assert main(["corpus", "list", "--json"]) == 0
+    capsys.readouterr()
+
+
+def test_corpus_check_names_what_is_wrong_and_fixes_form(capsys: pytest.CaptureFixture[str]) -> None:
+    file = _record("corpus/a.json", expected={"torch-aot-eager": "differs"})
+    _record("corpus/b.json", bucket="values/out/expand/a", expected={"torch-aot-eager": "differs"})
+    Path("corpus/c.json").write_text("{")
+    Path("corpus/known.toml").write_text(KNOWN.replace("a.json", "absent.json"))
+    file.write_text(file.read_text().replace("\n", "\n\n", 1))
+    assert main(["corpus", "check", "--fix"]) == 1
+    out = capsys.readouterr().out
+    assert "a.json: rewritten" in out
+    assert "b.json: has the clause input-data and a bucket of another" in out
+    assert "b.json: its bucket does not end in what its program has" in out
+    assert "c.json: at line 1" in out
+    assert "names absent.json, which is not there" in out
+    assert "a.json: is not in today's form" not in out
+
+
+def test_corpus_prune_keeps_the_best_of_a_bucket(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, issue in (("a", None), ("b", 5), ("c", None)):
+        _record(f"corpus/{name}.json", issue=issue)
+    assert main(["corpus", "prune", "--dry-run"]) == 0
+    assert len(list(Path("corpus").iterdir())) == 3
+    assert main(["corpus", "prune"]) == 0
+    assert [file.name for file in Path("corpus").iterdir()] == ["b.json"]
+    assert "c.json: removed, b.json has the same bucket" in capsys.readouterr().out
+
+
+def test_corpus_minimize_reduces_where_the_files_are(capsys: pytest.CaptureFixture[str]) -> None:
+    padded = replace(
+        LOST_THROUGH_EXPAND,
+        statements=(call("sin", "a0", to="v7"), *LOST_THROUGH_EXPAND.statements),
+    )
+    file = _record(
+        "corpus/a.json",
+        **{**STOCK, "program": padded},
+        expected={"torch-aot-function": "differs", "eager": "agrees"},
+    )
+    assert main(["corpus", "minimize"]) == 0
+    case = corpus.read(file)
+    assert (len(case.program.statements), case.bucket) == (2, STOCK["bucket"])
+    assert main(["corpus", "minimize", str(file)]) == 0
+    assert "cannot be made smaller" in capsys.readouterr().out

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from small_programs import DOUBLE_IN_PLACE, DUPLICATE, TWO_MUTATED_ALIASES
+from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_THROUGH_EXPAND, TWO_MUTATED_ALIASES
 
-from fuzz import buckets
+from fuzz import buckets, renames
 from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
 from fuzz.errors import CorpusError
 from fuzz.execute import execute
+from fuzz.operators import OPERATORS
 from fuzz.targets import find
 from oracles import Finding
 
@@ -29,6 +32,68 @@ CASE = Case(
     note="a write is lost",
     issue=197448,
 )
+
+
+def test_an_operator_that_was_renamed_is_read_by_its_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = dumps(replace(CASE, program=LOST_THROUGH_EXPAND, bucket="values/out/expand + in-place/a"))
+    (tmp_path / "old.json").write_text(old.replace("expand", "broaden"))
+    with pytest.raises(CorpusError, match="broaden"):
+        read(tmp_path / "old.json")
+    monkeypatch.setattr(renames, "RENAMED", {"broaden": "expand"})
+    case = read(tmp_path / "old.json")
+    assert case.program == LOST_THROUGH_EXPAND
+    assert case.bucket == "values/out/expand + in-place/a"
+    assert renames.bucket("a/b/2 broaden@no_grad + sum/c") == "a/b/2 expand@no_grad + sum/c"
+
+
+def test_renames_lead_to_operators_that_exist() -> None:
+    assert set(renames.RENAMED.values()) <= set(OPERATORS)
+    assert not set(renames.RENAMED) & set(OPERATORS)
+
+
+def test_fields_of_other_tools_are_kept(tmp_path: Path) -> None:
+    case = replace(CASE, extra={"x-triaged-by": "somebody"})
+    write(tmp_path / "case.json", case)
+    assert read(tmp_path / "case.json") == case
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(CorpusError, match="no regular file"):
+        read(tmp_path / "pipe.json")
+
+
+def test_a_hundred_megabytes_are_refused_without_reading_them(tmp_path: Path) -> None:
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(100 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorpusError, match="larger than"):
+            read(tmp_path / "huge.json")
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":' * 150_000 + "1" + "}" * 150_000,
+        "[" + "[0]," * 200_000 + "0]",
+        '{"format": 1, "program": ' + "[" * 400_000 + "]" * 400_000 + "}",
+    ],
+)
+def test_a_hostile_document_costs_little_memory(text: str, tmp_path: Path) -> None:
+    (tmp_path / "hostile.json").write_text(text)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorpusError):
+            read(tmp_path / "hostile.json")
+        assert tracemalloc.get_traced_memory()[1] < 100 << 20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("program", [DOUBLE_IN_PLACE, DUPLICATE, TWO_MUTATED_ALIASES])
@@ -71,6 +136,10 @@ HOSTILE = {
         "at program.storages[0].size",
     ),
     "absurd number": (dumps(CASE).replace('"seed": 1', '"seed": 1' + "0" * 5000), "not JSON"),
+    "endless texts of others": (
+        _changed(lambda data: data.update({f"x-{i}": "" for i in range(100)})),
+        "fields x-... than allowed",
+    ),
     "unknown field": (_changed(lambda data: data.update(run="rm -rf")), "unknown field 'run'"),
     "missing field": (_changed(lambda data: data.pop("program")), "'program' is missing"),
     "unknown state": (_changed(lambda data: data["expected"].update(aot="maybe")), "at expected.aot"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import bad_targets
 import pytest
 
 from fuzz import corpus
-from fuzz.campaign.driver import Campaign, Configuration, Progress, Summary, judge_death
-from fuzz.campaign.investigate import Budget, Seen
+from fuzz.campaign.configuration import Budget, Configuration
+from fuzz.campaign.driver import Campaign, Progress, judge_death
 from fuzz.campaign.pool import Answer, Death, Job
+from fuzz.campaign.records import Seen
 from fuzz.campaign.store import FILE, Store
-from fuzz.errors import StoreError
+from fuzz.campaign.summary import Summary, summarize
 
 BASE = Configuration(
     targets=(),
@@ -32,9 +34,17 @@ def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-def _run(*targets: str, store: Store | None = None, **changes: Any) -> Summary:
+def _configuration(*targets: str, **changes: Any) -> Configuration:
     names = tuple(f"bad_targets:{name}" if hasattr(bad_targets, name) else name for name in targets)
-    return Campaign(replace(BASE, targets=names, **changes), store).run()
+    return replace(BASE, targets=names, **changes)
+
+
+def _run(*targets: str, folder: Path | None = None, **changes: Any) -> Summary:
+    configuration = _configuration(*targets, **changes)
+    if folder is None:
+        return Campaign(configuration).run()
+    with Store.create(folder, configuration) as store:
+        return Campaign(configuration, store).run()
 
 
 def _consistent(summary: Summary, cases: int) -> None:
@@ -124,18 +134,14 @@ def _essence(summary: Summary) -> object:
 
 
 def test_time_bounds_a_campaign_and_what_counts_is_a_prefix(tmp_path: Path) -> None:
-    store = Store(tmp_path, {})
-    summary = _run("good", store=store, cases=None, seconds=1.0)
-    store.close()
+    summary = _run("good", folder=tmp_path, cases=None, seconds=1.0)
     rows = sqlite3.connect(tmp_path / FILE).execute("select case_index from results order by 1").fetchall()
     assert [index for (index,) in rows] == list(range(summary.total("cases")))
     assert summary.total("cases") > 0
 
 
 def test_results_are_stored_with_their_files(tmp_path: Path) -> None:
-    store = Store(tmp_path / "out", {"seed": 3})
-    summary = _run("drops_mutation", store=store, cases=30)
-    store.close()
+    summary = _run("drops_mutation", folder=tmp_path / "out", cases=30)
     database = sqlite3.connect(tmp_path / "out" / FILE)
     assert database.execute("select count(*) from results").fetchone() == (30,)
     found = database.execute("select count(*) from results where outcome = 'finding'").fetchone()
@@ -151,30 +157,65 @@ def test_results_are_stored_with_their_files(tmp_path: Path) -> None:
         assert "def f(" in Path(script).read_text()
 
 
-def test_a_folder_is_used_once(tmp_path: Path) -> None:
-    Store(tmp_path, {}).close()
-    with pytest.raises(StoreError, match="already holds a campaign"):
-        Store(tmp_path, {})
+def test_the_file_tells_the_campaign_again(tmp_path: Path) -> None:
+    summary = _run("drops_mutation", "eager", folder=tmp_path, cases=30)
+    with Store.read(tmp_path) as store:
+        assert summarize(store) == summary
+    features = {feature for _, feature, _ in summary.coverage.features}
+    assert "kind:in-place" in features
+    for target in summary.tallies:
+        counted = sum(
+            cases
+            for (name, feature, _), cases in summary.coverage.features.items()
+            if name == target and feature == "device:cpu"
+        )
+        assert counted == 30, "every case of every target is counted once"
+    assert max(summary.coverage.pairs.values()) <= 30, "pairs are counted by program"
 
 
-def test_a_folder_that_cannot_be_made_is_said_before_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot write a campaign"):
-        Store(tmp_path / "file" / "out", {})
-
-
-def test_a_disk_that_fills_up_ends_the_campaign_with_what_was_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = Store(tmp_path, {})
-    store._database.execute("pragma max_page_count = 12")
-    summary = _run("drops_mutation", store=store, cases=5000)
+def test_a_disk_that_fills_up_ends_the_campaign_with_what_was_found(tmp_path: Path) -> None:
+    configuration = _configuration("drops_mutation", cases=5000)
+    with Store.create(tmp_path, configuration) as store:
+        pages = store._database.execute("pragma page_count").fetchone()[0]
+        store._database.execute(f"pragma max_page_count = {pages + 40}")
+        summary = Campaign(configuration, store).run()
     assert any("database or disk is full" in trouble for trouble in summary.troubles)
     assert 0 < summary.total("cases") < 5000
     assert summary.buckets
-    store.close()
-    stored = sqlite3.connect(tmp_path / FILE).execute("pragma integrity_check").fetchone()
-    assert stored == ("ok",)
+    database = sqlite3.connect(tmp_path / FILE)
+    assert database.execute("pragma integrity_check").fetchone() == ("ok",)
+    with Store.read(tmp_path) as store:
+        assert summarize(store).tallies == summary.tallies, "only what the file has was counted"
+
+
+class Stop(Exception):
+    """Stands for the end of a driver in the middle of its work."""
+
+
+def _after(cases: int, what: type[BaseException]) -> Callable[[Progress], None]:
+    def watch(progress: Progress) -> None:
+        if sum(tally.cases for tally in progress.tallies.values()) >= cases:
+            raise what
+
+    return watch
+
+
+def test_a_campaign_that_was_cut_off_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
+    configuration = _configuration("drops_mutation", "copies_alias", cases=25)
+    whole = Campaign(configuration).run()
+    with Store.create(tmp_path, configuration) as store, pytest.raises(Stop):
+        Campaign(configuration, store, _after(1, Stop)).run()
+    with Store.open(tmp_path) as store:
+        assert summarize(store).interrupted
+        before = summarize(store).total("cases")
+        Campaign(configuration, store, _after(30, KeyboardInterrupt)).run()
+    with Store.open(tmp_path) as store:
+        summary = Campaign(configuration, store).run()
+    assert 0 < before < 50
+    assert not summary.interrupted
+    assert [session["ended"] for session in summary.sessions] == ["killed", "interrupted", "complete"]
+    assert _essence(summary) == _essence(whole)
+    assert summary.coverage == whole.coverage
 
 
 def test_interruption_keeps_what_was_found() -> None:
@@ -187,6 +228,22 @@ def test_interruption_keeps_what_was_found() -> None:
     assert summary.interrupted
     assert 0 < summary.total("cases") < 5000
     assert sum(bucket.count for bucket in summary.buckets) == summary.total("findings") > 0
+
+
+def test_what_comes_and_goes_is_called_flaky_and_says_how(tmp_path: Path) -> None:
+    summary = _run("wrong_by_chance", cases=40)
+    _consistent(summary, 40)
+    doubtful = [bucket.example for bucket in summary.buckets if bucket.example.state == "flaky"]
+    assert doubtful
+    assert all("as in the campaign" in one.replays and "agree" in one.replays for one in doubtful)
+    assert all(one.bucket.startswith("flaky/") for one in doubtful)
+
+
+def test_a_worker_that_somebody_else_kills_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "victims").mkdir()
+    summary = _run("killed_once", cases=20, jobs=1)
+    _consistent(summary, 20)
+    assert summary.total("agree") == 20
 
 
 def test_a_program_that_kills_eager_proves_nothing() -> None:

@@ -1,93 +1,33 @@
-"""What people read at the end: tables in a terminal, and the one JSON object that programs read.
-
-Tables go to whatever stream the command line chose; the JSON keys are an interface and are documented with
-`as_json`.
-"""
+"""Tables for a terminal: a campaign, what a replay gave, a corpus file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
 from fuzz import buckets
 from fuzz.corpus import Case
-from fuzz.errors import CorpusError
 from fuzz.program import Program, Root, Same, Scalar, Storage, View
 from fuzz.source import render
 
 if TYPE_CHECKING:
-    from fuzz.campaign.driver import Summary
+    from fuzz.campaign.ledger import Bucket
     from fuzz.campaign.replay import Replayed
+    from fuzz.campaign.summary import Summary
+    from fuzz.known import Standing
 
 # How many buckets are shown with their source; the rest are in the table and in their files.
 SHOWN = 5
 _STATES = {
     "shown": "script shows it",
     "confirmed": "confirmed",
+    "flaky": "FLAKY",
     "unconfirmed": "NOT CONFIRMED",
     "unreduced": "not reduced",
 }
-
-
-def as_json(summary: Summary) -> dict[str, Any]:
-    """The object that `aotfuzz run --json` prints.
-
-    `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program and
-    a target; crashes and timeouts are among the findings. `refusals` counts the refused ones by reason,
-    `targets` has all counts by target, `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`,
-    `target`, `clause`, `count`, `statements` (of the reduced program), `first_case`, `first_seconds`,
-    `repro` and `corpus_file` (paths, or null without a folder), `state` and `evaluations` (see
-    `investigate.Example`) and `message`.
-    """
-    cases = summary.total("cases")
-    refusals: dict[str, int] = {}
-    for tally in summary.tallies.values():
-        for reason, count in tally.refusals.items():
-            refusals[reason] = refusals.get(reason, 0) + count
-    counts = ("agree", "poisoned", "refused", "findings", "crashes", "timeouts")
-    return {
-        "cases": cases,
-        **{name: summary.total(name) for name in counts},
-        "refusals": dict(sorted(refusals.items())),
-        "buckets": bucket_rows(summary),
-        "cases_per_second": round(cases / summary.seconds, 2) if summary.seconds else 0.0,
-        "seconds": round(summary.seconds, 2),
-        "seed": summary.configuration.seed,
-        "profile": summary.configuration.profile,
-        "targets": {
-            target: {"cases": tally.cases, **{name: getattr(tally, name) for name in counts}}
-            for target, tally in summary.tallies.items()
-        },
-        "interrupted": summary.interrupted,
-        "troubles": summary.troubles,
-    }
-
-
-def bucket_rows(summary: Summary) -> list[dict[str, Any]]:
-    """The buckets of a campaign as plain data."""
-    rows = []
-    for bucket in summary.buckets:
-        file, script = summary.files.get((bucket.target, bucket.name), (None, None))
-        rows.append(
-            {
-                "bucket": bucket.name,
-                "target": bucket.target,
-                "clause": bucket.clause,
-                "count": bucket.count,
-                "statements": bucket.example.statements,
-                "first_case": bucket.first_case,
-                "first_seconds": round(bucket.first_seconds, 3),
-                "repro": script,
-                "corpus_file": file,
-                "state": bucket.example.state,
-                "evaluations": bucket.example.evaluations,
-                "message": buckets.main(bucket.example.seen.findings).message,
-            }
-        )
-    return rows
 
 
 def campaign(summary: Summary) -> str:
@@ -102,11 +42,14 @@ def campaign(summary: Summary) -> str:
         parts.append(tabulate(refusals, headers=("target", "refused because", "cases")))
     if summary.buckets:
         parts.append(_buckets(summary))
+        parts.extend(_doubts(summary))
         parts.extend(_sources(summary))
     else:
         parts.append("No differences found.")
+    if summary.known:
+        parts.append(_known(summary))
     if summary.interrupted:
-        parts.append("Interrupted: this is what was found until then.")
+        parts.append("Not complete: this is what was found until then.")
     parts.extend(f"Trouble: {text}" for text in summary.troubles)
     return "\n\n".join(parts)
 
@@ -126,18 +69,6 @@ def replay(rows: Sequence[Replayed]) -> str:
         for row in rows
     ]
     return tabulate(table, headers=headers)
-
-
-def replay_as_json(rows: Sequence[Replayed], errors: Sequence[CorpusError]) -> dict[str, Any]:
-    """The object that `aotfuzz replay --json` prints: counts, one entry per case and target, bad files."""
-    outcomes = {"agree": "agree", "poisoned": "poisoned", "refused": "refused", "findings": "finding"}
-    return {
-        "cases": len({row.file for row in rows}),
-        **{key: sum(row.outcome == word for row in rows) for key, word in outcomes.items()},
-        "unexpected": sum(not row.as_expected for row in rows),
-        "results": [row.to_json() for row in rows],
-        "errors": [{"file": str(error.file), "place": error.place, "error": str(error)} for error in errors],
-    }
 
 
 def case(file: Path, recorded: Case) -> str:
@@ -227,7 +158,7 @@ def _targets(summary: Summary) -> str:
 
 
 def _buckets(summary: Summary) -> str:
-    headers = ("target", "bucket", "count", "statements", "first case", "at s", "state")
+    headers = ("target", "bucket", "count", "statements", "first case", "at s", "state", "known")
     rows = [
         (
             bucket.target,
@@ -237,14 +168,46 @@ def _buckets(summary: Summary) -> str:
             bucket.first_case,
             f"{bucket.first_seconds:.1f}",
             _STATES[bucket.example.state],
+            "NEW" if (standing := summary.standing(bucket)) is None else issue(standing),
         )
         for bucket in summary.buckets
     ]
     return tabulate(rows, headers=headers)
 
 
+def issue(standing: Standing) -> str:
+    """A known issue in a word or two."""
+    upstream = standing.issue.upstream
+    return "known" if upstream is None else f"#{upstream}"
+
+
+def _known(summary: Summary) -> str:
+    headers = ("known issue", "upstream", "target", "now", "")
+    rows = [
+        (_short(one.issue.title, 60), one.issue.upstream or "", one.target, one.state, _short(one.said, 60))
+        for one in summary.known
+    ]
+    return tabulate(rows, headers=headers)
+
+
+def _doubts(summary: Summary) -> list[str]:
+    """What fresh workers gave of the findings that they did not all show."""
+    doubtful = [bucket for bucket in summary.buckets if bucket.example.replays]
+    return [
+        f"{bucket.target}, case {bucket.example.suspect.index}, {bucket.example.state}: "
+        f"{bucket.example.suspect.seen.signature} in the campaign; alone in fresh workers: "
+        + "; ".join(bucket.example.replays)
+        for bucket in doubtful[:SHOWN]
+    ]
+
+
 def _sources(summary: Summary) -> list[str]:
-    smallest = sorted(summary.buckets, key=lambda bucket: (bucket.example.statements, bucket.first_case))
+
+    def worth(bucket: Bucket) -> tuple[bool, int, int]:
+        """News first, then the smallest."""
+        return summary.standing(bucket) is not None, bucket.example.statements, bucket.first_case
+
+    smallest = sorted(summary.buckets, key=worth)
     texts = []
     for bucket in smallest[:SHOWN]:
         _, script = summary.files.get((bucket.target, bucket.name), (None, None))

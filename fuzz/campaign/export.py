@@ -1,0 +1,39 @@
+"""A campaign's file as JSON lines, for other tools, in an order that does not depend on when things came.
+
+The first line has `kind` "campaign"; then come the cases (`kind` "case", with `died` "crash" or "timeout" where
+the worker did), the investigated findings ("example"), the features ("feature") and their pairs ("pair").
+
+    with Store.read(Path("found")) as store:
+        for line in lines(store): print(line)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from fuzz.campaign.records import example_to_json, seen_to_json
+from fuzz.campaign.store import Store
+
+_FACTS = ("version", "configuration", "versions", "started", "sessions", "elapsed", "known")
+
+
+def lines(store: Store) -> Iterator[str]:
+    """Each line, without its end."""
+    for item in _objects(store):
+        yield json.dumps(item)
+
+
+def _objects(store: Store) -> Iterator[dict[str, Any]]:
+    yield {"kind": "campaign", **{key: store.get(key) for key in _FACTS}}
+    for row in store.rows():
+        seen = seen_to_json(store.seen(row.target, row.index) if row.seen.signature else row.seen)
+        died = seen.pop("kind")
+        yield {"kind": "case", "target": row.target, "case": row.index, "at": row.at, "died": died, **seen}
+    for _, example in sorted(store.examples().items()):
+        yield {"kind": "example", **example_to_json(example)}
+    for (target, feature, outcome), count in sorted(store.features().items()):
+        yield {"kind": "feature", "target": target, "feature": feature, "outcome": outcome, "cases": count}
+    for (feature, other), count in sorted(store.pairs().items()):
+        yield {"kind": "pair", "features": [feature, other], "cases": count}

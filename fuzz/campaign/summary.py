@@ -1,0 +1,183 @@
+"""A campaign as its file tells it: the same for one that has just ended and for one of last night.
+
+with Store.read(Path("found")) as store:
+    summary = summarize(store)
+summary.total("findings"), summary.buckets
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fuzz import corpus
+from fuzz.campaign import jobs
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.ledger import Bucket, Ledger, Tally
+from fuzz.campaign.records import Suspect
+from fuzz.campaign.store import Store
+from fuzz.known import Standing
+
+# How many stretches of time the course of a campaign is drawn with.
+STRETCHES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What was settled in a part of the campaign that ends `until` seconds after its start."""
+
+    until: float
+    cases: int
+    findings: int
+    buckets: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """`features`: cases by target, feature and outcome; `pairs`: programs by pair of features."""
+
+    features: Mapping[tuple[str, str, str], int]
+    pairs: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A campaign. `troubles` are mistakes of the fuzzer itself, as tracebacks.
+
+    `files` has for each target and bucket the corpus file and the script; `known` what became of the known
+    issues; `sessions` when it ran, and whether each ended by itself.
+    """
+
+    configuration: Configuration
+    versions: Mapping[str, str]
+    started: str
+    sessions: tuple[Mapping[str, Any], ...]
+    seconds: float
+    tallies: dict[str, Tally]
+    buckets: list[Bucket]
+    files: dict[tuple[str, str], tuple[str, str]]
+    known: tuple[Standing, ...]
+    coverage: Coverage
+    course: tuple[Stretch, ...]
+    interrupted: bool
+    troubles: list[str]
+
+    def total(self, name: str) -> int:
+        """A count over all targets."""
+        return sum(int(getattr(tally, name)) for tally in self.tallies.values())
+
+    def standing(self, bucket: Bucket) -> Standing | None:
+        """The known issue that a bucket belongs to, None if it is new."""
+        for standing in self.known:
+            if standing.covers(bucket.target, bucket.name, bucket.example.program):
+                return standing
+        return None
+
+    @property
+    def new(self) -> list[Bucket]:
+        """The buckets that no known issue covers."""
+        return [bucket for bucket in self.buckets if self.standing(bucket) is None]
+
+    @property
+    def gone(self) -> list[Standing]:
+        """The known issues that were looked for and no longer reproduce."""
+        return [standing for standing in self.known if standing.state == "gone"]
+
+
+def books(store: Store) -> Ledger:
+    """The ledger of a campaign, made up again from its file."""
+    configuration = store.configuration
+
+    def look(target: str, index: int) -> Suspect:
+        program = jobs.program(configuration.seed, index, configuration.profile, configuration.device)
+        return Suspect(target, index, program, store.seen(target, index))
+
+    ledger = Ledger(configuration.targets, look)
+    for row in store.rows():
+        ledger.arrive(row.target, row.index, row.seen, row.at)
+    ledger.settle()
+    ledger.restore(store.examples())
+    return ledger
+
+
+def summarize(
+    store: Store, ledger: Ledger | None = None, *, interrupted: bool = False, troubles: tuple[str, ...] = ()
+) -> Summary:
+    """The summary of a campaign; `ledger` if its books are at hand. StoreError if the file is damaged."""
+    books_ = ledger or books(store)
+    found = books_.buckets()
+    return Summary(
+        configuration=store.configuration,
+        versions=store.get("versions"),
+        started=store.get("started"),
+        sessions=tuple(store.get("sessions")),
+        seconds=store.elapsed,
+        tallies=books_.tallies,
+        buckets=found,
+        files=_files(store, found),
+        known=tuple(Standing.from_json(entry) for entry in store.get("known")),
+        coverage=Coverage(store.features(), store.pairs()),
+        course=_course(store, found),
+        interrupted=interrupted or store.get("ended") != "complete",
+        troubles=[*store.get("troubles", []), *troubles],
+    )
+
+
+def recorded(bucket: Bucket, configuration: Configuration, torch_version: str) -> corpus.Case:
+    """A bucket's example as a corpus case."""
+    from fuzz import buckets
+
+    example = bucket.example
+    finding = buckets.main(example.seen.findings)
+    origin = corpus.Origin(bucket.target, configuration.seed, example.suspect.index, configuration.profile)
+    return corpus.Case(
+        program=example.program,
+        # Not the campaign's name for it, which may say "unreduced": a replay computes this one again.
+        bucket=buckets.bucket(example.seen.findings, example.program),
+        clause=bucket.clause,
+        torch=torch_version.split("+")[0],
+        origin=origin,
+        expected={bucket.target: corpus.DIFFERS},
+        findings=example.seen.findings,
+        note=finding.message[: corpus.MAX_LINE],
+    )
+
+
+def write_files(store: Store, found: list[Bucket]) -> None:
+    """Write each bucket's corpus file and script into the campaign's folder; StoreError if that fails."""
+    if store.folder is None:
+        return
+    configuration, torch_version = store.configuration, store.get("versions")["torch"]
+    for bucket in found:
+        name = corpus.slug(bucket.name, bucket.target)
+        store.file("corpus", f"{name}.json", corpus.dumps(recorded(bucket, configuration, torch_version)))
+        store.file("repro", f"{name}.py", bucket.example.script)
+
+
+def _files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tuple[str, str]]:
+    if store.folder is None:
+        return {}
+    files = {}
+    for bucket in found:
+        name = corpus.slug(bucket.name, bucket.target)
+        case, script = store.folder / "corpus" / f"{name}.json", store.folder / "repro" / f"{name}.py"
+        if case.is_file() and script.is_file():
+            files[bucket.target, bucket.name] = (str(case), str(script))
+    return files
+
+
+def _course(store: Store, found: list[Bucket]) -> tuple[Stretch, ...]:
+    """Cases, findings and new buckets over time."""
+    width = max(store.elapsed, 1e-9) / STRETCHES
+    cases: Counter[int] = Counter()
+    findings: Counter[int] = Counter()
+    for row in store.rows():
+        place = min(STRETCHES - 1, int(row.at / width))
+        cases[place] += 1
+        findings[place] += bool(row.seen.signature)
+    new = Counter(min(STRETCHES - 1, int(bucket.first_seconds / width)) for bucket in found)
+    return tuple(
+        Stretch((place + 1) * width, cases[place], findings[place], new[place]) for place in range(STRETCHES)
+    )

@@ -1,0 +1,213 @@
+"""`aotfuzz run`, `resume`, `report`, `diff` and `export`: campaigns, and what is read of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from fuzz.campaign.configuration import Configuration, fingerprint, versions, workers
+from fuzz.campaign.store import Store
+from fuzz.campaign.summary import Summary, summarize
+from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say
+from fuzz.errors import ConfigurationError, StoreError
+from fuzz.known import NAME, Issue
+from fuzz.known import read as read_known
+from fuzz.report import objects, tables
+
+DEFAULT_SECONDS = 60.0
+REPORT = "report.html"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a campaign in a folder of its own."""
+    configuration = _configuration(options)
+    issues, cases = _known(options.known)
+    folder = options.out or _new_folder(configuration.seed)
+    with Store.create(folder, configuration) as store:
+        say(f"Results go to {folder}", sys.stderr)
+        return _run(options, configuration, store, issues, cases)
+
+
+def resume(options: argparse.Namespace) -> int:
+    """Go on with a campaign; its bounds may be moved."""
+    from fuzz.targets import usable
+
+    issues, cases = _known(options.known)
+    with Store.open(options.folder) as store:
+        configuration = store.configuration
+        if options.jobs:
+            configuration = replace(configuration, jobs=options.jobs)
+        if options.seconds or options.cases:
+            configuration = replace(configuration, seconds=options.seconds, cases=options.cases)
+        usable(list(configuration.targets))
+        _same(store, configuration)
+        store.set("configuration", _plain(configuration), store.elapsed)
+        say(f"Going on in {options.folder} after {store.elapsed:.0f} s", sys.stderr)
+        return _run(options, configuration, store, issues, cases)
+
+
+def report(options: argparse.Namespace) -> int:
+    """Print a campaign and write its page."""
+    from fuzz.report.page import page
+
+    with Store.read(options.folder) as store:
+        summary = summarize(store)
+    say(tables.campaign(summary), people(options))
+    file = options.out or options.folder / REPORT
+    try:
+        file.write_text(page(summary), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {file}: {error.strerror or error}; choose another with --out"
+        ) from error
+    say(f"The page is {file}", sys.stderr)
+    if options.json:
+        say(json.dumps(objects.campaign(summary)))
+    return NOTHING_NEW
+
+
+def diff(options: argparse.Namespace) -> int:
+    """Compare two campaigns; 1 if they have different buckets."""
+    from fuzz.report.difference import compare, table
+
+    summaries = []
+    for folder in (options.before, options.after):
+        with Store.read(folder) as store:
+            summaries.append(summarize(store))
+    found = compare(*summaries)
+    say(table(found), people(options))
+    if options.json:
+        say(json.dumps(objects.difference(found)))
+    return FINDINGS if found.only_before or found.only_after else NOTHING_NEW
+
+
+def export(options: argparse.Namespace) -> int:
+    """Print a campaign as JSON lines."""
+    from fuzz.campaign.export import lines
+
+    with Store.read(options.folder) as store:
+        if options.out is None:
+            for text in lines(store):
+                say(text)
+            return NOTHING_NEW
+        try:
+            with options.out.open("w", encoding="utf-8") as file:
+                file.writelines(f"{text}\n" for text in lines(store))
+        except OSError as error:
+            raise StoreError(f"cannot write {options.out}: {error.strerror or error}") from error
+    return NOTHING_NEW
+
+
+def _run(
+    options: argparse.Namespace,
+    configuration: Configuration,
+    store: Store,
+    issues: tuple[Issue, ...],
+    cases: Path,
+) -> int:
+    from fuzz.campaign.driver import Campaign
+    from fuzz.campaign.live import watching
+    from fuzz.report.page import page
+
+    with watching(configuration, sys.stderr) as watch:
+        summary = Campaign(configuration, store, watch).run()
+    try:
+        summary = _with_standings(store, summary, issues, cases)
+        if store.folder is not None:
+            store.file("", REPORT, page(summary))
+    except StoreError as error:
+        summary = replace(summary, troubles=[*summary.troubles, str(error)])
+    say(tables.campaign(summary), people(options))
+    if options.json:
+        say(json.dumps(objects.campaign(summary)))
+    return status(summary)
+
+
+def status(summary: Summary) -> int:
+    """The exit status that a campaign comes to."""
+    if summary.troubles:
+        return WRONG
+    if summary.new or any(standing.state == "back" for standing in summary.known):
+        return FINDINGS
+    return GONE if summary.gone else NOTHING_NEW
+
+
+def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], cases: Path) -> Summary:
+    from fuzz.campaign.standings import standings, unchecked
+
+    targets, torch_version = summary.configuration.targets, summary.versions["torch"]
+    if summary.interrupted:
+        known = unchecked(issues, targets, torch_version)
+    else:
+        known = standings(issues, cases, targets, torch_version, jobs_at_once=summary.configuration.jobs)
+    store.set("known", [standing.to_json() for standing in known], store.elapsed)
+    return replace(summary, known=known)
+
+
+def _known(name: str | None) -> tuple[tuple[Issue, ...], Path]:
+    """The known issues that count, and the folder with their cases."""
+    if name == "none":
+        return (), Path()
+    file = Path("corpus") / NAME if name is None else Path(name)
+    if name is None and not file.exists():
+        return (), Path()
+    return read_known(file), file.parent
+
+
+def _configuration(options: argparse.Namespace) -> Configuration:
+    """The campaign that the options ask for; FuzzError if it cannot be had here."""
+    import torch
+
+    from fuzz.profiles import PROFILES
+    from fuzz.targets import usable
+
+    if options.profile not in PROFILES:
+        raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
+    if options.device == "cuda" and not options.cluster and not torch.cuda.is_available():
+        raise ConfigurationError("--device cuda: torch sees no CUDA device here")
+    seconds = options.seconds
+    if seconds is None and options.cases is None:
+        seconds = DEFAULT_SECONDS
+    return Configuration(
+        targets=tuple(target.name for target in usable(options.target)),
+        seed=options.seed,
+        profile=options.profile,
+        device=options.device,
+        jobs=options.jobs or workers(options.device),
+        seconds=seconds,
+        cases=options.cases,
+        limit=options.case_timeout,
+        cluster=options.cluster,
+    )
+
+
+def _same(store: Store, configuration: Configuration) -> None:
+    """Refuse to mix: what is in the file must have come from the same programs and the same torch."""
+    before, here = store.get("versions")["torch"], versions()["torch"]
+    if before != here:
+        raise StoreError(
+            f"{store.folder} was run with torch {before}, and this is {here}; "
+            "run a campaign of its own and compare the two with aotfuzz diff"
+        )
+    if store.get("versions")["generator"] != fingerprint(configuration):
+        raise StoreError(
+            f"{store.folder} was run with another version of the generator, which made other programs of its "
+            "seed; run a campaign of its own"
+        )
+
+
+def _plain(configuration: Configuration) -> object:
+    from fuzz.campaign.configuration import to_json
+
+    return to_json(configuration)
+
+
+def _new_folder(seed: int) -> Path:
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    parent = Path("campaigns")
+    names = (f"{stamp}-seed{seed}{suffix}" for suffix in ("", *(f"-{count}" for count in range(2, 100))))
+    return next(folder for name in names if not (folder := parent / name).exists())

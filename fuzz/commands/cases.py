@@ -1,0 +1,100 @@
+"""`aotfuzz replay`, `reduce`, `show`, `repro` and `targets`: recorded cases, and what runs them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fuzz import corpus
+from fuzz.campaign.configuration import workers
+from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
+from fuzz.corpus import Case
+from fuzz.errors import ConfigurationError, CorpusError
+from fuzz.report import objects, tables
+from fuzz.targets import SHIPPED, find, usable
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Run recorded cases again; 1 if one is not as its file says, 2 if a file cannot be read."""
+    from fuzz.campaign.replay import replay as run
+
+    targets = [target.name for target in usable(options.target)]
+    cases, errors = read_all(options.paths or [Path("corpus")])
+    rows = run(cases, targets, jobs_at_once=options.jobs or workers()) if cases else []
+    if rows:
+        say(tables.replay(rows), people(options))
+    unexpected = sum(not row.as_expected for row in rows)
+    say(f"{len(rows)} replayed, {unexpected} not as expected, {len(errors)} unreadable", sys.stderr)
+    if options.json:
+        say(json.dumps(objects.replay(rows, errors)))
+    if errors:
+        return WRONG
+    return FINDINGS if unexpected else NOTHING_NEW
+
+
+def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[CorpusError]]:
+    """The cases that can be read, and what is wrong with the others, which has been said already."""
+    cases: list[tuple[Path, Case]] = []
+    errors: list[CorpusError] = []
+    for file in corpus.files(paths):
+        try:
+            cases.append((file, corpus.read(file)))
+        except CorpusError as error:
+            errors.append(error)
+            say(f"aotfuzz: {error}", sys.stderr)
+    return cases, errors
+
+
+def reduce(options: argparse.Namespace) -> int:
+    """Make a case smaller; 1 if it is not the difference that its file records."""
+    from fuzz.campaign.reduction import reduce_case
+
+    case = corpus.read(options.file)
+    (target,) = usable([options.target])
+    reduced = reduce_case(case, target.name)
+    if reduced.case is None:
+        say(f"aotfuzz: {options.file}: {reduced.said}", sys.stderr)
+        return FINDINGS
+    say(reduced.said, sys.stderr)
+    if options.out is None:
+        say(corpus.dumps(reduced.case).rstrip("\n"))
+    else:
+        try:
+            corpus.write(options.out, reduced.case)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {options.out}: {error.strerror or error}") from error
+    return NOTHING_NEW if reduced.as_recorded else FINDINGS
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print a case for people."""
+    say(tables.case(options.file, corpus.read(options.file)))
+    return NOTHING_NEW
+
+
+def repro(options: argparse.Namespace) -> int:
+    """Print a case's script."""
+    from fuzz import repro as scripts
+
+    case = corpus.read(options.file)
+    target = options.target or case.origin.target
+    if options.target:
+        find(target)
+    say(scripts.script(case.program, target, scripts.main_finding(case)).rstrip("\n"))
+    return NOTHING_NEW
+
+
+def targets(options: argparse.Namespace) -> int:
+    """List the compilers that can be tested."""
+    rows = [(target.name, target.description, target.available()) for target in SHIPPED.values()]
+    if options.json:
+        keys = ("name", "description", "unavailable")
+        say(json.dumps({"targets": [dict(zip(keys, row, strict=True)) for row in rows]}))
+        return NOTHING_NEW
+    for name, description, reason in rows:
+        say(f"{name:20} {description}" + (f" (unavailable: {reason})" if reason else ""))
+    say("package.module:function   anybody's: function(f) returns f compiled")
+    return NOTHING_NEW

@@ -1,0 +1,193 @@
+"""`aotfuzz corpus add`, `list`, `check`, `prune` and `minimize`: a folder of recorded cases kept in order."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tabulate import tabulate
+
+from fuzz import corpus
+from fuzz.campaign.configuration import workers
+from fuzz.campaign.replay import Replayed, replay
+from fuzz.campaign.store import FILE
+from fuzz.collection import Collection, is_canonical
+from fuzz.commands.cases import read_all
+from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
+from fuzz.corpus import AGREES, DIFFERS, Case
+from fuzz.errors import ConfigurationError
+from fuzz.targets import SHIPPED, usable
+
+
+def add(options: argparse.Namespace) -> int:
+    """Record new cases, each run again first; 1 if one is not as its file says, 2 if one cannot be read."""
+    also = [target.name for target in usable(options.target)]
+    folder: Path = options.corpus
+    if folder.exists():
+        collection = Collection.load(folder)
+    else:
+        collection = Collection(folder, {}, (), ())
+    cases, errors = read_all(_sources(options.paths))
+    changed = False
+    for file, case in cases:
+        there = collection.holds(case)
+        if there is not None:
+            say(f"{file}: is there already, as {there}")
+            continue
+        names = list(dict.fromkeys([*(name for name in case.expected if name in SHIPPED), *also]))
+        rows = replay([(file, case)], names, jobs_at_once=options.jobs or workers()) if names else []
+        wrong = [row for row in rows if row.expected is not None and not row.as_expected]
+        if wrong:
+            changed = True
+            for row in wrong:
+                said = row.bucket or f"{row.outcome} {row.reason}"
+                say(f"aotfuzz: {file}: not added: on {row.target} it gives {said}", sys.stderr)
+            continue
+        for name in case.expected:
+            if name not in names:
+                say(f"{file}: not run on {name}, which no --target names")
+        case = replace(
+            case,
+            expected={**case.expected, **_seen(rows)},
+            issue=options.issue or case.issue,
+            note=case.note if options.note is None else options.note,
+        )
+        written = folder / f"{corpus.slug(case.bucket, case.origin.target)}.json"
+        _write(written, case)
+        collection.cases[written] = case
+        say(f"{file}: added as {written}")
+    if errors:
+        return WRONG
+    return FINDINGS if changed else NOTHING_NEW
+
+
+def _sources(paths: Iterable[Path]) -> Iterator[Path]:
+    """A campaign's folder stands for the cases in it."""
+    for path in paths:
+        yield path / "corpus" if (path / FILE).is_file() else path
+
+
+def _seen(rows: Sequence[Replayed]) -> dict[str, str]:
+    """What a case's targets did, where that can be expected of them again."""
+    found = {}
+    for row in rows:
+        if row.outcome == "finding" and row.same_bucket:
+            found[row.target] = DIFFERS
+        elif row.outcome == "agree":
+            found[row.target] = AGREES
+    return found
+
+
+def listing(options: argparse.Namespace) -> int:
+    """List the cases; 2 if a file cannot be read."""
+    collection = Collection.load(options.corpus)
+    for error in collection.errors:
+        say(f"aotfuzz: {error}", sys.stderr)
+    rows = [
+        {
+            "file": file.name,
+            "bucket": case.bucket,
+            "statements": len(case.program.statements),
+            "issue": case.issue,
+            "torch": case.torch,
+            "differs": [name for name, state in case.expected.items() if state == DIFFERS],
+            "agrees": [name for name, state in case.expected.items() if state == AGREES],
+            "note": case.note,
+        }
+        for file, case in collection.cases.items()
+    ]
+    headers = ("file", "bucket", "statements", "issue", "torch", "differs", "agrees")
+    table = [tuple(_cell(row[key]) for key in headers) for row in rows]
+    say(tabulate(table, headers=headers), people(options))
+    if options.json:
+        say(json.dumps({"cases": rows, "errors": [str(error) for error in collection.errors]}))
+    return WRONG if collection.errors else NOTHING_NEW
+
+
+def _cell(value: object) -> object:
+    return ", ".join(value) if isinstance(value, list) else value
+
+
+def check(options: argparse.Namespace) -> int:
+    """Find mistakes without running anything; 1 if there are any."""
+    collection = Collection.load(options.corpus)
+    if options.fix:
+        for file, case in collection.cases.items():
+            if not is_canonical(file, case):
+                _write(file, case)
+                say(f"{file}: rewritten")
+    problems = collection.problems()
+    for file, text in problems:
+        say(f"{file}: {text}")
+    say(f"{len(collection.cases)} cases, {len(problems)} problems", sys.stderr)
+    return FINDINGS if problems else NOTHING_NEW
+
+
+def prune(options: argparse.Namespace) -> int:
+    """Remove cases whose bucket another one has."""
+    collection = Collection.load(options.corpus)
+    for error in collection.errors:
+        say(f"aotfuzz: {error}", sys.stderr)
+    superfluous = collection.superfluous()
+    for file, kept in superfluous:
+        if not options.dry_run:
+            _remove(file)
+        say(f"{file}: {'would be ' if options.dry_run else ''}removed, {kept.name} has the same bucket")
+    say(f"{len(superfluous)} of {len(collection.cases)} cases are superfluous", sys.stderr)
+    return WRONG if collection.errors else NOTHING_NEW
+
+
+def minimize(options: argparse.Namespace) -> int:
+    """Reduce cases where they are; 1 if one no longer differs, 2 if one cannot be read or run."""
+    from fuzz.campaign.reduction import reduce_case
+
+    if options.target:
+        usable([options.target])
+    cases, errors = read_all(options.paths or [options.corpus])
+    status = WRONG if errors else NOTHING_NEW
+    for file, case in cases:
+        target = options.target or case.origin.target
+        if target not in SHIPPED and not options.target:
+            say(f"aotfuzz: {file}: is of {target}; name it with --target to run it", sys.stderr)
+            status = WRONG
+            continue
+        reduced = reduce_case(case, target)
+        if reduced.case is None:
+            say(f"aotfuzz: {file}: {reduced.said}", sys.stderr)
+            status = max(status, FINDINGS)
+        elif len(corpus.dumps(reduced.case)) >= len(corpus.dumps(case)):
+            say(f"{file}: cannot be made smaller")
+        else:
+            said = _minimized(file, case, replace(reduced.case, origin=case.origin))
+            say(f"{file}: {said or reduced.said}")
+    return status
+
+
+def _minimized(file: Path, case: Case, smaller: Case) -> str:
+    """Write a smaller case if its other targets still do what is expected; else why not."""
+    names = [name for name in case.expected if name in SHIPPED]
+    rows = replay([(file, smaller)], names) if names else []
+    for row in rows:
+        if not row.as_expected:
+            return f"kept as it is: the smaller one gives {row.bucket or row.outcome} on {row.target}"
+    _write(file, smaller)
+    return ""
+
+
+def _write(file: Path, case: Case) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        corpus.write(file, case)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {file}: {error.strerror or error}") from error
+
+
+def _remove(file: Path) -> None:
+    try:
+        file.unlink()
+    except OSError as error:
+        raise ConfigurationError(f"cannot remove {file}: {error.strerror or error}") from error

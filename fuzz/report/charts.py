@@ -1,0 +1,123 @@
+"""Drawings for the report's page: inline SVG whose colours come from the page's style sheet.
+
+Each function gives the text of one `<svg>` element, in which labels are escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from math import log10
+
+WIDTH, HEIGHT, MARGIN = 640, 120, 34
+# Cells of a heat map are of one of so many strengths, by orders of magnitude.
+STRENGTHS = 5
+_OUTCOMES = ("agree", "poisoned", "refused", "findings")
+
+
+def bars(values: Sequence[float], unit: str, end: str, label: str) -> str:
+    """A value for each stretch of a time axis that ends at `end`, as bars from zero."""
+    top = max(values, default=0.0) or 1.0
+    step = (WIDTH - MARGIN) / max(len(values), 1)
+    parts = [
+        f'<rect x="{MARGIN + place * step:.1f}" y="{HEIGHT * (1 - value / top):.1f}" '
+        f'width="{max(step - 1, 0.5):.1f}" height="{HEIGHT * value / top:.1f}"/>'
+        for place, value in enumerate(values)
+        if value
+    ]
+    return _framed("".join(parts), f"{top:.3g} {unit}", end, label, "bars")
+
+
+def steps(values: Sequence[float], unit: str, end: str, label: str) -> str:
+    """A count that only grows, over a time axis that ends at `end`."""
+    top = max(values, default=0.0) or 1.0
+    step = (WIDTH - MARGIN) / max(len(values), 1)
+    points = f"M{MARGIN} {HEIGHT}"
+    for place, value in enumerate(values):
+        points += f"V{HEIGHT * (1 - value / top):.1f}H{MARGIN + (place + 1) * step:.1f}"
+    return _framed(f'<path d="{points}"/>', f"{top:.3g} {unit}", end, label, "steps")
+
+
+def _framed(inside: str, top: str, end: str, label: str, kind: str) -> str:
+    return (
+        f'<svg class="chart {kind}" viewBox="0 -14 {WIDTH} {HEIGHT + 32}" role="img" '
+        f'aria-label="{escape(label)}">'
+        f'<line class="axis" x1="{MARGIN}" y1="0" x2="{WIDTH}" y2="0"/>'
+        f'<line class="axis" x1="{MARGIN}" y1="{HEIGHT}" x2="{WIDTH}" y2="{HEIGHT}"/>{inside}'
+        f'<text x="{MARGIN}" y="-3">{escape(top)}</text><text x="{MARGIN}" y="{HEIGHT + 14}">0 s</text>'
+        f'<text x="{WIDTH}" y="{HEIGHT + 14}" text-anchor="end">{escape(end)}</text></svg>'
+    )
+
+
+def shares(counts: Mapping[str, int], label: str) -> str:
+    """How the cases of a target came out, as one bar of parts. `counts` has the outcomes and `cases`."""
+    total = counts["cases"] or 1
+    parts, left = [], 0.0
+    for name in _OUTCOMES:
+        width = 100 * counts[name] / total
+        if width:
+            parts.append(
+                f'<rect class="{name}" x="{left:.2f}" y="0" width="{width:.2f}" height="6">'
+                f"<title>{name}: {counts[name]} of {counts['cases']}</title></rect>"
+            )
+        left += width
+    return (
+        f'<svg class="shares" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    )
+
+
+def strength(count: int, most: int) -> int:
+    """How strong a cell is drawn: 0 for none, else 1 to STRENGTHS by the logarithm of its count.
+
+    >>> strength(0, 1000), strength(1, 1000), strength(1000, 1000)
+    (0, 1, 5)
+    """
+    if count <= 0:
+        return 0
+    if most <= 1:
+        return STRENGTHS
+    return 1 + min(STRENGTHS - 1, int((STRENGTHS - 1) * log10(count) / log10(most) + 1e-9))
+
+
+def heat(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, cell: int, labels: bool) -> str:
+    """Every pair of `names`, each as a square as strong as it is frequent; one never met stays empty.
+
+    `pairs` has each pair once, in alphabetical order; with `labels`, rows and columns are named and squares
+    say what they are.
+    """
+    most = max((pairs.get(_pair(a, b), 0) for a in names for b in names if a != b), default=0)
+    margin = 170 if labels else 0
+    size = margin + cell * len(names)
+    rows: dict[int, list[str]] = {}
+    titled = []
+    for y, a in enumerate(names):
+        for x, b in enumerate(names[:y]):
+            count = pairs.get(_pair(a, b), 0)
+            kind = strength(count, most)
+            left, top = margin + x * cell, y * cell
+            if labels:
+                titled.append(
+                    f'<rect class="heat{kind}" x="{left}" y="{top}" width="{cell - 1}" height="{cell - 1}">'
+                    f"<title>{escape(a)} + {escape(b)}: {count}</title></rect>"
+                )
+            elif kind:
+                rows.setdefault(kind, []).append(f"M{left} {top}h{cell}v{cell}h-{cell}z")
+    inside = "".join(titled) + "".join(
+        f'<path class="heat{kind}" d="{"".join(found)}"/>' for kind, found in sorted(rows.items())
+    )
+    if labels:
+        for place, name in enumerate(names):
+            middle = place * cell + cell * 0.75
+            inside += f'<text x="{margin - 4}" y="{middle:.1f}" text-anchor="end">{escape(name)}</text>'
+    reached = sum(pairs.get(_pair(a, b), 0) > 0 for y, a in enumerate(names) for b in names[:y])
+    possible = len(names) * (len(names) - 1) // 2
+    text = f"pairs of {len(names)} features: {reached} of {possible} met"
+    return (
+        f'<svg class="map" viewBox="0 0 {size} {cell * len(names)}" style="max-width:{size}px" role="img" '
+        f'aria-label="{text}">{inside}</svg>'
+    )
+
+
+def _pair(a: str, b: str) -> tuple[str, str]:
+    return (a, b) if a < b else (b, a)

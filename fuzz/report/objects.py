@@ -1,0 +1,107 @@
+"""The one JSON object that `--json` prints, for programs; its keys are an interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fuzz import buckets
+from fuzz.errors import CorpusError
+
+if TYPE_CHECKING:
+    from fuzz.campaign.ledger import Bucket
+    from fuzz.campaign.replay import Replayed
+    from fuzz.campaign.summary import Summary
+    from fuzz.report.difference import Difference
+
+
+def campaign(summary: Summary) -> dict[str, Any]:
+    """The object that `aotfuzz run --json` prints.
+
+    `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program and
+    a target; crashes and timeouts are among the findings. `refusals` counts the refused ones by reason,
+    `targets` has all counts by target, `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`,
+    `target`, `clause`, `count`, `statements` (of the reduced program), `first_case`, `first_seconds`,
+    `repro` and `corpus_file` (paths, or null without a folder), `state`, `evaluations` and `replays` (see
+    `records.Example`), `message`, and `known` (the title of the known issue that it is, else null). `new`
+    counts the buckets that are no known issue; `known` has each known issue on each target with its `state`.
+    """
+    cases = summary.total("cases")
+    refusals: dict[str, int] = {}
+    for tally in summary.tallies.values():
+        for reason, count in tally.refusals.items():
+            refusals[reason] = refusals.get(reason, 0) + count
+    counts = ("agree", "poisoned", "refused", "findings", "crashes", "timeouts")
+    return {
+        "cases": cases,
+        **{name: summary.total(name) for name in counts},
+        "refusals": dict(sorted(refusals.items())),
+        "buckets": _buckets(summary),
+        "new": len(summary.new),
+        "known": [
+            {"title": one.issue.title, "target": one.target, "state": one.state, "said": one.said}
+            for one in summary.known
+        ],
+        "cases_per_second": round(cases / summary.seconds, 2) if summary.seconds else 0.0,
+        "seconds": round(summary.seconds, 2),
+        "seed": summary.configuration.seed,
+        "profile": summary.configuration.profile,
+        "targets": {
+            target: {"cases": tally.cases, **{name: getattr(tally, name) for name in counts}}
+            for target, tally in summary.tallies.items()
+        },
+        "interrupted": summary.interrupted,
+        "troubles": summary.troubles,
+    }
+
+
+def _buckets(summary: Summary) -> list[dict[str, Any]]:
+    rows = []
+    for bucket in summary.buckets:
+        file, script = summary.files.get((bucket.target, bucket.name), (None, None))
+        rows.append(
+            {
+                "bucket": bucket.name,
+                "target": bucket.target,
+                "clause": bucket.clause,
+                "count": bucket.count,
+                "statements": bucket.example.statements,
+                "first_case": bucket.first_case,
+                "first_seconds": round(bucket.first_seconds, 3),
+                "repro": script,
+                "corpus_file": file,
+                "state": bucket.example.state,
+                "evaluations": bucket.example.evaluations,
+                "replays": list(bucket.example.replays),
+                "known": None if (standing := summary.standing(bucket)) is None else standing.issue.title,
+                "message": buckets.main(bucket.example.seen.findings).message,
+            }
+        )
+    return rows
+
+
+def replay(rows: Sequence[Replayed], errors: Sequence[CorpusError]) -> dict[str, Any]:
+    """The object that `aotfuzz replay --json` prints: counts, one entry per case and target, bad files."""
+    outcomes = {"agree": "agree", "poisoned": "poisoned", "refused": "refused", "findings": "finding"}
+    return {
+        "cases": len({row.file for row in rows}),
+        **{key: sum(row.outcome == word for row in rows) for key, word in outcomes.items()},
+        "unexpected": sum(not row.as_expected for row in rows),
+        "results": [row.to_json() for row in rows],
+        "errors": [{"file": str(error.file), "place": error.place, "error": str(error)} for error in errors],
+    }
+
+
+def difference(found: Difference) -> dict[str, Any]:
+    """The object that `aotfuzz diff --json` prints: buckets by where they occur, and the caveats."""
+
+    def plain(bucket: Bucket) -> dict[str, Any]:
+        return {"target": bucket.target, "bucket": bucket.name, "count": bucket.count}
+
+    return {
+        "targets": list(found.targets),
+        "only_before": [plain(bucket) for bucket in found.only_before],
+        "only_after": [plain(bucket) for bucket in found.only_after],
+        "both": [{**plain(one), "count_after": other.count} for one, other in found.both],
+        "caveats": list(found.caveats),
+    }

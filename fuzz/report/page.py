@@ -1,0 +1,173 @@
+"""A campaign as one HTML page that needs nothing else: no network, no script, no other file.
+
+It can be read in light and dark, on a narrow screen and on paper. Everything that a program or a target made
+up is escaped. Sources and scripts are shown up to MOST_TEXT characters in all, news and small ones first; the
+page says how many buckets have theirs in the campaign's folder only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from fuzz import buckets
+from fuzz.campaign.ledger import Bucket
+from fuzz.campaign.live import duration
+from fuzz.known import Standing
+from fuzz.operators import OPERATORS
+from fuzz.report import charts
+from fuzz.source import render
+
+if TYPE_CHECKING:
+    from fuzz.campaign.summary import Summary
+
+MOST_TEXT = 450_000
+TEMPLATE = "page.html.jinja"
+_OPERATOR = "operator:"
+_STATES = {
+    "shown": "its script shows it",
+    "confirmed": "seen again in a fresh process",
+    "flaky": "flaky",
+    "unconfirmed": "not seen in a fresh process",
+    "unreduced": "not reduced",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One bucket as the page shows it; `source` and `script` are "" where there is no room."""
+
+    bucket: Bucket
+    anchor: str
+    state: str
+    standing: Standing | None
+    findings: Sequence[Any]
+    message: str
+    files: tuple[str, str] | None
+    source: str
+    script: str
+
+
+def page(summary: Summary) -> str:
+    """The text of the page."""
+    entries = _entries(summary)
+    coverage = summary.coverage
+    groups = _features(summary)
+    general = sorted(name for name in groups if not name.startswith(_OPERATOR))
+    used = sorted(name for name in groups if name.startswith(_OPERATOR))
+    return _template().render(
+        summary=summary,
+        new=[entry for entry in entries if entry.standing is None],
+        known=[entry for entry in entries if entry.standing is not None],
+        hidden=sum(not entry.source for entry in entries),
+        duration=duration(summary.seconds),
+        command=command(summary),
+        shares={name: charts.shares(_counts(tally), name) for name, tally in summary.tallies.items()},
+        course=_course(summary),
+        features=[(name, groups[name]) for name in general],
+        operators=[(name.removeprefix(_OPERATOR), groups[name]) for name in used],
+        unused=sorted(name for name in OPERATORS if f"{_OPERATOR}{name}" not in groups),
+        feature_map=charts.heat(general, coverage.pairs, cell=14, labels=True),
+        operator_map=charts.heat(used, coverage.pairs, cell=3, labels=False),
+        operator_pairs=_reached(used, coverage.pairs),
+        useful={
+            name: f"{100 * (tally.agree + tally.findings) / tally.cases:.1f} %" if tally.cases else "-"
+            for name, tally in summary.tallies.items()
+        },
+    )
+
+
+def command(summary: Summary) -> str:
+    """The command line that gives the same cases again."""
+    configuration = summary.configuration
+    words = ["aotfuzz run", *(f"--target {name}" for name in configuration.targets)]
+    words.append(f"--seed {configuration.seed} --profile {configuration.profile}")
+    if configuration.device != "cpu":
+        words.append(f"--device {configuration.device}")
+    cases = configuration.cases or max((tally.cases for tally in summary.tallies.values()), default=0)
+    words.append(f"--cases {max(cases, 1)} --case-timeout {configuration.limit:g}")
+    return " ".join(words)
+
+
+def _entries(summary: Summary) -> list[_Entry]:
+    def worth(bucket: Bucket) -> tuple[bool, int, int]:
+        return summary.standing(bucket) is not None, bucket.example.statements, bucket.first_case
+
+    entries, room = [], MOST_TEXT
+    for number, bucket in enumerate(sorted(summary.buckets, key=worth)):
+        example = bucket.example
+        source, script = render(example.program).rstrip(), example.script.rstrip()
+        room -= len(source) + len(script)
+        if room < 0:
+            source = script = ""
+        entries.append(
+            _Entry(
+                bucket=bucket,
+                anchor=f"bucket-{number}",
+                state=_STATES[example.state],
+                standing=summary.standing(bucket),
+                findings=example.seen.findings[:8],
+                message=buckets.main(example.seen.findings).message,
+                files=summary.files.get((bucket.target, bucket.name)),
+                source=source,
+                script=script,
+            )
+        )
+    return entries
+
+
+def _features(summary: Summary) -> dict[str, dict[str, int]]:
+    """For each feature how many cases of all targets came out how."""
+    found: dict[str, dict[str, int]] = {}
+    for (_, feature, outcome), cases in summary.coverage.features.items():
+        counts = found.setdefault(
+            feature, dict.fromkeys(("cases", "agree", "poisoned", "refused", "findings"), 0)
+        )
+        counts["cases"] += cases
+        counts["findings" if outcome == "finding" else outcome] += cases
+    return found
+
+
+def _counts(tally: Any) -> dict[str, int]:
+    names = ("cases", "agree", "poisoned", "refused", "findings")
+    return {name: getattr(tally, name) for name in names}
+
+
+def _course(summary: Summary) -> list[tuple[str, str]]:
+    """The drawings of what happened when, each with its caption."""
+    course, end = summary.course, duration(summary.seconds)
+    widths = [
+        after - before
+        for before, after in zip(
+            (0.0, *(one.until for one in course)), (one.until for one in course), strict=False
+        )
+    ]
+    rates = [one.cases / width if width else 0.0 for one, width in zip(course, widths, strict=True)]
+    findings = list(accumulate(one.findings for one in course))
+    found = list(accumulate(one.buckets for one in course))
+    return [
+        ("Cases a second", charts.bars(rates, "cases/s", end, "cases a second over time")),
+        ("Findings so far", charts.steps(findings, "findings", end, "findings over time")),
+        ("Buckets so far", charts.steps(found, "buckets", end, "buckets over time")),
+    ]
+
+
+def _reached(names: Sequence[str], pairs: Any) -> tuple[int, int]:
+    inside = set(names)
+    reached = sum(a in inside and b in inside for a, b in pairs)
+    return reached, len(names) * (len(names) - 1) // 2
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = resources.files("fuzz.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
+    return environment.from_string(text)
