@@ -31,8 +31,8 @@ from fuzz.campaign.records import Seen
 from fuzz.campaign.store import Row, Store, now
 from fuzz.campaign.summary import Summary, books, summarize, write_files
 from fuzz.campaign.triage import Triage
+from fuzz.coverage import traits
 from fuzz.errors import StoreError
-from fuzz.features import features
 
 LARGEST_LEASE = 64
 # After the time is up, the first finding of each signature may still be reduced for so much of that time, in
@@ -259,13 +259,13 @@ class Campaign:
         if self._ledger.lines[name].knows(index):
             # A lease of a node that was thought dead may be answered twice.
             return
-        if not seen.features:
-            seen = replace(seen, features=tuple(features(self._program(index))))
+        if not seen.traits:
+            seen = replace(seen, traits=tuple(traits(self._program(index))))
         at = self._elapsed()
         self._store.add(Row(name, index, seen, at))
         if name == self._configuration.targets[0]:
-            self._store.cover(seen.features)
-        self._ledger.arrive(name, index, replace(seen, findings=(), stack="", features=()), at)
+            self._store.cover(seen.traits)
+        self._ledger.arrive(name, index, replace(seen, findings=(), stack="", traits=()), at)
 
     def _program(self, index: int) -> Any:
         configuration = self._configuration

@@ -1,7 +1,7 @@
 """A campaign's file as JSON lines, for other tools, in an order that does not depend on when things came.
 
-The first line has `kind` "campaign"; then come the cases (`kind` "case", with `died` "crash" or "timeout" where
-the worker did), the investigated findings ("example"), the features ("feature") and their pairs ("pair").
+The first line has `kind` "campaign"; then come the cases (`kind` "case", with `died` "crash" or "timeout"
+where the worker did), the investigated findings ("example"), the traits ("trait") and their pairs ("pair").
 
     with Store.read(Path("found")) as store:
         for line in lines(store): print(line)
@@ -33,7 +33,7 @@ def _objects(store: Store) -> Iterator[dict[str, Any]]:
         yield {"kind": "case", "target": row.target, "case": row.index, "at": row.at, "died": died, **seen}
     for _, example in sorted(store.examples().items()):
         yield {"kind": "example", **example_to_json(example)}
-    for (target, feature, outcome), count in sorted(store.features().items()):
-        yield {"kind": "feature", "target": target, "feature": feature, "outcome": outcome, "cases": count}
-    for (feature, other), count in sorted(store.pairs().items()):
-        yield {"kind": "pair", "features": [feature, other], "cases": count}
+    for (target, trait, outcome), count in sorted(store.traits().items()):
+        yield {"kind": "trait", "target": target, "trait": trait, "outcome": outcome, "cases": count}
+    for (trait, other), count in sorted(store.pairs().items()):
+        yield {"kind": "pair", "traits": [trait, other], "cases": count}

@@ -36,8 +36,8 @@ def understand(event: Event) -> Seen:
         case Answer(_, _, value, seconds):
             result = Result.from_json(value)
             signature = buckets.signature(result.findings) if result.outcome == "finding" else ""
-            features = tuple(value.get("features", ()))
-            return Seen(result.outcome, signature, result.findings, result.reason, seconds, features=features)
+            traits = tuple(value.get("traits", ()))
+            return Seen(result.outcome, signature, result.findings, result.reason, seconds, traits=traits)
         case Death(_, _, kind, cause, stack, output, seconds):
             finding = buckets.death(kind, cause, stack)
             text = "\n".join(part for part in (stack, output) if part)
@@ -153,7 +153,7 @@ def _confirmed(
 
 
 def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations: int) -> Example:
-    """A finding that comes and goes, or needs what an earlier case left behind: kept, with what each run gave.
+    """A finding that comes and goes, or needs what an earlier case left behind, with what each run gave.
 
     `runs` are those that fresh workers have made of the program already.
     """

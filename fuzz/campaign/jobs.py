@@ -6,8 +6,8 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "program", "program": {...}, "target": "aot"}
     {"kind": "script", "text": "import torch..."}
 
-The first is answered by `Result.to_json` and the program's `features`, the second by `Result.to_json`, the last
-by the script's exit status.
+The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
+last by the script's exit status.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from functools import cache
 from typing import Any
 
 from fuzz.choices import Random
+from fuzz.coverage import traits
 from fuzz.execute import execute
-from fuzz.features import features
 from fuzz.generate import generate
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
@@ -67,7 +67,7 @@ def handle(item: dict[str, Any]) -> Any:
         case "case":
             given = program(item["seed"], item["index"], item["profile"], item["device"])
             result = execute(given, _prepared(item["target"])).to_json()
-            return {**result, "features": sorted(features(given))}
+            return {**result, "traits": sorted(traits(given))}
         case "program":
             return execute(from_json(item["program"]), _prepared(item["target"])).to_json()
         case "script":

@@ -142,7 +142,7 @@ class Ledger:
                     group.times.append(at)
 
     def restore(self, examples: dict[tuple[str, int], Example]) -> None:
-        """Take in examples that were made earlier, by target and case, in the order in which they were due."""
+        """Take in examples that were made earlier, by target and case, in the order of their being due."""
         for group in self.groups.values():
             while group.due():
                 example = examples.get((group.target, group.indices[group.position]))

@@ -73,7 +73,7 @@ def line(configuration: Configuration, progress: Progress) -> str:
 
 
 def view(configuration: Configuration, progress: Progress) -> Group:
-    """Progress as it stands on a terminal: what there is so far, a row for each target, what each worker does."""
+    """Progress on a terminal: what there is so far, a row for each target, what each worker does."""
     targets = Table()
     for column in _COLUMNS:
         targets.add_column(column, justify="left" if column == "target" else "right")

@@ -133,7 +133,7 @@ class Workers(Protocol):
 
     @property
     def lease_seconds(self) -> float:
-        """How much work a lease should hold: long enough to hide the way there, short enough to end on time."""
+        """How much work a lease holds: long enough to hide the way there, short enough to end on time."""
 
     def submit(self, job: Job) -> None:
         """Queue a job; every item of it gets exactly one event. May be called from any thread."""

@@ -24,7 +24,7 @@ class Seen:
     """What one run of a program on a target showed.
 
     `signature` is "" unless there is a finding. A dead worker is a finding too: `kind` is then "crash" or
-    "timeout" and `stack` the Python stack at that moment, and otherwise they are empty. `features` are the
+    "timeout" and `stack` the Python stack at that moment, and otherwise they are empty. `traits` are the
     program's, where they were asked for.
     """
 
@@ -35,7 +35,7 @@ class Seen:
     seconds: float
     kind: str = ""
     stack: str = ""
-    features: tuple[str, ...] = ()
+    traits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Example:
 
 
 def seen_to_json(seen: Seen) -> dict[str, Any]:
-    """A run as plain data, without the features (they are counted, not kept)."""
+    """A run as plain data, without the traits (they are counted, not kept)."""
     return {
         "outcome": seen.outcome,
         "signature": seen.signature,

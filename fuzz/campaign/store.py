@@ -1,7 +1,7 @@
 """The folder of a campaign: one SQLite file written as results come, a corpus file and a script per bucket.
 
     DIR/campaign.sqlite     everything: configuration, versions, one row per case, findings, investigated
-                            examples, coverage of features, known issues, sessions
+                            examples, coverage of traits, known issues, sessions
     DIR/corpus/*.json       one reduced case per bucket and target
     DIR/repro/*.py          the script that shows it with torch alone
 
@@ -64,13 +64,13 @@ create table examples (
     target text not null, case_index integer not null, bucket text not null, record text not null,
     primary key (target, case_index)
 ) strict;
-create table features (
-    target text not null, feature text not null, outcome text not null, cases integer not null,
-    primary key (target, feature, outcome)
+create table traits (
+    target text not null, trait text not null, outcome text not null, cases integer not null,
+    primary key (target, trait, outcome)
 ) strict, without rowid;
 create table pairs (
-    feature text not null, other text not null, cases integer not null,
-    primary key (feature, other)
+    trait text not null, other text not null, cases integer not null,
+    primary key (trait, other)
 ) strict, without rowid;
 """
 
@@ -92,7 +92,7 @@ class Store:
         self.folder = folder
         self._database = database
         self._lock = lock
-        self._features: Counter[tuple[str, str, str]] = Counter()
+        self._traits: Counter[tuple[str, str, str]] = Counter()
         self._pairs: Counter[tuple[str, str]] = Counter()
         self._writing = False
 
@@ -175,12 +175,12 @@ class Store:
         if seen.signature:
             record = json.dumps(seen_to_json(seen))
             self._write("insert into findings values (?, ?, ?)", (row.target, row.index, record))
-        for feature in seen.features:
-            self._features[row.target, feature, seen.outcome] += 1
+        for trait in seen.traits:
+            self._traits[row.target, trait, seen.outcome] += 1
 
-    def cover(self, features: Iterable[str]) -> None:
-        """Count the pairs of features of one program, from the next `commit` on."""
-        self._pairs.update(itertools.combinations(sorted(features), 2))
+    def cover(self, traits: Iterable[str]) -> None:
+        """Count the pairs of traits of one program, from the next `commit` on."""
+        self._pairs.update(itertools.combinations(sorted(traits), 2))
 
     def keep(self, example: Example) -> None:
         """Write an investigated example, from the next `commit` on."""
@@ -191,15 +191,15 @@ class Store:
         )
 
     def commit(self, elapsed: float) -> None:
-        """Acknowledge what was written, `elapsed` seconds into the campaign; StoreError if the disk refuses."""
+        """Acknowledge what was written, `elapsed` seconds after the start; StoreError if the disk refuses."""
         if not self._writing:
             return
-        features, self._features = self._features, Counter()
+        traits, self._traits = self._traits, Counter()
         pairs, self._pairs = self._pairs, Counter()
-        for feature, cases in features.items():
+        for trait, cases in traits.items():
             self._write(
-                f"insert into features values (?, ?, ?, ?) {_ADD}",
-                (*feature, cases),
+                f"insert into traits values (?, ?, ?, ?) {_ADD}",
+                (*trait, cases),
             )
         for pair, cases in pairs.items():
             self._write(
@@ -274,15 +274,15 @@ class Store:
                 ) from error
         return found
 
-    def features(self) -> dict[tuple[str, str, str], int]:
-        """Cases by target, feature and outcome."""
-        query = "select target, feature, outcome, cases from features"
-        return {(target, feature, outcome): n for target, feature, outcome, n in self._query(query)}
+    def traits(self) -> dict[tuple[str, str, str], int]:
+        """Cases by target, trait and outcome."""
+        query = "select target, trait, outcome, cases from traits"
+        return {(target, trait, outcome): n for target, trait, outcome, n in self._query(query)}
 
     def pairs(self) -> dict[tuple[str, str], int]:
-        """Programs by pair of features, each pair once and in alphabetical order."""
-        query = "select feature, other, cases from pairs"
-        return {(feature, other): n for feature, other, n in self._query(query)}
+        """Programs by pair of traits, each pair once and in alphabetical order."""
+        query = "select trait, other, cases from pairs"
+        return {(trait, other): n for trait, other, n in self._query(query)}
 
     def _query(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """The rows of a query; StoreError if the file is damaged."""

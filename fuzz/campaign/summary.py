@@ -36,9 +36,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """`features`: cases by target, feature and outcome; `pairs`: programs by pair of features."""
+    """`traits`: cases by target, trait and outcome; `pairs`: programs by pair of traits."""
 
-    features: Mapping[tuple[str, str, str], int]
+    traits: Mapping[tuple[str, str, str], int]
     pairs: Mapping[tuple[str, str], int]
 
 
@@ -118,7 +118,7 @@ def summarize(
         buckets=found,
         files=_files(store, found),
         known=tuple(Standing.from_json(entry) for entry in store.get("known")),
-        coverage=Coverage(store.features(), store.pairs()),
+        coverage=Coverage(store.traits(), store.pairs()),
         course=_course(store, found),
         interrupted=interrupted or store.get("ended") != "complete",
         troubles=[*store.get("troubles", []), *troubles],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import groupby
 from math import log10
 
 WIDTH, HEIGHT, MARGIN = 640, 120, 34
@@ -83,39 +84,40 @@ def strength(count: int, most: int) -> int:
 def heat(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, cell: int, labels: bool) -> str:
     """Every pair of `names`, each as a square as strong as it is frequent; one never met stays empty.
 
-    `pairs` has each pair once, in alphabetical order; with `labels`, rows and columns are named and squares
-    say what they are.
+    `pairs` has each pair once, in alphabetical order. A square is `cell` wide; with `labels`, rows and
+    columns are named.
     """
-    most = max((pairs.get(_pair(a, b), 0) for a in names for b in names if a != b), default=0)
-    margin = 170 if labels else 0
-    size = margin + cell * len(names)
-    rows: dict[int, list[str]] = {}
-    titled = []
+    most = max((pairs.get(_pair(a, b), 0) for y, a in enumerate(names) for b in names[:y]), default=0)
+    # A row is drawn as horizontal strokes, one for neighbours of the same strength: few characters.
+    strokes: dict[int, str] = {}
+    reached = 0
     for y, a in enumerate(names):
-        for x, b in enumerate(names[:y]):
-            count = pairs.get(_pair(a, b), 0)
-            kind = strength(count, most)
-            left, top = margin + x * cell, y * cell
-            if labels:
-                titled.append(
-                    f'<rect class="heat{kind}" x="{left}" y="{top}" width="{cell - 1}" height="{cell - 1}">'
-                    f"<title>{escape(a)} + {escape(b)}: {count}</title></rect>"
-                )
-            elif kind:
-                rows.setdefault(kind, []).append(f"M{left} {top}h{cell}v{cell}h-{cell}z")
-    inside = "".join(titled) + "".join(
-        f'<path class="heat{kind}" d="{"".join(found)}"/>' for kind, found in sorted(rows.items())
-    )
-    if labels:
-        for place, name in enumerate(names):
-            middle = place * cell + cell * 0.75
-            inside += f'<text x="{margin - 4}" y="{middle:.1f}" text-anchor="end">{escape(name)}</text>'
-    reached = sum(pairs.get(_pair(a, b), 0) > 0 for y, a in enumerate(names) for b in names[:y])
+        row = [strength(pairs.get(_pair(a, b), 0), most) for b in names[:y]]
+        reached += sum(kind > 0 for kind in row)
+        x = 0
+        for kind, run in groupby(row):
+            length = len(list(run))
+            strokes[kind] = strokes.get(kind, "") + f"M{x} {y}h{length}"
+            x += length
+    drawn = "".join(f'<path class="heat{kind}" d="{path}"/>' for kind, path in sorted(strokes.items()))
+    left, above, right = (190, 120, 130) if labels else (0, 0, 0)
+    side = cell * len(names)
+    words = "".join(_label(name, place * cell, cell) for place, name in enumerate(names) if labels)
     possible = len(names) * (len(names) - 1) // 2
-    text = f"pairs of {len(names)} features: {reached} of {possible} met"
     return (
-        f'<svg class="map" viewBox="0 0 {size} {cell * len(names)}" style="max-width:{size}px" role="img" '
-        f'aria-label="{text}">{inside}</svg>'
+        f'<svg class="map" viewBox="{-left} {-above} {left + side + right} {above + side}" '
+        f'style="width:{left + side + right}px" role="img" '
+        f'aria-label="pairs of {len(names)}: {reached} of {possible} met">'
+        f'<g transform="scale({cell}) translate(0 0.5)">{drawn}</g>{words}</svg>'
+    )
+
+
+def _label(name: str, place: int, cell: int) -> str:
+    """The name of a row on its left, and of a column above its first square."""
+    text = escape(name)
+    return (
+        f'<text x="-4" y="{place + 0.8 * cell:.1f}" text-anchor="end">{text}</text>'
+        f'<text transform="translate({place + 0.7 * cell:.1f} {place + cell - 3}) rotate(-45)">{text}</text>'
     )
 
 

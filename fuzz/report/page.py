@@ -19,6 +19,8 @@ from jinja2 import Environment, StrictUndefined, Template
 from fuzz import buckets
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.live import duration
+from fuzz.coverage import OPERATOR, TRAITS
+from fuzz.features import FEATURES
 from fuzz.known import Standing
 from fuzz.operators import OPERATORS
 from fuzz.report import charts
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 450_000
 TEMPLATE = "page.html.jinja"
-_OPERATOR = "operator:"
 _STATES = {
     "shown": "its script shows it",
     "confirmed": "seen again in a fresh process",
@@ -58,9 +59,11 @@ def page(summary: Summary) -> str:
     """The text of the page."""
     entries = _entries(summary)
     coverage = summary.coverage
-    groups = _features(summary)
-    general = sorted(name for name in groups if not name.startswith(_OPERATOR))
-    used = sorted(name for name in groups if name.startswith(_OPERATOR))
+    groups = _traits(summary)
+    order = {name: place for place, name in enumerate(TRAITS)}
+    met = sorted(groups, key=lambda name: (order.get(name, len(order)), name))
+    general = [name for name in met if not name.startswith(OPERATOR)]
+    used = [name for name in met if name.startswith(OPERATOR)]
     return _template().render(
         summary=summary,
         new=[entry for entry in entries if entry.standing is None],
@@ -70,10 +73,11 @@ def page(summary: Summary) -> str:
         command=command(summary),
         shares={name: charts.shares(_counts(tally), name) for name, tally in summary.tallies.items()},
         course=_course(summary),
-        features=[(name, groups[name]) for name in general],
-        operators=[(name.removeprefix(_OPERATOR), groups[name]) for name in used],
-        unused=sorted(name for name in OPERATORS if f"{_OPERATOR}{name}" not in groups),
-        feature_map=charts.heat(general, coverage.pairs, cell=14, labels=True),
+        traits=[(name, groups[name]) for name in general],
+        operators=[(name.removeprefix(OPERATOR), groups[name]) for name in used],
+        unused=sorted(name for name in OPERATORS if f"{OPERATOR}{name}" not in groups),
+        unmet=[name for name in FEATURES if name not in groups],
+        trait_map=charts.heat(general, coverage.pairs, cell=14, labels=True),
         operator_map=charts.heat(used, coverage.pairs, cell=3, labels=False),
         operator_pairs=_reached(used, coverage.pairs),
         useful={
@@ -122,12 +126,12 @@ def _entries(summary: Summary) -> list[_Entry]:
     return entries
 
 
-def _features(summary: Summary) -> dict[str, dict[str, int]]:
-    """For each feature how many cases of all targets came out how."""
+def _traits(summary: Summary) -> dict[str, dict[str, int]]:
+    """For each trait how many cases of all targets came out how."""
     found: dict[str, dict[str, int]] = {}
-    for (_, feature, outcome), cases in summary.coverage.features.items():
+    for (_, trait, outcome), cases in summary.coverage.traits.items():
         counts = found.setdefault(
-            feature, dict.fromkeys(("cases", "agree", "poisoned", "refused", "findings"), 0)
+            trait, dict.fromkeys(("cases", "agree", "poisoned", "refused", "findings"), 0)
         )
         counts["cases"] += cases
         counts["findings" if outcome == "finding" else outcome] += cases

@@ -161,13 +161,13 @@ def test_the_file_tells_the_campaign_again(tmp_path: Path) -> None:
     summary = _run("drops_mutation", "eager", folder=tmp_path, cases=30)
     with Store.read(tmp_path) as store:
         assert summarize(store) == summary
-    features = {feature for _, feature, _ in summary.coverage.features}
-    assert "kind:in-place" in features
+    traits = {trait for _, trait, _ in summary.coverage.traits}
+    assert "kind:in-place" in traits
     for target in summary.tallies:
         counted = sum(
             cases
-            for (name, feature, _), cases in summary.coverage.features.items()
-            if name == target and feature == "device:cpu"
+            for (name, trait, _), cases in summary.coverage.traits.items()
+            if name == target and trait == "device:cpu"
         )
         assert counted == 30, "every case of every target is counted once"
     assert max(summary.coverage.pairs.values()) <= 30, "pairs are counted by program"

@@ -24,8 +24,8 @@ from oracles import Finding
 
 CONFIGURATION = Configuration(targets=("eager", "aot"), seed=5, cases=10)
 FINDING = Finding("values", "out", "1", "2", "out: 1 in eager, 2 in the target")
-AGREES = Seen("agree", "", (), "agree", 0.1, features=("dtype:float32", "kind:view"))
-DIFFERS = Seen("finding", "values/out", (FINDING,), "it differs", 0.2, features=("dtype:float32",))
+AGREES = Seen("agree", "", (), "agree", 0.1, traits=("dtype:float32", "kind:view"))
+DIFFERS = Seen("finding", "values/out", (FINDING,), "it differs", 0.2, traits=("dtype:float32",))
 EXAMPLE = Example(
     Suspect("aot", 1, LOST_THROUGH_EXPAND, DIFFERS),
     SINE,
@@ -43,9 +43,9 @@ def folder(tmp_path: Path) -> Path:
     """A campaign of which three cases were acknowledged, one of them out of order."""
     with Store.create(tmp_path / "out", CONFIGURATION) as store:
         store.add(Row("aot", 0, AGREES, 0.1))
-        store.cover(AGREES.features)
+        store.cover(AGREES.traits)
         store.add(Row("aot", 1, DIFFERS, 0.2))
-        store.keep(replace(EXAMPLE, seen=replace(DIFFERS, features=())))
+        store.keep(replace(EXAMPLE, seen=replace(DIFFERS, traits=())))
         store.add(Row("aot", 3, AGREES, 0.3))
         store.commit(1.5)
         store.add(Row("aot", 4, AGREES, 0.4))
@@ -61,8 +61,8 @@ def test_what_was_acknowledged_is_there_and_the_rest_is_not(folder: Path) -> Non
         ]
         assert store.elapsed == 1.5
         assert store.configuration == CONFIGURATION
-        assert store.seen("aot", 1) == replace(DIFFERS, features=())
-        assert store.features()["aot", "dtype:float32", "agree"] == 2
+        assert store.seen("aot", 1) == replace(DIFFERS, traits=())
+        assert store.traits()["aot", "dtype:float32", "agree"] == 2
         assert store.pairs() == {("dtype:float32", "kind:view"): 1}
 
 
@@ -77,8 +77,8 @@ def test_only_what_has_nothing_missing_before_it_counts_and_the_rest_is_not_run_
 
 
 def test_records_come_back_as_they_were() -> None:
-    example = replace(EXAMPLE, suspect=replace(EXAMPLE.suspect, seen=replace(DIFFERS, features=())))
-    example = replace(example, seen=replace(DIFFERS, features=()))
+    example = replace(EXAMPLE, suspect=replace(EXAMPLE.suspect, seen=replace(DIFFERS, traits=())))
+    example = replace(example, seen=replace(DIFFERS, traits=()))
     assert example_from_json(json.loads(json.dumps(example_to_json(example)))) == example
     data = json.loads(json.dumps(configurations.to_json(CONFIGURATION)))
     assert configurations.from_json(data) == CONFIGURATION

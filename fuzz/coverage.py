@@ -1,0 +1,44 @@
+"""In which words coverage is counted, and a target says what it lacks: a program's traits.
+
+operator: expand      it has a statement with that row of the operator table
+dtype: float64        a storage's dtype
+device: cuda          where it runs
+alias: disjoint       any other: one of `fuzz.features.FEATURES`
+"""
+
+from __future__ import annotations
+
+from fuzz.features import FEATURES, features
+from fuzz.operators import OPERATORS
+from fuzz.operators.dtypes import DTYPES
+from fuzz.program import Program
+
+OPERATOR = "operator: "
+DTYPE = "dtype: "
+DEVICE = "device: "
+
+TRAITS: tuple[str, ...] = (
+    *FEATURES,
+    *(f"{DTYPE}{name}" for name in DTYPES),
+    *(f"{DEVICE}{name}" for name in ("cpu", "cuda")),
+    *(f"{OPERATOR}{name}" for name in OPERATORS),
+)
+"""Every trait that a program can have, in the order in which reports list them."""
+
+
+def traits(program: Program) -> frozenset[str]:
+    """The traits of a valid program.
+
+    >>> from fuzz.choices import Random
+    >>> from fuzz.generate import generate
+    >>> traits(generate(Random(0, 1), "single")) <= set(TRAITS)
+    True
+    """
+    return frozenset(
+        {
+            *features(program),
+            *(f"{DTYPE}{storage.dtype}" for storage in program.storages),
+            f"{DEVICE}{program.scenario.device}",
+            *(f"{OPERATOR}{statement.operator}" for statement in program.statements),
+        }
+    )
