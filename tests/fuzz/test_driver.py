@@ -162,12 +162,12 @@ def test_the_file_tells_the_campaign_again(tmp_path: Path) -> None:
     with Store.read(tmp_path) as store:
         assert summarize(store) == summary
     traits = {trait for _, trait, _ in summary.coverage.traits}
-    assert "kind:in-place" in traits
+    assert {"device: cpu", "data: argument"} <= traits
     for target in summary.tallies:
         counted = sum(
             cases
             for (name, trait, _), cases in summary.coverage.traits.items()
-            if name == target and trait == "device:cpu"
+            if name == target and trait == "device: cpu"
         )
         assert counted == 30, "every case of every target is counted once"
     assert max(summary.coverage.pairs.values()) <= 30, "pairs are counted by program"
