@@ -24,7 +24,7 @@ from fuzz.errors import FuzzError
 
 _TARGET = "a name from `aotfuzz targets`, or package.module:function"
 _JSON = "print one JSON object as the last line of stdout"
-_JOBS = "worker processes (default: the cores; on a GPU: the devices)"
+_JOBS = "worker processes, on each node of a cluster (default: the cores; on a GPU: the devices)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -38,7 +38,8 @@ class Configuration:
     """What to run. `seconds` and `cases` (per target) bound it together; one of them must be given.
 
     `limit` is the seconds that one case may take; `memory` the bytes of data of one worker. `cluster` is ""
-    for this machine alone, else the address of a Dask scheduler or `local:N` (see `fuzz.campaign.cluster`).
+    for this machine alone, else the address of a Dask scheduler or `local:N` (see `fuzz.campaign.cluster`);
+    `jobs` are then the workers of each node, 0 for one for each of its cores.
     """
 
     targets: tuple[str, ...]

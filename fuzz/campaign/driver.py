@@ -34,7 +34,7 @@ from fuzz.campaign.triage import Triage
 from fuzz.coverage import traits
 from fuzz.errors import StoreError
 
-LARGEST_LEASE = 64
+LARGEST_LEASE = 256
 # After the time is up, the first finding of each signature may still be reduced for so much of that time, in
 # seconds and as a share.
 MOST_GRACE = 30.0
@@ -118,7 +118,7 @@ class Campaign:
                 self._ledger,
                 runner,
                 self._store.keep,
-                at_once=self._configuration.jobs,
+                at_once=max(1, self._configuration.jobs),
                 budget=self._configuration.budget,
             )
             self._start = time.monotonic()
@@ -149,6 +149,10 @@ class Campaign:
 
     def _workers(self) -> contextlib.AbstractContextManager[Workers]:
         configuration = self._configuration
+        if configuration.cluster:
+            from fuzz.campaign.cluster import Cluster, Node
+
+            return Cluster(configuration.cluster, Node.of(configuration, configuration.jobs))
         return Pool(
             jobs.HANDLER,
             jobs=configuration.jobs,

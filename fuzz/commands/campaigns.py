@@ -177,12 +177,19 @@ def _configuration(options: argparse.Namespace) -> Configuration:
         seed=options.seed,
         profile=options.profile,
         device=options.device,
-        jobs=options.jobs or workers(options.device),
+        jobs=options.jobs or _default_jobs(options),
         seconds=seconds,
         cases=options.cases,
         limit=options.case_timeout,
         cluster=options.cluster,
     )
+
+
+def _default_jobs(options: argparse.Namespace) -> int:
+    """Workers on this machine; on each node of a cluster: as many as it has cores, and one of a local one."""
+    if not options.cluster:
+        return workers(options.device)
+    return 1 if options.cluster.startswith("local:") else 0
 
 
 def _same(store: Store, configuration: Configuration) -> None:

@@ -1,0 +1,352 @@
+"""A campaign's jobs on many machines: a Dask cluster hands out leases, each node runs them in its own pool.
+
+What isolates crashes and hangs is the node's pool, as on one machine; the cluster only carries leases there
+and answers back, both as JSON texts. A lease that does not come back (its node was killed, is frozen or cut
+off) is run again: by the scheduler as soon as it misses the node, and at the latest by the driver after a
+deadline, under a new name. Whichever answer is first counts; an item is answered once.
+
+    with Cluster("tcp://scheduler:8786", Node(...)) as workers: ...
+    with Cluster("local:4", Node(...)) as workers: ...        # four nodes on this machine
+
+Needs the extra: pip install 'aotfuzz[cluster]'.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from fuzz.campaign import jobs
+from fuzz.campaign.configuration import Configuration, fingerprint, versions, workers
+from fuzz.campaign.pool import Answer, Death, Doing, Event, Failure, Job, Pool
+from fuzz.errors import ConfigurationError, PoolError
+
+LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
+# The scheduler of `local:N` gives a node up that has not been heard of for so many seconds.
+TTL = 30.0
+# Seconds of work in a lease: a node that is lost loses so much, and the way there costs a few milliseconds.
+LEASE_SECONDS = 5.0
+# The driver's own patience with a lease, besides the time limit of one of its items.
+PATIENCE = 120.0
+# How long a scheduler may take to answer.
+CONNECT = 30.0
+# How long a node may take to end its pool before the driver leaves without waiting.
+FAREWELL = 3.0
+# So often is a lease tried before its items are given up as the fuzzer's failure.
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What every node is told with each lease.
+
+    `jobs` is the number of worker processes on a node, 0 for one for each core (or GPU); `memory` bounds each
+    of them. `torch` and `generator` are the versions that a node must have.
+    """
+
+    targets: tuple[str, ...]
+    seed: int
+    profile: str
+    device: str
+    jobs: int
+    memory: int
+    torch: str
+    generator: str
+
+    @classmethod
+    def of(cls, configuration: Configuration, jobs_on_node: int) -> Node:
+        """What the nodes of a campaign are told."""
+        return cls(
+            configuration.targets,
+            configuration.seed,
+            configuration.profile,
+            configuration.device,
+            jobs_on_node,
+            configuration.memory,
+            versions()["torch"],
+            fingerprint(configuration),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    """A job under way: what is known of it here."""
+
+    number: int
+    job: Job
+    since: float
+    attempts: int = 0
+    futures: tuple[Any, ...] = ()
+
+
+class Cluster:
+    """The nodes of a Dask cluster, as `fuzz.campaign.pool.Workers`."""
+
+    def __init__(self, where: str, node: Node, *, ttl: float = TTL, patience: float = PATIENCE) -> None:
+        """`where` is the address of a scheduler, or `local:N`.
+
+        Raises ConfigurationError without the extra, PoolError if there is no cluster at that address.
+        """
+        self._node = node
+        self._patience = patience
+        self._leases: dict[int, _Lease] = {}
+        self._lock = threading.Lock()
+        self._heard: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+        self._count = 0
+        self._local: Any = None
+        self._client = self._connect(where, ttl)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def backlog(self) -> int:
+        """Leases that are not urgent and have not come back."""
+        with self._lock:
+            return sum(not lease.job.urgent for lease in self._leases.values())
+
+    @property
+    def wanted(self) -> int:
+        """One for each node to run and one for it to find when it is done."""
+        return 2 * max(1, len(self._nodes()))
+
+    @property
+    def lease_seconds(self) -> float:
+        """Enough to hide the network."""
+        return LEASE_SECONDS
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        with self._lock:
+            self._count += 1
+            lease = _Lease(self._count, job, time.monotonic())
+            self._leases[lease.number] = lease
+        self._issue(lease)
+
+    def wake(self) -> None:
+        """Make a `wait` in another thread return."""
+        self._heard.put(None)
+
+    def wait(self, timeout: float) -> list[Event]:
+        """The events of the leases that come back within `timeout` seconds; PoolError if a node is unfit."""
+        self._reissue()
+        events: list[Event] = []
+        try:
+            heard = self._heard.get(timeout=timeout)
+            while True:
+                if heard is not None:
+                    events += self._understand(*heard)
+                heard = self._heard.get_nowait()
+        except queue.Empty:
+            return events
+
+    def states(self) -> list[Doing]:
+        """What each lease waits for; how many nodes there are comes first."""
+        now = time.monotonic()
+        with self._lock:
+            leases = list(self._leases.values())
+        found = [Doing(f"{len(self._nodes())} nodes")]
+        found += [
+            Doing("reducing" if one.job.urgent else "leased", one.job.label, now - one.since)
+            for one in leases
+        ]
+        return found
+
+    def close(self) -> None:
+        """Leave the cluster, whose nodes end their pools when they are idle; end those of a local one."""
+        import distributed
+
+        farewells = [
+            self._client.submit(leave, workers=[address], pure=False, priority=20)
+            for address in self._nodes()
+        ]
+        for farewell in farewells:
+            distributed.fire_and_forget(farewell)
+        end = time.monotonic() + FAREWELL
+        with contextlib.suppress(Exception):
+            for farewell in farewells:
+                farewell.result(timeout=max(0.1, end - time.monotonic()))
+        self._client.close()
+        if self._local is not None:
+            self._local.close()
+
+    def _connect(self, where: str, ttl: float) -> Any:
+        try:
+            import dask.config
+            import distributed
+        except ImportError as error:
+            raise ConfigurationError(
+                f"--cluster needs Dask, which is not installed ({error}); pip install 'aotfuzz[cluster]'"
+            ) from error
+        local = LOCAL.fullmatch(where)
+        if local is None and "://" not in where:
+            raise ConfigurationError(
+                f"--cluster {where!r} is neither the address of a scheduler (tcp://host:8786) nor local:N"
+            )
+        try:
+            if local is not None:
+                # A node has processes of its own, which a daemonic process may not have.
+                dask.config.set(
+                    {"distributed.scheduler.worker-ttl": f"{ttl}s", "distributed.worker.daemon": False}
+                )
+                resources = {"GPU": 1} if self._node.device == "cuda" else None
+                self._local = distributed.LocalCluster(
+                    n_workers=int(local[1]),
+                    threads_per_worker=1,
+                    memory_limit=0,
+                    dashboard_address=None,
+                    resources=resources,
+                    # Before it reports for work: importing torch keeps it from saying that it is alive.
+                    preload=[__name__],
+                )
+            return distributed.Client(self._local or where, timeout=CONNECT, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise PoolError(f"no Dask cluster answers at {where}: {error}") from error
+
+    def _nodes(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        return found
+
+    def _issue(self, lease: _Lease) -> None:
+        """Send a lease, for the first time or again."""
+        lease.attempts += 1
+        lease.since = time.monotonic()
+        job = lease.job
+        text = json.dumps(
+            {"node": asdict(self._node), "items": job.items, "limit": job.limit, "fresh": job.fresh}
+        )
+        future = self._client.submit(
+            work,
+            text,
+            key=f"aotfuzz-{self._client.id}-{lease.number}-{lease.attempts}",
+            pure=False,
+            priority=10 if job.urgent else 0,
+            resources={"GPU": 1} if self._node.device == "cuda" else None,
+        )
+        lease.futures = (*lease.futures, future)
+        future.add_done_callback(lambda done: self._heard.put((lease.number, done)))
+
+    def _reissue(self) -> None:
+        """Send leases again that have not come back in time: their node may be frozen or cut off."""
+        now = time.monotonic()
+        with self._lock:
+            late = [
+                lease
+                for lease in self._leases.values()
+                if now - lease.since > self._patience + lease.job.limit and lease.attempts < ATTEMPTS
+            ]
+        for lease in late:
+            self._issue(lease)
+
+    def _understand(self, number: int, future: Any) -> list[Event]:
+        with self._lock:
+            lease = self._leases.get(number)
+        if lease is None or future.status == "cancelled":
+            # Another attempt was answered first.
+            return []
+        try:
+            answer = json.loads(future.result())
+        except Exception as error:
+            if lease.attempts < ATTEMPTS:
+                self._issue(lease)
+                return []
+            text = f"no node answered this lease in {ATTEMPTS} attempts; at last: {error!r}"
+            events: list[Event] = [Failure(lease.job, place, text) for place in range(len(lease.job.items))]
+        else:
+            if "unfit" in answer:
+                raise PoolError(answer["unfit"])
+            events = [_event(lease.job, entry) for entry in answer["events"]]
+        with self._lock:
+            del self._leases[number]
+        for other in lease.futures:
+            other.release()
+        return events
+
+
+def _event(job: Job, entry: dict[str, Any]) -> Event:
+    kinds: dict[str, Callable[..., Event]] = {"answer": Answer, "failure": Failure, "death": Death}
+    return kinds[entry.pop("event")](job, **entry)
+
+
+# What follows runs on a node.
+
+_pools: dict[Node, Pool] = {}
+_one_at_a_time = threading.Lock()
+
+
+def work(text: str) -> str:
+    """Run a lease in this node's pool: what the driver's `Cluster` sends, and what it understands."""
+    lease = json.loads(text)
+    node = Node(**{**lease["node"], "targets": tuple(lease["node"]["targets"])})
+    with _one_at_a_time:
+        if node not in _pools:
+            unfit = _unfit(node)
+            if unfit:
+                return json.dumps({"unfit": unfit})
+            while _pools:
+                _pools.popitem()[1].close()
+            _pools[node] = Pool(
+                jobs.HANDLER, jobs=node.jobs or workers(node.device), memory=node.memory, warm=node.targets
+            )
+        try:
+            events = _run(_pools[node], node.jobs or workers(node.device), lease)
+        except BaseException:
+            _pools.pop(node).close()
+            raise
+    return json.dumps({"events": events})
+
+
+def leave() -> None:
+    """End this node's pool."""
+    with _one_at_a_time:
+        while _pools:
+            _pools.popitem()[1].close()
+
+
+def _run(pool: Pool, share: int, lease: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of a lease, spread over the workers of the node."""
+    items = lease["items"]
+    parts = [range(first, len(items), share) for first in range(min(share, len(items)))]
+    split = [
+        Job(tuple(items[place] for place in part), lease["limit"], fresh=lease["fresh"], tag=part)
+        for part in parts
+    ]
+    return [_plain(event) for event in pool.run(split)]
+
+
+def _plain(event: Event) -> dict[str, Any]:
+    place = event.job.tag[event.position]
+    names = {Answer: "answer", Failure: "failure", Death: "death"}
+    found = {name: getattr(event, name) for name in type(event).__slots__ if name not in ("job", "position")}
+    return {"event": names[type(event)], "position": place, **found}
+
+
+def _unfit(node: Node) -> str:
+    """Why this machine cannot run the campaign's leases; "" if it can."""
+    here = versions()["torch"]
+    if here != node.torch:
+        return f"a node has torch {here}, the campaign is run with {node.torch}; give all the same"
+    made = fingerprint(
+        replace(
+            Configuration(node.targets),
+            seed=node.seed,
+            profile=node.profile,
+            device=node.device,
+        )
+    )
+    if made != node.generator:
+        return "a node has another version of aotfuzz, which makes other programs; give all the same"
+    return ""

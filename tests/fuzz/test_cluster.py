@@ -1,0 +1,127 @@
+"""A campaign on two local nodes: what a node that is killed or frozen had in hand is run again, and once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fuzz.campaign import cluster
+from fuzz.campaign.cluster import Cluster, Node
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.driver import Campaign, Progress
+from fuzz.campaign.pool import Job
+from fuzz.campaign.store import FILE, Store
+from fuzz.campaign.summary import Summary
+from fuzz.errors import ConfigurationError, PoolError
+
+CONFIGURATION = Configuration(targets=("eager",), seed=3, cases=60, limit=20.0, cluster="local:2")
+
+
+def _nodes(cluster: Cluster) -> list[int]:
+    """The process numbers of the nodes."""
+    return [nanny.pid for nanny in cluster._local.workers.values()]
+
+
+class _Campaign(Campaign):
+    """With a scheduler that gives a node up after a few seconds, and a look at its nodes."""
+
+    made: Cluster
+
+    def _workers(self) -> Cluster:
+        self.made = Cluster("local:2", Node.of(self._configuration, 1), ttl=8.0)
+        return self.made
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_that_is_lost_in_the_middle_loses_nothing(
+    how: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Short leases, so that the node that is struck has one in hand and the other has had some.
+    monkeypatch.setattr(cluster, "LEASE_SECONDS", 0.2)
+    struck: list[int] = []
+
+    def strike(progress: Progress) -> None:
+        if not struck and progress.tallies["eager"].cases >= 5:
+            struck.append(_nodes(campaign.made)[0])
+            os.kill(struck[0], how)
+
+    try:
+        with Store.create(tmp_path / "out", CONFIGURATION) as store:
+            campaign = _Campaign(CONFIGURATION, store, strike)
+            summary = campaign.run()
+    finally:
+        # The nanny may have put another process in the place of a frozen one.
+        for pid in struck:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    assert struck
+    _complete(summary, tmp_path / "out")
+
+
+def _complete(summary: Summary, folder: Path) -> None:
+    assert not summary.interrupted
+    assert summary.troubles == []
+    assert summary.total("cases") == summary.total("agree") == 60
+    rows = sqlite3.connect(folder / FILE).execute("select case_index from results order by 1").fetchall()
+    assert [index for (index,) in rows] == list(range(60))
+
+
+@pytest.fixture(scope="module")
+def node() -> Node:
+    return Node.of(replace(CONFIGURATION, targets=("eager",)), 1)
+
+
+@pytest.fixture(scope="module")
+def two(node: Node) -> Iterator[Cluster]:
+    with Cluster("local:2", node, patience=1.0) as made:
+        yield made
+
+
+def test_a_lease_that_is_late_is_issued_again_and_answered_once(two: Cluster) -> None:
+    item = {"kind": "case", "seed": 0, "index": 1, "profile": "mixed", "device": "cpu", "target": "eager"}
+    job = Job((item, item), -0.9)
+    # With a deadline of a tenth of a second the first attempts are always late.
+    two.submit(job)
+    events = []
+    end = time.monotonic() + 120
+    while len(events) < 2 and time.monotonic() < end:
+        events += two.wait(0.2)
+    settled = time.monotonic() + 2
+    while time.monotonic() < settled:
+        events += two.wait(0.2)
+    assert sorted(event.position for event in events) == [0, 1]
+    assert two.backlog == 0
+
+
+def test_another_thread_can_end_a_wait(two: Cluster) -> None:
+    start = time.monotonic()
+    threading.Timer(0.1, two.wake).start()
+    assert two.wait(60.0) == []
+    assert time.monotonic() - start < 30
+
+
+def test_a_node_with_other_versions_is_refused(node: Node) -> None:
+    lease = '{"node": %s, "items": [], "limit": 1, "fresh": false}'
+    for change, words in (({"torch": "1.0"}, "a node has torch"), ({"generator": "x"}, "another version of")):
+        text = cluster.json.dumps(cluster.asdict(replace(node, **change)))
+        assert words in cluster.work(lease % text)
+
+
+def test_what_is_no_cluster_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="neither the address of a scheduler"):
+        Cluster("somewhere", node)
+    monkeypatch.setattr(cluster, "CONNECT", 2.0)
+    with pytest.raises(PoolError, match="no Dask cluster answers"):
+        Cluster("tcp://127.0.0.1:9", node)
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    with pytest.raises(ConfigurationError, match=r"aotfuzz\[cluster\]"):
+        Cluster("local:1", node)
