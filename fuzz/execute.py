@@ -64,6 +64,9 @@ class Result:
 def execute(program: Program, target: Target) -> Result:
     """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here."""
     start = time.perf_counter()
+    lacking = target.lacking(program)
+    if lacking is not None:
+        return Result("refused", reason=f"lacks {lacking}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -20,7 +20,6 @@ read like any corpus file.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -32,6 +31,7 @@ from packaging.version import Version
 
 from fuzz.corpus import AGREES, DIFFERS, MAX_BYTES, STATES
 from fuzz.errors import CorpusError
+from fuzz.patterns import matches
 from fuzz.program import Program
 
 FORMAT = 1
@@ -71,7 +71,7 @@ class Issue:
         """Whether a bucket of a target is this issue; `program` is the bucket's reduced one."""
         if self.expected != DIFFERS or target not in self.targets:
             return False
-        if any(_matches(pattern, bucket) for pattern in self.buckets):
+        if any(matches(pattern, bucket) for pattern in self.buckets):
             return True
         if not self.signature:
             return False
@@ -80,7 +80,7 @@ class Issue:
         if signature == bucket:
             signature = "/".join(bucket.split("/")[:2])
         used = {statement.operator for statement in program.statements}
-        return _matches(self.signature, signature) and used.issuperset(self.operators)
+        return matches(self.signature, signature) and used.issuperset(self.operators)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +185,3 @@ def _text(file: Path, place: str, data: object) -> str:
     if not isinstance(data, str) or len(data) > MOST_TEXT:
         raise CorpusError(file, place, f"not a text of at most {MOST_TEXT} characters")
     return data
-
-
-def _matches(pattern: str, text: str) -> bool:
-    """Whether a text is what a pattern says; `*` stands for anything.
-
-    >>> _matches("errors/*: timeout", "errors/call: timeout"), _matches("a[b]", "ab")
-    (True, False)
-    """
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text) is not None

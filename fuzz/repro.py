@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fuzz import buckets
 from fuzz.corpus import Case
+from fuzz.plugins import registered
 from fuzz.program import Program
 from fuzz.source import render
 from oracles import Finding
@@ -287,7 +288,7 @@ def main_finding(case: Case) -> Finding:
 def script(program: Program, target: str, finding: Finding) -> str:
     """The script for a program on a target, about what a finding is about.
 
-    `target` is a shipped target's name or package.module:function.
+    `target` is the name of a shipped or registered target, or package.module:function.
     """
     setup, compiled = _compiled(target)
     title = _comment(f"{finding.clause}: {finding.message}")
@@ -310,7 +311,7 @@ def script(program: Program, target: str, finding: Finding) -> str:
 def _compiled(target: str) -> tuple[str, str]:
     if target in _COMPILE:
         return _COMPILE[target]
-    module, _, function = target.partition(":")
+    module, _, function = registered().get(target, target).partition(":")
     return f"import {module}", f"{module}.{function}(f)"
 
 

@@ -1,9 +1,10 @@
 """Compilers under test: each is a name, a way to compile one function, and which refusals are legitimate.
 
 A target takes a Python function of tensors and gives back a callable that ought to be indistinguishable from
-it. The shipped ones are found by name; anybody's own is named as `package.module:function`, where
-`function(f)` returns the compiled `f`. A target lives in worker processes: `prepare` runs once in each, and
-`reset` after every case so that no case depends on what was compiled before it.
+it. The shipped ones are found by name, and so are those of packages that register theirs (`fuzz.plugins`);
+anybody's own is named as `package.module:function`, where `function(f)` returns the compiled `f`. A target
+lives in worker processes: `prepare` runs once in each, and `reset` after every case so that no case depends
+on what was compiled before it.
 
     target = find("torch-aot-eager")
     compiled = target.compile(lambda x: x.mul_(2))
@@ -15,15 +16,16 @@ import importlib
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fuzz.coverage import traits
 from fuzz.errors import TargetError
+from fuzz.patterns import matches
+from fuzz.program import Program
 
 Function = Callable[..., Any]
 
@@ -33,7 +35,7 @@ def _no_refusal(_error: BaseException) -> str | None:
     return None
 
 
-def _nothing() -> None:
+def nothing() -> None:
     """For targets that need no preparation and keep no state."""
 
 
@@ -49,16 +51,50 @@ class Target:
     `refusal` gives the name of the reason when the target declined on purpose, None for any other exception;
     `available` gives None, or why the target cannot work on this machine. `warm` is what the process that
     workers are forked from may do once for all of them; it must leave no thread and no open device.
+
+    `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
+    (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count as
+    refused. A target can be called like the function that compiles.
+
+        Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
 
     name: str
     description: str
     compile: Callable[[Function], Function]
     refusal: Callable[[BaseException], str | None] = _no_refusal
-    prepare: Callable[[], None] = _nothing
-    reset: Callable[[], None] = _nothing
+    prepare: Callable[[], None] = nothing
+    reset: Callable[[], None] = nothing
     available: Callable[[], str | None] = _available
-    warm: Callable[[], None] = _nothing
+    warm: Callable[[], None] = nothing
+    lacks: tuple[str, ...] = ()
+
+    def __call__(self, function: Function) -> Function:
+        """Compile a function."""
+        return self.compile(function)
+
+    def lacking(self, program: Program) -> str | None:
+        """The first capability that a program needs and this target lacks."""
+        if not self.lacks:
+            return None
+        found = traits(program)
+        for name in self.lacks:
+            if any(matches(pattern, trait) for pattern in CAPABILITIES.get(name, (name,)) for trait in found):
+                return name
+        return None
+
+
+CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "complex": ("dtype: complex*",),
+        "cuda": ("device: cuda",),
+        "double-backward": ("gradient: double*", "gradient: second*"),
+        "in-place": ("data: *",),
+        "metadata": ("metadata: *",),
+        "random": ("random: *",),
+    }
+)
+"""What a target may lack by name, and the traits of the programs that need it."""
 
 
 def _compile_aot(function: Function) -> Function:
@@ -147,7 +183,7 @@ def _prepare_inductor() -> None:
 def _warm_dynamo() -> None:
     _prepare_dynamo()
     _warm_with(_compile_with("aot_eager"))()
-    _reset_dynamo()
+    reset_dynamo()
 
 
 def _warm_inductor() -> None:
@@ -156,7 +192,7 @@ def _warm_inductor() -> None:
     _warm_dynamo()
 
 
-def _reset_dynamo() -> None:
+def reset_dynamo() -> None:
     import torch._dynamo
 
     torch._dynamo.reset()
@@ -175,7 +211,7 @@ def _stock(name: str, description: str, backend: str) -> Target:
         description,
         _compile_with(backend),
         prepare=_prepare_dynamo,
-        reset=_reset_dynamo,
+        reset=reset_dynamo,
         warm=_warm_dynamo,
     )
 
@@ -204,7 +240,7 @@ def _shipped() -> Mapping[str, Target]:
             "torch.compile as users get it: Dynamo, AOTAutograd and Inductor",
             _compile_with("inductor"),
             prepare=_prepare_inductor,
-            reset=_reset_dynamo,
+            reset=reset_dynamo,
             available=_inductor_available,
             warm=_warm_inductor,
         ),
@@ -218,60 +254,17 @@ SHIPPED: Mapping[str, Target] = _shipped()
 
 
 def find(name: str) -> Target:
-    """The target of that name: a shipped one, or `package.module:function`.
+    """The target of that name: a shipped one, a registered one, or `package.module:function`.
 
-    For the latter the current directory is importable, as it is for `python -m`. Raises TargetError if there
+    For the last the current directory is importable, as it is for `python -m`. Raises TargetError if there
     is no such target, module or attribute, if the attribute cannot be called, or if the module fails.
 
     >>> find("eager").compile(len) is len
     True
     """
-    if name in SHIPPED:
-        return SHIPPED[name]
-    if ":" not in name:
-        raise TargetError(
-            f"no target named {name!r}; shipped are {', '.join(SHIPPED)}, "
-            "and your own is written package.module:function"
-        )
-    return _custom(name)
+    from fuzz import plugins
 
-
-def _custom(name: str) -> Target:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):
-        raise TargetError(f"target {name!r} is not of the form package.module:function")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise TargetError(
-                f"target {name!r}: no module named {error.name!r} "
-                f"(looked in {here} and the installed packages)"
-            ) from error
-        raise TargetError(f"target {name!r}: importing {module_name} failed: {error}") from error
-    except Exception as error:
-        raise TargetError(
-            f"target {name!r}: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise TargetError(f"target {name!r}: {module_name} has no attribute {attribute!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise TargetError(
-            f"target {name!r}: {attribute} is of type {type(found).__name__}; it must be a function that "
-            "takes a function and returns it compiled"
-        )
-    return Target(name, f"{module_name}.{attribute}", found, prepare=_nothing, reset=_reset_if_loaded)
-
-
-def _reset_if_loaded() -> None:
-    """A custom target may go through torch.compile; then Dynamo's caches are dropped too."""
-    if "torch._dynamo" in sys.modules:
-        _reset_dynamo()
+    return SHIPPED[name] if name in SHIPPED else plugins.load(name)
 
 
 def usable(names: list[str]) -> list[Target]:

@@ -486,7 +486,13 @@ class Pool:
 def _start_server(context: multiprocessing.context.ForkServerContext, warm: Sequence[str]) -> None:
     """Start the process's fork server, if it has none yet, with the preload and a tame environment."""
     context.set_forkserver_preload([worker.PRELOAD])
-    environment = {**ENVIRONMENT, worker.WARM: " ".join(warm)}
+    environment = {
+        **ENVIRONMENT,
+        worker.WARM: " ".join(warm),
+        # Python 3.11's server does not take over the path: it would preload an installed copy of this package
+        # where another one is used.
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
+    }
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:

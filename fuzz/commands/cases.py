@@ -12,7 +12,8 @@ from fuzz import corpus
 from fuzz.campaign.configuration import workers
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
 from fuzz.corpus import Case
-from fuzz.errors import ConfigurationError, CorpusError
+from fuzz.errors import ConfigurationError, CorpusError, TargetError
+from fuzz.plugins import registered
 from fuzz.report import objects, tables
 from fuzz.targets import SHIPPED, find, usable
 
@@ -90,6 +91,7 @@ def repro(options: argparse.Namespace) -> int:
 def targets(options: argparse.Namespace) -> int:
     """List the compilers that can be tested."""
     rows = [(target.name, target.description, target.available()) for target in SHIPPED.values()]
+    rows += [_registered(name) for name in registered()]
     if options.json:
         keys = ("name", "description", "unavailable")
         say(json.dumps({"targets": [dict(zip(keys, row, strict=True)) for row in rows]}))
@@ -98,3 +100,12 @@ def targets(options: argparse.Namespace) -> int:
         say(f"{name:20} {description}" + (f" (unavailable: {reason})" if reason else ""))
     say("package.module:function   anybody's: function(f) returns f compiled")
     return NOTHING_NEW
+
+
+def _registered(name: str) -> tuple[str, str, str | None]:
+    """A package's own target; one that cannot be loaded is said to be unavailable."""
+    try:
+        target = find(name)
+    except TargetError as error:
+        return name, "registered by an installed package", str(error)
+    return name, target.description, target.available()

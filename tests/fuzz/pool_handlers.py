@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fuzz
+
 
 class Unpicklable(Exception):
     """Its constructor needs two arguments, so that unpickling it fails."""
@@ -48,6 +50,8 @@ def handle(item: Any) -> Any:
             sys.exit(3)
         case "print":
             print("noise " * 1000)
+        case "where":
+            return fuzz.__file__
         case ["child", file]:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
             Path(file).write_text(str(child.pid))

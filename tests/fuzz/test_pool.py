@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import fuzz
 from fuzz.campaign.pool import Answer, Death, Event, Failure, Job, Pool
 from fuzz.errors import PoolError
 
@@ -91,6 +92,12 @@ def _alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_workers_run_the_same_copy_of_the_code(pool: Pool) -> None:
+    (answer,) = _run(pool, ("where",))
+    assert isinstance(answer, Answer)
+    assert answer.value == fuzz.__file__
 
 
 def test_output_of_workers_stays_away_from_ours(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:

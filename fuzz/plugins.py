@@ -1,0 +1,105 @@
+"""Compilers of other people: registered by their package, or named as `package.module:function`.
+
+A package registers its own under a name of its choice, in its pyproject.toml:
+
+    [project.entry-points."aotfuzz.targets"]
+    mine = "mypackage.fuzzing:target"
+
+What stands there is a function that takes a function and returns it compiled, or a `fuzz.Target`, which can
+also say what it refuses on purpose, what it lacks, and where it works. Nothing is imported before a target is
+asked for by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from fuzz.coverage import TRAITS
+from fuzz.errors import TargetError
+from fuzz.patterns import matches
+from fuzz.targets import CAPABILITIES, SHIPPED, Target, nothing, reset_dynamo
+
+GROUP = "aotfuzz.targets"
+
+
+def registered() -> dict[str, str]:
+    """The names that installed packages have registered, and the `package.module:function` of each.
+
+    A name that a shipped target has is not among them.
+    """
+    found = {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
+    return {name: value for name, value in sorted(found.items()) if name not in SHIPPED}
+
+
+def load(name: str) -> Target:
+    """The target that is registered under a name, or that is written `package.module:function`.
+
+    Raises TargetError if there is none, if its module fails, or if it is no target.
+    """
+    known = registered()
+    path = known.get(name, name)
+    if ":" not in path:
+        raise TargetError(
+            f"no target named {name!r}; shipped are {', '.join(SHIPPED)}, "
+            + (f"registered are {', '.join(known)}, " if known else "")
+            + "and your own is written package.module:function"
+        )
+    found = _attribute(name, path)
+    if isinstance(found, Target):
+        _check(found, name)
+        reset = reset_if_loaded if found.reset is nothing else found.reset
+        return replace(found, name=name, reset=reset)
+    return Target(name, path.replace(":", "."), found, reset=reset_if_loaded)
+
+
+def _attribute(name: str, path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):
+        raise TargetError(f"target {name!r} is not of the form package.module:function")
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise TargetError(
+                f"target {name!r}: no module named {error.name!r} "
+                f"(looked in {here} and the installed packages)"
+            ) from error
+        raise TargetError(f"target {name!r}: importing {module_name} failed: {error}") from error
+    except Exception as error:
+        raise TargetError(
+            f"target {name!r}: importing {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise TargetError(f"target {name!r}: {module_name} has no attribute {attribute!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise TargetError(
+            f"target {name!r}: {attribute} is of type {type(found).__name__}; it must be a function that "
+            "takes a function and returns it compiled, or a fuzz.Target"
+        )
+    return found
+
+
+def _check(target: Target, name: str) -> None:
+    """A misspelt capability would be one that the target is believed to have."""
+    for word in target.lacks:
+        if word not in CAPABILITIES and not any(matches(word, trait) for trait in TRAITS):
+            raise TargetError(
+                f"target {name!r} lacks {word!r}, which is neither a capability ({', '.join(CAPABILITIES)}) "
+                "nor a pattern of any trait in fuzz.coverage.TRAITS"
+            )
+
+
+def reset_if_loaded() -> None:
+    """Somebody's target may go through torch.compile; then Dynamo's caches are dropped too."""
+    if "torch._dynamo" in sys.modules:
+        reset_dynamo()
