@@ -24,7 +24,7 @@ from typing import Any
 
 from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.investigate import EAGER, Runner, understand
+from fuzz.campaign.investigate import EAGER, KILLED, Runner, understand
 from fuzz.campaign.ledger import Tally
 from fuzz.campaign.pool import Death, Doing, Event, Failure, Job, Pool, Workers
 from fuzz.campaign.records import Seen
@@ -39,8 +39,8 @@ LARGEST_LEASE = 256
 # seconds and as a share.
 MOST_GRACE = 30.0
 GRACE = 0.15
-# Who kills a worker so is seldom the target: the kernel when memory is short, or an administrator.
-KILLED = "killed by SIGKILL"
+# Who kills a worker so is seldom the target: so often has it to happen before the target is blamed.
+KILLS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,21 @@ class _Lease:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """The tag of a case whose worker was killed, perhaps by somebody else: it runs once more."""
+    """The tag of a case whose worker was killed, perhaps by somebody else, so many times: it runs again."""
 
     target: str
     index: int
+    kills: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """The tag of a run on eager of a program on which a worker died."""
+    """The tag of a run on eager of a program on which a worker died; that one was killed so many times."""
 
     target: str
     index: int
     dead: Seen
+    kills: int = 0
 
 
 class Campaign:
@@ -241,18 +243,26 @@ class Campaign:
             return
         if isinstance(event, Failure):
             self._troubles.append(event.text)
+        killed = isinstance(event, Death) and event.cause == KILLED
         if isinstance(tag, _Control):
-            self._arrive(tag.target, tag.index, judge_death(tag.dead, event))
+            if killed and tag.kills < KILLS:
+                self._control(tag.target, tag.index, tag.dead, tag.kills + 1)
+            else:
+                self._arrive(tag.target, tag.index, judge_death(tag.dead, event))
             return
         name, index = tag.target, tag.index if isinstance(tag, _Again) else tag.indices[event.position]
+        kills = tag.kills if isinstance(tag, _Again) else 0
         seen = _unable(event) if isinstance(event, Failure) else understand(event)
-        if isinstance(event, Death) and event.cause == KILLED and isinstance(tag, _Lease):
-            self._urgent(self._item(name, index), _Again(name, index))
+        if killed and kills < KILLS:
+            self._urgent(self._item(name, index), _Again(name, index, kills + 1))
         elif seen.kind:
             # Whose death was it? A program that kills eager as well proves nothing.
-            self._urgent(jobs.program_item(self._program(index), EAGER), _Control(name, index, seen))
+            self._control(name, index, seen, 0)
         else:
             self._arrive(name, index, seen)
+
+    def _control(self, name: str, index: int, dead: Seen, kills: int) -> None:
+        self._urgent(jobs.program_item(self._program(index), EAGER), _Control(name, index, dead, kills))
 
     def _urgent(self, item: dict[str, Any], tag: _Again | _Control) -> None:
         label = f"{tag.target} {tag.index} again"

@@ -26,6 +26,10 @@ from fuzz.reduce import ReductionError, reduce
 
 T = TypeVar("T")
 EAGER = "eager"
+# A death that is seldom the target's doing: the kernel's when memory is short, or an administrator's.
+KILLED = "killed by SIGKILL"
+# How often a run whose worker was killed so is repeated.
+AGAIN = 3
 # How many fresh workers a finding is shown to before it is called flaky or unconfirmed.
 REPLAYS = 4
 
@@ -77,6 +81,13 @@ class Runner:
             future.cancel()
 
     def _ask(self, item: dict[str, Any], fresh: bool, limit: float) -> Event:
+        for _ in range(AGAIN):
+            event = self._ask_once(item, fresh, limit)
+            if not (isinstance(event, Death) and event.cause == KILLED):
+                break
+        return event
+
+    def _ask_once(self, item: dict[str, Any], fresh: bool, limit: float) -> Event:
         future: Future[Event] = Future()
         self._waiting.add(future)
         try:

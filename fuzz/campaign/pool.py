@@ -54,6 +54,8 @@ EXIT_SECONDS = 1.0
 START_SECONDS = 120.0
 # A worker that cannot even start says so itself; three in a row without a word is no accident.
 START_ATTEMPTS = 3
+# One that somebody killed says little about the installation: so many of these count as one that failed.
+KILLED_STARTS = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +212,7 @@ class Pool:
         self._normal: deque[tuple[Job, int]] = deque()
         self._seconds = {True: 0.0, False: 0.0}
         self._started = 0
-        self._failed_starts = 0
+        self._failed_starts = 0.0
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._context = multiprocessing.get_context("forkserver")
@@ -380,7 +382,7 @@ class Pool:
             raise PoolError(f"a worker cannot start:\n{value}")
         if kind == "ready":
             one.ready, one.since = True, time.monotonic()
-            self._failed_starts = 0
+            self._failed_starts = 0.0
             return []
         job, position = one.job, one.position
         if job is None:
@@ -426,10 +428,10 @@ class Pool:
         job, position = one.job, one.position
         events: list[Event] = []
         if not one.ready:
-            self._failed_starts += 1
+            self._failed_starts += 1 / KILLED_STARTS if status == -signal.SIGKILL else 1
             if self._failed_starts >= START_ATTEMPTS:
                 raise PoolError(
-                    f"{START_ATTEMPTS} workers in a row ended before they were ready "
+                    "no worker can be started: one after the other ended before it was ready "
                     f"({_cause(status)}); last output:\n{one.tail(one.output)}"
                 )
             if job is not None:

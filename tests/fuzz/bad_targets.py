@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,6 +89,30 @@ def crashes_on_exp(function: Function) -> Function:
     def compiled(*args: Any) -> Any:
         if "exp" in function.__code__.co_names:
             os.abort()
+        return function(*args)
+
+    return compiled
+
+
+def chaos(function: Function) -> Function:
+    """Of 40 programs six do harm, each in another way, and always the same ones."""
+
+    def compiled(*args: Any) -> Any:
+        code = function.__code__
+        match zlib.crc32(code.co_code + repr((code.co_consts, code.co_names)).encode()) % 40:
+            case 0:
+                ctypes.string_at(0)
+            case 1:
+                os.abort()
+            case 2:
+                re.match("(a+)+$", "a" * 64 + "b")  # for ever, with the interpreter lock held
+            case 3:
+                while True:
+                    args = (args, bytearray(1 << 30))
+            case 4:
+                raise Unpicklable(1, 2)
+            case 5:
+                os._exit(0)
         return function(*args)
 
     return compiled

@@ -1,0 +1,121 @@
+"""A campaign under attack: its target does harm, its workers are killed all the time, its driver twice.
+
+    python tests/fuzz/chaos.py --cases 20000 --every 0.05       # the long form; the test runs a short one
+
+Says how often what was killed, and exits with 1 unless every case is accounted for exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass
+class Attack:
+    """What was done, and what the campaign's file says in the end."""
+
+    workers_killed: int = 0
+    drivers_killed: int = 0
+    sessions: int = 0
+    status: int = -1
+    indices: list[int] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    acknowledged_lost: int = 0
+    output: str = ""
+
+
+def attack(folder: Path, cases: int, *, every: float, driver_kills: int = 2, seed: int = 0) -> Attack:
+    """Run a campaign of so many cases and kill a worker every so many seconds, and the driver a few times."""
+    found = Attack()
+    choices = random.Random(seed)
+    environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "OMP_NUM_THREADS": "1"}
+    start = ["run", "--target", "bad_targets:chaos", "--cases", str(cases), "--case-timeout", "2"]
+    command = [*start, "--seed", "1", "--jobs", "2", "--known", "none", "--out", str(folder)]
+    acknowledged: set[int] = set()
+    while True:
+        found.sessions += 1
+        goal = cases * found.sessions // (driver_kills + 1)
+        with tempfile.TemporaryFile() as output:
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "fuzz.cli", *command], stdout=output, stderr=output, env=environment
+            )
+            while driver.poll() is None:
+                time.sleep(every)
+                found.workers_killed += _kill_a_worker(driver.pid, choices)
+                if found.drivers_killed < driver_kills and choices.random() < 0.2:
+                    seen = set(_indices(folder))
+                    found.acknowledged_lost += len(acknowledged - seen)
+                    acknowledged = seen
+                    if len(seen) >= goal:
+                        driver.kill()
+                        driver.wait()
+                        found.drivers_killed += 1
+            output.seek(0)
+            found.output = output.read().decode(errors="replace")
+        command = ["resume", str(folder), "--known", "none"]
+        if driver.returncode != -signal.SIGKILL:
+            found.status = driver.returncode
+            break
+    found.indices = _indices(folder)
+    with contextlib.closing(sqlite3.connect(folder / "campaign.sqlite")) as database:
+        found.outcomes = Counter(word for (word,) in database.execute("select outcome from results"))
+    return found
+
+
+def _indices(folder: Path) -> list[int]:
+    with contextlib.suppress(sqlite3.OperationalError):
+        address = f"file:{folder / 'campaign.sqlite'}?mode=ro"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=30)) as database:
+            return [index for (index,) in database.execute("select case_index from results order by 1")]
+    return []
+
+
+def _kill_a_worker(driver: int, choices: random.Random) -> int:
+    """Kill a random grandchild of the driver: a child of its fork server."""
+    parents = _parents()
+    servers = {pid for pid, parent in parents.items() if parent == driver}
+    workers = sorted(pid for pid, parent in parents.items() if parent in servers)
+    if not workers:
+        return 0
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(choices.choice(workers), signal.SIGKILL)
+    return 1
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--every", type=float, default=0.05)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        result = attack(Path(folder) / "out", options.cases, every=options.every)
+        print(
+            f"{options.cases} cases in {time.monotonic() - start:.0f} s, {result.workers_killed} workers and "
+            f"{result.drivers_killed} drivers killed, status {result.status}, {dict(result.outcomes)}"
+        )
+        good = result.indices == list(range(options.cases)) and not result.acknowledged_lost
+        sys.exit(0 if good else 1)
