@@ -123,11 +123,6 @@ def killed_once(function: Function) -> Function:
     return _every_tenth(function, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def wrong_by_chance(function: Function) -> Function:
-    """Loses writes in every second process."""
-    return drops_mutation(function) if os.getpid() % 2 else function
-
-
 def leaves(function: Function) -> Function:
     """Raises SystemExit."""
 

@@ -13,17 +13,17 @@ from fuzz.campaign.summary import summarize
 
 @pytest.mark.timeout(600)
 def test_every_case_is_accounted_for_exactly_once(tmp_path: Path) -> None:
-    found = attack(tmp_path / "out", 90, every=0.5)
+    found = attack(tmp_path / "out", 60, every=0.5)
     assert found.status == 1, found.output
-    assert found.indices == list(range(90))
+    assert found.indices == list(range(60))
     assert found.acknowledged_lost == 0
     assert found.drivers_killed == 2
     assert found.workers_killed > 5
     with Store.read(tmp_path / "out") as store:
         summary = summarize(store)
     assert summary.troubles == []
-    assert len(summary.sessions) == 3
-    assert summary.total("cases") == 90
+    assert found.sessions == 3
+    assert summary.total("cases") == 60
     assert sum(bucket.count for bucket in summary.buckets) == summary.total("findings")
     clauses = {bucket.example.seen.signature for bucket in summary.buckets}
     assert any("SIGSEGV" in clause for clause in clauses)

@@ -230,15 +230,6 @@ def test_interruption_keeps_what_was_found() -> None:
     assert sum(bucket.count for bucket in summary.buckets) == summary.total("findings") > 0
 
 
-def test_what_comes_and_goes_is_called_flaky_and_says_how(tmp_path: Path) -> None:
-    summary = _run("wrong_by_chance", cases=40)
-    _consistent(summary, 40)
-    doubtful = [bucket.example for bucket in summary.buckets if bucket.example.state == "flaky"]
-    assert doubtful
-    assert all("as in the campaign" in one.replays and "agree" in one.replays for one in doubtful)
-    assert all(one.bucket.startswith("flaky/") for one in doubtful)
-
-
 def test_a_worker_that_somebody_else_kills_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "victims").mkdir()
     summary = _run("killed_once", cases=20, jobs=1)
