@@ -28,3 +28,12 @@ def test_every_case_is_accounted_for_exactly_once(tmp_path: Path) -> None:
     clauses = {bucket.example.seen.signature for bucket in summary.buckets}
     assert any("SIGSEGV" in clause for clause in clauses)
     assert summary.total("timeouts") > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(6 * 3600)
+def test_twenty_thousand_cases_are_accounted_for_exactly_once(tmp_path: Path) -> None:
+    found = attack(tmp_path / "out", 20_000, every=0.05)
+    assert found.status == 1, found.output
+    assert found.indices == list(range(20_000))
+    assert (found.acknowledged_lost, found.drivers_killed) == (0, 2)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.cli import _parser, main
+from fuzz.targets import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,3 +41,21 @@ def test_documented_commands_are_commands(file: str) -> None:
     for command in commands:
         words = shlex.split(re.split(r"[>|;]", command)[0])[1:]
         _parser().parse_args(words)
+
+
+def test_the_nightly_workflows_run_commands() -> None:
+    yaml = pytest.importorskip("yaml", reason="comes with the extra cluster (issue 7)")
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
+    steps = workflow["jobs"]["campaign"]["steps"]
+    lines = [line.strip() for step in steps for line in step.get("run", "").splitlines()]
+    lines += [line.strip(" -") for line in (ROOT / "tox.ini").read_text().splitlines()]
+    commands = [line for line in lines if line.startswith("aotfuzz ")]
+    assert len(commands) >= 8
+    for command in commands:
+        plain = re.sub(r"\{posargs:(.*?)\}", r"\1", command)
+        plain = plain.replace("$SECONDS_EACH", "5").replace("${SEED:-$(date +%Y%m%d)}", "5")
+        options = _parser().parse_args(shlex.split(plain)[1:])
+        for target in getattr(options, "target", []):
+            assert target in SHIPPED or target.startswith("${{ matrix.target")
+    targets = workflow["jobs"]["campaign"]["strategy"]["matrix"]["target"]
+    assert set(targets) <= set(SHIPPED)
