@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from fuzz.campaign import jobs
-from fuzz.campaign.configuration import Configuration, fingerprint, versions, workers
+from fuzz.campaign.configuration import Configuration, fingerprint, gpus, versions, workers
 from fuzz.campaign.pool import Answer, Death, Doing, Event, Failure, Job, Pool
 from fuzz.errors import ConfigurationError, PoolError
 
@@ -299,7 +299,11 @@ def work(text: str) -> str:
             while _pools:
                 _pools.popitem()[1].close()
             _pools[node] = Pool(
-                jobs.HANDLER, jobs=node.jobs or workers(node.device), memory=node.memory, warm=node.targets
+                jobs.HANDLER,
+                jobs=node.jobs or workers(node.device),
+                memory=node.memory,
+                warm=node.targets,
+                gpus=gpus(node.device),
             )
         try:
             events = _run(_pools[node], node.jobs or workers(node.device), lease)

@@ -92,12 +92,22 @@ def fingerprint(configuration: Configuration) -> str:
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def gpus(device: str) -> tuple[str, ...]:
+    """The devices of this machine, as `CUDA_VISIBLE_DEVICES` names them; none for a campaign on the CPU."""
+    if device != "cuda":
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible:
+        return tuple(visible.split(","))
+    import torch
+
+    return tuple(str(number) for number in range(torch.cuda.device_count()))
+
+
 def workers(device: str = "cpu") -> int:
     """How many workers a campaign gets by default: the cores that this process may use, or the GPUs."""
     if device == "cuda":
-        import torch
-
-        return max(1, torch.cuda.device_count())
+        return max(1, len(gpus(device)))
     return len(os.sched_getaffinity(0))
 
 

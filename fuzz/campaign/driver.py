@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 from fuzz.campaign import jobs
-from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.configuration import Configuration, gpus
 from fuzz.campaign.investigate import EAGER, KILLED, Runner, understand
 from fuzz.campaign.ledger import Tally
 from fuzz.campaign.pool import Death, Doing, Event, Failure, Job, Pool, Workers
@@ -160,6 +160,7 @@ class Campaign:
             jobs=configuration.jobs,
             memory=configuration.memory,
             warm=configuration.targets,
+            gpus=gpus(configuration.device),
         )
 
     def _interrupt(self) -> None:

@@ -194,15 +194,18 @@ class Pool:
         recycle: int = 500,
         folder: Path | None = None,
         warm: Sequence[str] = (),
+        gpus: Sequence[str] = (),
     ) -> None:
         """`memory`: bytes of data of one worker (0: no limit); `recycle`: items before it is replaced.
 
         `warm` names the targets that a fork server warms if this pool starts it: a process has only one.
+        `gpus` are the devices that the workers are given in turn, one to each.
 
         Raises PoolError from here or from `wait` if workers cannot start at all.
         """
         self._handler = handler
         self._jobs = jobs
+        self._gpus = gpus
         self._memory = memory
         self._recycle = recycle
         self._folder = folder or Path.cwd()
@@ -219,8 +222,8 @@ class Pool:
         self._workers: list[_Worker] = []
         try:
             _start_server(self._context, warm)
-            for _ in range(jobs):
-                self._workers.append(self._start())
+            for place in range(jobs):
+                self._workers.append(self._start(place))
         except BaseException:
             self.close()
             raise
@@ -444,21 +447,28 @@ class Pool:
             events.append(Death(job, position, kind, cause, stack, output, self._account(one)))
             if position + 1 < len(job.items):
                 self._enqueue(job, position + 1, front=True)
-        self._workers[self._workers.index(one)] = self._start()
+        place = self._workers.index(one)
+        self._workers[place] = self._start(place)
         return events
 
     def _replace(self, one: _Worker) -> _Worker:
         self._kill(one)
         place = self._workers.index(one)
-        self._workers[place] = self._start()
+        self._workers[place] = self._start(place)
         return self._workers[place]
 
-    def _start(self) -> _Worker:
+    def _start(self, place: int) -> _Worker:
         self._started += 1
         stack, output = (self._files / f"{self._started}.{kind}" for kind in ("stack", "output"))
         path = tuple(str(self._folder) if entry == "" else entry for entry in sys.path)
         setup = worker.Setup(
-            self._handler, str(self._folder), path, self._memory, stack=str(stack), output=str(output)
+            self._handler,
+            str(self._folder),
+            path,
+            self._memory,
+            stack=str(stack),
+            output=str(output),
+            gpu=self._gpus[place % len(self._gpus)] if self._gpus else "",
         )
         parent, child = self._context.Pipe()
         process = self._context.Process(target=worker.serve, args=(child, setup), daemon=False)

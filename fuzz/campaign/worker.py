@@ -39,7 +39,8 @@ class Setup:
 
     `handler` is `module:function`, called with one item (plain data) and answering plain data; `memory` is
     the limit on the process's data in bytes, 0 for none; `folder` and `path` are the campaign's current
-    directory and import path; `stack` and `output` are the worker's own files.
+    directory and import path; `stack` and `output` are the worker's own files; `gpu` is the one device that
+    it sees ("" for all of them).
     """
 
     handler: str
@@ -48,6 +49,7 @@ class Setup:
     memory: int
     stack: str
     output: str
+    gpu: str = ""
 
 
 def serve(connection: Connection, setup: Setup) -> None:
@@ -88,6 +90,9 @@ def _prepare(setup: Setup) -> Handler:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         limit = setup.memory if hard == resource.RLIM_INFINITY else min(setup.memory, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+    if setup.gpu:
+        # Read when CUDA starts, which it has not in this process, nor in the one that it was forked from.
+        os.environ["CUDA_VISIBLE_DEVICES"] = setup.gpu
     os.chdir(setup.folder)
     sys.path[:] = setup.path
     module, _, name = setup.handler.partition(":")

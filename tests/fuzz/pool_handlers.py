@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import fuzz
 
 
@@ -52,6 +54,8 @@ def handle(item: Any) -> Any:
             print("noise " * 1000)
         case "where":
             return fuzz.__file__
+        case "gpu":
+            return [torch.cuda.is_initialized(), os.environ.get("CUDA_VISIBLE_DEVICES")]
         case ["child", file]:
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
             Path(file).write_text(str(child.pid))

@@ -120,6 +120,15 @@ def test_workers_are_replaced_after_their_share(monkeypatch: pytest.MonkeyPatch)
     assert len({event.value[1] for event in events if isinstance(event, Answer)}) == 3
 
 
+def test_each_worker_sees_a_gpu_of_its_own_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    with Pool("pool_handlers:handle", jobs=2, recycle=1, gpus=("4", "7")) as pool:
+        events = _run(pool, *[("gpu",) for _ in range(12)])
+    seen = [event.value for event in events if isinstance(event, Answer)]
+    assert {device for _, device in seen} == {"4", "7"}
+    assert not any(started for started, _ in seen), "the fork server has touched CUDA"
+
+
 def test_urgent_jobs_go_first_but_not_always(pool: Pool) -> None:
     order: list[bool] = []
     jobs = [Job((k,), 20.0) for k in range(40)] + [Job((k,), 20.0, urgent=True) for k in range(40)]
