@@ -8,11 +8,11 @@ from types import ModuleType
 
 import torch
 
-from bench import memory, partition
+from bench import memory, partition, purity
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
-COMMANDS: dict[str, ModuleType] = {"memory": memory, "partition": partition}
+COMMANDS: dict[str, ModuleType] = {"memory": memory, "partition": partition, "purity": purity}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -78,3 +78,13 @@ def test_views_are_counted_once_and_what_is_dropped_is_not() -> None:
     assert follower.peak == 1100 * BYTES
     del kept, views
     assert follower.alive() == 0
+
+
+def test_purity_counts_the_buckets_of_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = ("--fault", "drops_mutation", "--fault", "leaks_grad_mode")
+    found, shared = tables(capsys, "purity", "--cases", "25", "--jobs", "1", *faults)
+    (name, findings, signatures, buckets, share), other = found["rows"]
+    assert (name, other[0]) == ("drops_mutation", "leaks_grad_mode")
+    assert findings >= buckets >= signatures > 0
+    assert 0 < share <= 1
+    assert shared["rows"] == [], "two different faults have no bucket in common"
