@@ -114,7 +114,7 @@ def workers(device: str = "cpu") -> int:
 def _commit() -> str:
     """The commit that this code is a checkout of; "" for an installed package or without git."""
     here = Path(__file__).parent
-    if not any((parent / ".git").exists() for parent in here.parents[:3]):
+    if not any((parent / ".git").exists() for parent in here.parents[:2]):
         return ""
     command = ["git", "-C", str(here), "describe", "--always", "--dirty"]
     try:

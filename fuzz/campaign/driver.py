@@ -16,6 +16,7 @@ import contextlib
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ class Campaign:
         self._watch = watch
         self._ledger = books(self._store)
         self._before = self._store.elapsed
-        self._troubles: list[str] = []
+        self._troubles: Counter[str] = Counter()
         self._leave = False
         self._start = time.monotonic()
 
@@ -131,23 +132,29 @@ class Campaign:
             except KeyboardInterrupt:
                 pass
             except StoreError as error:
-                self._troubles.append(str(error))
+                self._troubles[str(error)] += 1
                 writable = False
             finally:
                 with contextlib.suppress(StoreError):
                     triage.stop()
-                self._troubles += triage.troubles
+                self._troubles.update(triage.troubles)
         if writable:
             sessions[-1]["ended"] = "complete" if complete else "interrupted"
             try:
                 self._store.set("sessions", sessions, self._elapsed())
                 self._store.set("ended", sessions[-1]["ended"], self._elapsed())
-                self._store.set("troubles", [*self._store.get("troubles"), *self._troubles], self._elapsed())
+                self._store.set("troubles", [*self._store.get("troubles"), *self._told()], self._elapsed())
                 self._troubles.clear()
                 write_files(self._store, self._ledger.buckets())
             except StoreError as error:
-                self._troubles.append(str(error))
-        return summarize(self._store, self._ledger, interrupted=not complete, troubles=tuple(self._troubles))
+                self._troubles[str(error)] += 1
+        return summarize(self._store, self._ledger, interrupted=not complete, troubles=self._told())
+
+    def _told(self) -> tuple[str, ...]:
+        """The troubles, each once."""
+        return tuple(
+            text if count == 1 else f"{text}\n({count} times)" for text, count in self._troubles.items()
+        )
 
     def _workers(self) -> contextlib.AbstractContextManager[Workers]:
         configuration = self._configuration
@@ -243,7 +250,7 @@ class Campaign:
                 tag.set_result(event)
             return
         if isinstance(event, Failure):
-            self._troubles.append(event.text)
+            self._troubles[event.text] += 1
         killed = isinstance(event, Death) and event.cause == KILLED
         if isinstance(tag, _Control):
             if killed and tag.kills < KILLS:

@@ -447,12 +447,17 @@ class Pool:
             events.append(Death(job, position, kind, cause, stack, output, self._account(one)))
             if position + 1 < len(job.items):
                 self._enqueue(job, position + 1, front=True)
-        place = self._workers.index(one)
-        self._workers[place] = self._start(place)
+        self._put_another(one)
         return events
 
     def _replace(self, one: _Worker) -> _Worker:
         self._kill(one)
+        return self._put_another(one)
+
+    def _put_another(self, one: _Worker) -> _Worker:
+        """Start a worker in the place of one that is gone, and forget that one's files."""
+        for file in (one.stack, one.output):
+            file.unlink(missing_ok=True)
         place = self._workers.index(one)
         self._workers[place] = self._start(place)
         return self._workers[place]

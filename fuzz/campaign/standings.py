@@ -18,10 +18,17 @@ def standings(
 
     Raises CorpusError if a case that an issue names cannot be read.
     """
-    return tuple(
-        _standing(issue, target, row)
-        for issue, target, row in _replayed(issues, cases, targets, torch, jobs_at_once)
-    )
+    found = []
+    for target in targets:
+        mine = [issue for issue in issues if target in issue.targets]
+        here = [issue for issue in mine if issue.case and issue.concerns(torch)]
+        work: list[tuple[Path, Case]] = [
+            (cases / issue.case, corpus.read(cases / issue.case)) for issue in here
+        ]
+        rows = replay(work, [target], jobs_at_once=jobs_at_once) if work else []
+        seen = dict(zip(here, rows, strict=True))
+        found += [_standing(issue, target, torch, seen.get(issue)) for issue in mine]
+    return tuple(found)
 
 
 def unchecked(issues: Sequence[Issue], targets: Sequence[str], torch: str) -> tuple[Standing, ...]:
@@ -36,31 +43,12 @@ def unchecked(issues: Sequence[Issue], targets: Sequence[str], torch: str) -> tu
     )
 
 
-def _replayed(
-    issues: Sequence[Issue], folder: Path, targets: Sequence[str], torch: str, jobs_at_once: int
-) -> list[tuple[Issue, str, Replayed | str]]:
-    """With what its case gave; in words why there is nothing to give."""
-    found: list[tuple[Issue, str, Replayed | str]] = []
-    for issue in issues:
-        mine = [target for target in targets if target in issue.targets]
-        if not mine:
-            continue
-        if not issue.concerns(torch):
-            found += [(issue, target, "") for target in mine]
-            continue
-        if not issue.case:
-            found += [(issue, target, "no recorded case is named") for target in mine]
-            continue
-        file = folder / issue.case
-        work: list[tuple[Path, Case]] = [(file, corpus.read(file))]
-        rows = replay(work, mine, jobs_at_once=jobs_at_once)
-        found += [(issue, row.target, row) for row in rows]
-    return found
-
-
-def _standing(issue: Issue, target: str, row: Replayed | str) -> Standing:
-    if isinstance(row, str):
-        return Standing(issue, target, "unchecked", row) if row else _elsewhere(issue, target)
+def _standing(issue: Issue, target: str, torch: str, row: Replayed | None) -> Standing:
+    """What the run of its case says of an issue; None if there was none."""
+    if not issue.concerns(torch):
+        return _elsewhere(issue, target)
+    if row is None:
+        return Standing(issue, target, "unchecked", "no recorded case is named")
     differs = row.outcome == "finding"
     if issue.expected != DIFFERS:
         if differs:
