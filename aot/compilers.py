@@ -3,6 +3,10 @@
 A compiler takes ``(fx.GraphModule, example_inputs)`` and returns a callable. A *boxed* callable takes one
 list, which it may clear so that inputs die early; any other takes the inputs as positional arguments. Both
 return a tuple or list.
+
+A backward graph's ``meta["donated"]`` has the positions of the inputs that nobody reads after it: the
+compiled graph may overwrite their memory, as it may AOTAutograd's donated buffers. A backward with
+``retain_graph=True`` is compiled for itself, with none.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ __all__ = [
     "move_on",
     "moved_version",
     "negative_view",
+    "saved_tensors_hooked",
     "saved_tensors_hooks_off",
     "set_grad_enabled",
     "set_lazy",
@@ -278,6 +279,12 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
 
 
 _NON_LEAF: list[Tensor] = []
+
+
+def saved_tensors_hooked() -> bool:
+    """Whether hooks are set that are given what autograd saves."""
+    autograd: Any = torch._C._autograd
+    return autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ takes what has been computed already.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import linecache
 import threading
@@ -50,11 +51,15 @@ def build(
         "counter": _counter,
         "modified": _modified,
         "once_more": _once_more,
+        "spent": _spent,
+        "graph_is_retained": internals.graph_is_retained,
         "double_backward_unsupported": _double_backward_unsupported,
     }
     for number, backward in enumerate(backwards):
         if backward is not None:
-            lazy = _Backward(backward, bw_compiler, plan.parts[number].segment.results)
+            part = plan.parts[number]
+            donated = tuple(i for i, one in enumerate(part.saved) if one.donated)
+            lazy = _Backward(backward, bw_compiler, part.segment.results, donated)
             namespace[f"run_backward{number}"] = lazy.run
             namespace[f"run_part{number}"] = lazy.run_part
     name = f"<aot wrapper {next(_COUNTER)}>"
@@ -103,6 +108,8 @@ def _forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
     saved, results = box
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*saved)
+    ctx.spent = False
+    ctx.packed = internals.saved_tensors_hooked()  # by hooks that may have kept what they were given
     box[:] = [ctx]
     return results  # type: ignore[no-any-return]
 
@@ -128,37 +135,45 @@ class _Backward:
     """The backward graph, compiled when it is first run, and its parts for fewer tangents.
 
     A tangent that is not given is not a tangent of zeros: zero times infinity would be seen, and what only
-    that tangent needs would be computed. So each set of given tangents has a graph of its own.
+    that tangent needs would be computed. So each set of given tangents has a graph of its own. So has a
+    backward after which the saved values are not needed any more, if there are such that it may overwrite.
     """
 
-    def __init__(self, module: fx.GraphModule, compiler: Compiler, results: int) -> None:
+    def __init__(
+        self, module: fx.GraphModule, compiler: Compiler, results: int, donated: tuple[int, ...]
+    ) -> None:
         self._module = module
         self._compiler = compiler
         self._results = results
+        self._donated = donated
         self._lock = threading.Lock()
-        self._runners: dict[int | None, Callable[[list[Any]], Any]] = {}
+        self._runners: dict[tuple[int | None, bool], Callable[[list[Any]], Any]] = {}
 
-    def run(self, arguments: list[Any]) -> Any:
-        """All gradients, from saved values and all tangents."""
-        return self._runner(None, arguments)(arguments)
+    def run(self, arguments: list[Any], spend: bool = False) -> Any:
+        """All gradients, from saved values and all tangents; `spend` allows to overwrite the donated ones."""
+        return self._runner(None, spend, arguments)(arguments)
 
-    def run_part(self, given: int, arguments: list[Any]) -> Any:
+    def run_part(self, given: int, arguments: list[Any], spend: bool = False) -> Any:
         """The gradients, None where there is none, from saved values and tangents of which some are None;
         bit j of `given` tells whether tangent j is not."""
         present = [a for a in arguments if a is not None]
-        return self._runner(given, arguments)(present)
+        return self._runner(given, spend, arguments)(present)
 
-    def _runner(self, given: int | None, arguments: list[Any]) -> Callable[[list[Any]], Any]:
-        runner = self._runners.get(given)
+    def _runner(self, given: int | None, spend: bool, arguments: list[Any]) -> Callable[[list[Any]], Any]:
+        runner = self._runners.get((given, spend))
         if runner is None:
             with self._lock:
-                runner = self._runners.get(given)
+                runner = self._runners.get((given, spend))
                 if runner is None:
+                    missing = [a is None for a in arguments]
                     module = self._module
                     if given is not None:
-                        module = without_tangents(module, [a is None for a in arguments])
+                        module = without_tangents(module, missing)
+                    elif self._runners:
+                        module = copy.deepcopy(module)  # the other compile may keep, and has marked, this one
+                    module.meta["donated"] = self._donated if spend else ()
                     compiled = compile_graph(self._compiler, module, "backward")
-                    runner = self._runners[given] = _runner(compiled, self._results, "backward")
+                    runner = self._runners[given, spend] = _runner(compiled, self._results, "backward")
         return runner
 
 
@@ -203,6 +218,14 @@ def _once_more(kept: list[Tensor]) -> tuple[Tensor, ...]:
     if not internals.graph_is_retained():
         kept.clear()
     return values
+
+
+def _spent() -> RuntimeError:
+    """For a second backward after one that was to be the last and failed."""
+    return RuntimeError(
+        "Trying to backward through the graph a second time, after a backward that raised: it was allowed to "
+        "overwrite what was saved. Specify retain_graph=True to backward a second time."
+    )
 
 
 def _modified(counter: Tensor, version: int, size: torch.Size) -> RuntimeError:

@@ -60,6 +60,10 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
     elif tangents and segment.results:
         writer.line(f"if g{tangents[0]} is None:")
         writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
+    donates = any(one.donated for one in part.saved)
+    if donates:
+        writer.line("if ctx.spent:")
+        writer.line("    raise spent()")
     for i, watch in enumerate(part.watched):
         partial = several and watch.tangents != everything
         needed = f"given & {watch.tangents} and " if partial else ""
@@ -82,9 +86,13 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
     inputs += [f"g{e}" for e in tangents]
     names = [f"d{g.result}" for g in segment.gradients if g.result is not None]
     if names:
-        run = f"run_backward{number}([{', '.join(inputs)}])"
+        spend = ""
+        if donates:
+            writer.line("ctx.spent = not (ctx.packed or graph_is_retained())")
+            spend = ", ctx.spent"
+        run = f"run_backward{number}([{', '.join(inputs)}]{spend})"
         if several:
-            run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}])"
+            run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
         writer.line(f"{', '.join(names)}, = {run}")
     results = []
     for gradient in segment.gradients:

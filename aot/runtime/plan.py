@@ -98,7 +98,8 @@ def make_plan(
     Raises:
         UnsupportedOperation: what is to be done after the forward cannot be put into an order.
     """
-    savings = Savings(forward, joint, effects, storages, parameters)
+    taken = [indices for _, indices in backwards]
+    savings = Savings(forward, joint, effects, taken, storages, parameters)
     parts = [
         Part(segment, *savings.decide(segment, *backward))
         for segment, backward in zip(joint.segments, backwards, strict=True)

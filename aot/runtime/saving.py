@@ -13,6 +13,7 @@ part of a larger tensor is copied where that lets go of the rest.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,7 @@ class Saved:
     Attributes:
         tensor, where: if RESIDENT, the argument, and where in its storage.
         offset: if COPY, the storage offset of the copy.
+        donated: whether nobody else has its memory, so that the last backward may overwrite it.
     """
 
     index: int
@@ -50,6 +52,7 @@ class Saved:
     tensor: int | None = None
     where: Geometry | None = None
     offset: int = 0
+    donated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Savings:
     """Decides how every saved value is kept, and what is watched, one segment after the other.
 
     Args:
+        taken: for each segment, which saved values its graph takes.
         storages: for each tensor of the call, which storage it lies in (equal numbers, equal storage).
         parameters: the tensors that live on in any case.
     """
@@ -79,6 +83,7 @@ class Savings:
         forward: fx.GraphModule,
         joint: Joint,
         effects: Effects,
+        taken: Sequence[tuple[int, ...]],
         storages: tuple[int, ...],
         parameters: frozenset[int],
     ) -> None:
@@ -100,6 +105,7 @@ class Savings:
         self._touched = self._apart | {storages[i] for i in effects.written}
         alive = {n for n, i in self._tensor_of.items() if i in parameters}
         self._excessive = _excessive(self._saved, self._roots, alive)
+        self._readers = Counter(self._roots[self._saved[i]] for indices in taken for i in indices)
 
     @property
     def count(self) -> int:
@@ -132,15 +138,22 @@ class Savings:
                 one = Saved(index, Saving.RESIDENT, *resident)
             else:
                 how = self._how(node, memory, need, shown, uncounted, everything)
-                one = Saved(index, how, offset=offset if how is Saving.COPY else 0)
+                copied = how is Saving.COPY
+                donated = copied or self._is_own(node, memory)
+                one = Saved(index, how, offset=offset if copied else 0, donated=donated)
             saved.append(one)
             if memory is not None:
                 # Eager checks everything that a node has saved, whichever of its gradients are needed.
-                copied = one.how is Saving.COPY and checked
-                needs[memory] = needs.get(memory, 0) | (checked if copied else need | checked)
+                settled = one.how is Saving.COPY and checked
+                needs[memory] = needs.get(memory, 0) | (checked if settled else need | checked)
                 if one.how is not Saving.AS_IS:
                     unchecked.add(memory)
         return tuple(saved), self._watched(segment, shown, needs, unchecked)
+
+    def _is_own(self, node: fx.Node, memory: _Memory | None) -> bool:
+        """Whether a value that is saved as it is lies in memory that the forward made for it alone."""
+        root = self._roots[node]
+        return memory is None and root.op == "call_function" and self._readers[root] == 1
 
     def _memory(
         self, node: fx.Node, shown: dict[_Memory, int], offset: int | None

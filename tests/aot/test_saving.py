@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from agree import leaf, values
-from torch import Tensor
+from agree import checking_nop, leaf, values
+from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
@@ -191,3 +191,90 @@ def test_what_was_kept_is_let_go_by_the_backward(partitioner: str) -> None:
         left = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in (result, gradient)}
         assert alive.alive() == sum(left.values())
         assert retained > alive.alive()
+
+
+class Recording:
+    """A backward compiler that notes what it is given, and overwrites what it may."""
+
+    def __init__(self) -> None:
+        self.donated: list[list[str]] = []
+
+    def __call__(self, module: fx.GraphModule, example_inputs: Any) -> Any:
+        names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        self.donated.append([names[i] for i in module.meta["donated"]])
+        return checking_nop(module, example_inputs)
+
+
+def test_what_nobody_else_has_is_donated() -> None:
+    """Not the parameter, not the product that is returned, not what two saved views share."""
+
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        product = x @ w
+        a, b = product.cos().chunk(2)
+        return product, product.sin() * product.exp() + (a * b).sum()
+
+    backward = Recording()
+    compiled = aot.aot_function(f, aot.nop, backward)
+    results = []
+    for function in (f, compiled):
+        x, w = values(4, 3), leaf(3, 3)
+        product, y = function(x, w)
+        (gradient,) = torch.autograd.grad(y.sum(), w)
+        results.append((product, y, gradient))
+    for ours, eager in zip(*results, strict=True):
+        assert torch.equal(ours, eager)
+    # (The backward of the product is a graph of its own: gradients with respect to it may be asked for.)
+    assert backward.donated == [["sin_default", "exp_default"], []]
+
+
+def test_a_retained_backward_is_given_nothing_to_overwrite() -> None:
+    backward = Recording()
+    compiled = aot.aot_function(PROGRAMS["a chain"][0], aot.nop, backward)
+    x, w = PROGRAMS["a chain"][1]()
+    (expected,) = torch.autograd.grad(PROGRAMS["a chain"][0](x, w), w)
+    y = compiled(x, w)
+    for retain in (True, True, False):
+        (gradient,) = torch.autograd.grad(y, w, retain_graph=retain)
+        assert torch.equal(gradient, expected)
+    assert [bool(names) for names in backward.donated] == [False, True]
+    with pytest.raises(RuntimeError, match="second time"):
+        torch.autograd.grad(y, w)
+
+
+def test_what_hooks_have_kept_is_not_overwritten() -> None:
+    kept: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    backward = Recording()
+    compiled = aot.aot_function(PROGRAMS["a chain"][0], aot.nop, backward)
+    args = PROGRAMS["a chain"][1]()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y = compiled(*args)
+    copies = [t.clone() for t in kept]
+    y.backward()
+    assert copies
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+    assert backward.donated == [[]]
+
+
+def test_after_a_backward_that_raised_there_is_no_other() -> None:
+    def failing(module: fx.GraphModule, example_inputs: Any) -> Any:
+        run = checking_nop(module, example_inputs)
+
+        def fails(*arguments: Any) -> Any:
+            run(*arguments)
+            raise ZeroDivisionError
+
+        return fails
+
+    args = PROGRAMS["a chain"][1]()
+    y = aot.aot_function(PROGRAMS["a chain"][0], aot.nop, failing)(*args)
+    with pytest.raises(ZeroDivisionError):
+        y.backward(retain_graph=True)
+    with pytest.raises(ZeroDivisionError):
+        y.backward()
+    with pytest.raises(RuntimeError, match="a backward that raised"):
+        y.backward()
