@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,12 +13,13 @@ from torch import fx
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.backward import Level
 from aot.capture.forward import run_once
 from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.inputs import Arguments, take_apart
-from aot.partition.common import drop_repeated_effects
+from aot.partition.common import drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.runtime.autograd import build
@@ -113,15 +114,18 @@ class CompiledFunction:
             storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
             parameters = self._parameters(arguments)
             fw_module, bw_module = self._partitioned(joint, effects, parameters)
+            leaves = frozenset(i for i, t in enumerate(arguments.tensors) if t.is_leaf and t.requires_grad)
             parts = (
                 [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
             )
-            plan = make_plan(effects, joint, fw_module, parts, storages, parameters, grad, forward.grad_after)
+            plan = make_plan(
+                effects, joint, fw_module, parts, storages, parameters, leaves, grad, forward.grad_after
+            )
             compiled = self._compile_forward(fw_module, joint)
         finally:
             torch.set_grad_enabled(grad)
         backwards = [module for module, _ in parts]
-        call, wrapper = build(plan, compiled, backwards, self._bw_compiler)
+        call, wrapper = build(plan, compiled, backwards, _levels(joint, backwards), self._bw_compiler)
         return Specialization(
             call, forward.spec, fw_module, tuple(b for b in backwards if b is not None), wrapper
         )
@@ -161,6 +165,20 @@ class CompiledFunction:
         if joint.segments:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
+
+
+def _levels(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[Level | None]:
+    """What each part of the backward can be recorded again from, with the values that are saved for it."""
+    nodes = {node.name: node for node in joint.graph.graph.nodes}
+    levels: list[Level | None] = []
+    for level, backward in zip(joint.levels, backwards, strict=True):
+        if level is None or backward is None:
+            levels.append(None)
+            continue
+        saved = [n.name for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
+        available = {nodes[name]: i for i, name in enumerate(saved) if name in nodes}
+        levels.append(replace(level, available=available))
+    return levels
 
 
 def aot_function(

@@ -107,5 +107,6 @@ class InferenceModeUnsupported(Unsupported):
 
 
 class DoubleBackwardUnsupported(Unsupported):
-    """`create_graph=True`: the compiled backward is not itself differentiable; it never returns a number
-    that eager's second derivative would not."""
+    """`create_graph=True`, or a backward under another autocast state than the forward, where the backward
+    would have to be recorded again and cannot be: it needs a value that the forward does not save, or the
+    function registers hooks."""

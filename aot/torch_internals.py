@@ -39,6 +39,7 @@ __all__ = [
     "ambient_key",
     "asked_for_memory",
     "autocast_enabled",
+    "backward_key",
     "below_autograd",
     "copy_creation_meta",
     "creation_meta",
@@ -382,6 +383,16 @@ def ambient_key() -> tuple[object, ...]:
         if autocast
         else None,
     )
+
+
+def backward_key() -> tuple[object, ...]:
+    """What of the ambient state changes what the formulas of a backward record."""
+    autocast = tuple(
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in AUTOCAST_DEVICES
+    )
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    return (autocast if torch._C._is_any_autocast_enabled() else None, deterministic)
 
 
 def autocast_enabled() -> bool:

@@ -8,7 +8,7 @@ function's own hooks), and what is recorded for a segment depends on that segmen
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge, Node
 from aot import torch_internals as internals
 from aot.capture.graph import meta_of
 from aot.capture.recorder import Recorder, fake_of
-from aot.capture.segments import ArgumentEdge, EntranceEdge, Graph, Key, Target
+from aot.capture.segments import EntranceEdge, Graph, Key
 from aot.geometry import Geometry
 
 
@@ -40,11 +40,29 @@ class Recorded:
         tangents: by entrance; those that are missing never get a gradient.
         gradients: what it computes, by where it goes.
         reach: for each of these, the entrances (bit j for the j-th) that it depends on.
+        exits: the edges where gradients go out, and where that is.
     """
 
     tangents: dict[int, Tangent] = field(default_factory=dict)
-    gradients: dict[Target, Tensor] = field(default_factory=dict)
-    reach: dict[Target, int] = field(default_factory=dict)
+    gradients: dict[Hashable, Tensor] = field(default_factory=dict)
+    reach: dict[Hashable, int] = field(default_factory=dict)
+    exits: dict[Hashable, Key] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A piece of the autograd graph of a trace.
+
+    Attributes:
+        entrances: where gradients come in, each with a tensor that looks like them.
+        ends: where gradients go out.
+        available: the values of the trace that a backward is given, by number.
+    """
+
+    recorder: Recorder
+    entrances: tuple[tuple[Key, Tensor], ...]
+    ends: tuple[Key, ...]
+    available: dict[fx.Node, int]
 
 
 class Engine:
@@ -54,36 +72,52 @@ class Engine:
         graph: the autograd graph, cut.
         ends: the edges where the arguments entered, and what they are.
         likes: for every value with a history, a tensor that looks like it.
+        name: what the tangents are called in the graph.
+        create_graph: whether what is computed gets a history of its own, from everything that the backward
+            reads.
+        tracked: the values whose tangents are part of that history.
+
+    Attributes:
+        segments: what is recorded, segment by segment.
+        by_value: the tangents of values.
     """
 
     def __init__(
         self,
         recorder: Recorder,
         graph: Graph,
-        ends: Mapping[Key, ArgumentEdge],
+        ends: Mapping[Key, Hashable],
         likes: Mapping[int, Tensor],
+        name: str = "tangents",
+        create_graph: bool = False,
+        tracked: Collection[int] = (),
     ) -> None:
+        self._name = name
+        self._create_graph = create_graph
         self._recorder = recorder
         self._graph = graph
         self._ends = ends
         self._entrances: dict[Key, tuple[int, int]] = {}
+        self.by_value: dict[int, Tangent] = {}
         self._tangents = 0
         self.segments = [Recorded() for _ in graph.segments]
         for number, segment in enumerate(graph.segments):
             for entrance, (edge, value) in enumerate(segment.entrances.items()):
                 self._entrances[edge] = number, entrance
                 if value is not None:
-                    self.segments[number].tangents[entrance] = self.tangent(likes[value])
+                    tangent = self.by_value[value] = self.tangent(likes[value], value in tracked)
+                    self.segments[number].tangents[entrance] = tangent
 
-    def tangent(self, like: Tensor) -> Tangent:
+    def tangent(self, like: Tensor, tracked: bool = False) -> Tangent:
         """A new tangent: laid out as the tensor is, or row-major where that shows one element twice."""
         where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
         if where.overlaps_itself_somehow:
             where = where._replace(stride=torch.empty(like.shape, device="meta").stride())
         fake = fake_of(where, like.device)
         self._tangents += 1
-        node = self._recorder.builder.placeholder(f"tangents_{self._tangents}", meta_of(fake))
+        node = self._recorder.builder.placeholder(f"{self._name}_{self._tangents}", meta_of(fake))
         self._recorder.adopt(fake).define(where, node)
+        fake.requires_grad_(tracked)
         return Tangent(node, where, fake)
 
     def run(self) -> None:
@@ -95,9 +129,14 @@ class Engine:
         with contextlib.ExitStack() as stack:
             for number, segment in enumerate(self._graph.segments):
                 for node in segment.nodes:
-                    exits = dict(self._exits(node))
+                    exits: dict[int, Hashable] = {}
+                    for i, edge in self._graph.below(node):
+                        if self._graph.leaves_segment(node, edge):
+                            sink = exits[i] = self._sink(node, edge)
+                            recorded = self.segments[number]
+                            recorded.reach[sink] = recorded.reach.get(sink, 0) | segment.reach[node]
+                            recorded.exits[sink] = edge
                     if exits:
-                        self._note(number, segment.reach[node], exits)
                         handle = node.register_hook(self._leaving(number, exits))
                         stack.callback(handle.remove)
             self._differentiate(range(len(self.segments)))
@@ -122,25 +161,16 @@ class Engine:
                     [GradientEdge(*e) for e in self._ends],
                     given,
                     retain_graph=True,
+                    create_graph=self._create_graph,
                     allow_unused=True,
                 )
 
-    def _exits(self, node: Node) -> Iterator[tuple[int, Target]]:
-        for i, edge in self._graph.below(node):
-            if self._graph.leaves_segment(node, edge):
-                yield (
-                    i,
-                    self._ends.get(edge)
-                    or self._graph.native(node, edge)
-                    or EntranceEdge(*self._entrances[edge]),
-                )
+    def _sink(self, node: Node, edge: Key) -> Hashable:
+        if edge in self._ends:
+            return self._ends[edge]
+        return self._graph.native(node, edge) or EntranceEdge(*self._entrances[edge])
 
-    def _note(self, number: int, reach: int, exits: dict[int, Target]) -> None:
-        segment = self.segments[number]
-        for target in exits.values():
-            segment.reach[target] = segment.reach.get(target, 0) | reach
-
-    def _leaving(self, number: int, exits: dict[int, Target]) -> Callable[..., tuple[Tensor | None, ...]]:
+    def _leaving(self, number: int, exits: dict[int, Hashable]) -> Callable[..., tuple[Tensor | None, ...]]:
         """A hook that takes the gradients that leave a node's segment out of the engine's hands."""
         found = self.segments[number].gradients
 
@@ -166,11 +196,16 @@ class Engine:
 
 @contextlib.contextmanager
 def recording_backward(recorder: Recorder) -> Iterator[None]:
-    """What the engine is to run under, to be recorded as eager's backward runs outside of any autocast."""
+    """What the engine is to run under to be recorded."""
+    with recorder.draws.traced(), recorder, torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """As a backward outside of any autocast runs. (`internals.disable_autocast` would keep a formula from
+    entering one of its own.)"""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(recorder.draws.traced())
-        stack.enter_context(recorder)
-        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         for device in internals.AUTOCAST_DEVICES:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))

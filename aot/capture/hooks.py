@@ -28,6 +28,11 @@ class Hooks:
         self._in_backward = in_backward
         self._edges: list[GradientEdge] = []
 
+    @property
+    def any(self) -> bool:
+        """Whether the function has registered any."""
+        return bool(self._edges)
+
     def watch(self, method: str, tensor: Tensor, hook: Hook) -> Hook:
         """What to register instead of `hook`; called for every ``tensor.method(hook)`` in the trace."""
         if method != "register_hook":

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, Recorded, Tangent
+from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.forward import Forward
 from aot.capture.graph import by_name, call_by_name
 from aot.capture.kept import Kept, find_kept
@@ -104,6 +104,7 @@ class Joint:
         graph: primals and tangents in, `values` then gradients out, both segment by segment.
         primals: what each primal is.
         segments: the parts of the backward; empty for a program without one.
+        levels: what each part can be recorded again from, if it computes anything.
         resident: names of values that an argument's memory holds when the call returns, with the argument
             and their place in its storage.
     """
@@ -112,6 +113,7 @@ class Joint:
     values: int
     primals: tuple[Primal, ...]
     segments: tuple[Segment, ...]
+    levels: tuple[Level | None, ...]
     resident: dict[str, tuple[int, Geometry]]
 
 
@@ -131,6 +133,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     tangent_nodes: list[fx.Node] = []
     gradient_nodes: list[fx.Node] = []
     segments: tuple[Segment, ...] = ()
+    levels: list[Level | None] = []
     if histories and not ends:
         raise LeafCreatedInside(
             "an output or a written argument requires grad, but no argument does: its gradient ends in a "
@@ -140,12 +143,14 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         for node in builder.graph.nodes:
             node.meta["partitioner_tag"] = "is_forward"
         builder.backward = True
-        segments = _Recording(forward, effects, histories, ends).run(tangent_nodes, gradient_nodes)
+        recording = _Recording(forward, effects, histories, ends)
+        segments = recording.run(tangent_nodes, gradient_nodes)
+        levels = [*recording.levels, *[None] * (len(segments) - len(recording.levels))]
     nodes = [value.node for value in effects.values]
     primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
     module = fx.GraphModule(builder.root, builder.graph, "Joint")
-    return Joint(module, len(nodes), primals, segments, _resident(forward))
+    return Joint(module, len(nodes), primals, segments, tuple(levels), _resident(forward))
 
 
 class _Recording:
@@ -164,6 +169,7 @@ class _Recording:
         self.ends = ends
         self.exposed = _exposed(forward, effects, histories, ends)
         self.edges = {i: get_gradient_edge(history) for i, history in histories.items()}
+        self.levels: list[Level | None] = []
 
     def run(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
@@ -171,7 +177,8 @@ class _Recording:
         failing: dict[int, Exception] = {}
         graph, engine = self._cut(self.exposed)
         try:
-            engine.run()
+            with without_autocast():
+                engine.run()
         except Unsupported:
             raise
         except Exception as error:
@@ -184,7 +191,8 @@ class _Recording:
                     "the backward; pass use_reentrant=False"
                 ) from error
             graph, engine = self._cut([e for e in self.exposed if e.value not in failing])
-            engine.run()
+            with without_autocast():
+                engine.run()
         with torch.autograd.set_multithreading_enabled(False):
             kept = find_kept(recorder, graph, engine, self.forward.entry.fakes, self.effects.root_fakes)
         segments = []
@@ -198,6 +206,7 @@ class _Recording:
             with torch.no_grad():
                 gradients.extend(recorder.read(g) for g in recorded.gradients.values())
             segments.append(self._segment(nodes.entrances, recorded, keeps))
+            self.levels.append(self._level(nodes.entrances, recorded))
         for value in self.histories:
             if value not in entered:
                 segments.append(self._without_nodes(engine, value, failing.get(value), tangents, gradients))
@@ -214,7 +223,8 @@ class _Recording:
         for value in self.histories:
             only = [e for e in self.exposed if e.value == value]
             try:
-                self._cut(only)[1].run()
+                with without_autocast():
+                    self._cut(only)[1].run()
             except Exception as error:
                 failing[value] = error
         return failing
@@ -227,9 +237,10 @@ class _Recording:
         def mask(reached: int) -> int:
             return sum(bit for entrance, bit in bits.items() if reached >> entrance & 1)
 
-        gradients = [
-            Gradient(target, k, mask(recorded.reach[target])) for k, target in enumerate(recorded.gradients)
-        ]
+        gradients = []
+        for k, target in enumerate(recorded.gradients):
+            assert isinstance(target, Target)
+            gradients.append(Gradient(target, k, mask(recorded.reach[target])))
         return Segment(
             tuple(
                 self._entrance(value, edge, recorded.tangents.get(e))
@@ -238,6 +249,21 @@ class _Recording:
             tuple(gradients) or self._nothing(),
             kept=kept,
         )
+
+    def _level(self, entrances: Mapping[Key, int | None], recorded: Recorded) -> Level | None:
+        """The segment, to be recorded again: its ends are its exits, those that get a gradient first."""
+        if not recorded.gradients:
+            return None
+        ends = dict.fromkeys(recorded.exits[target] for target in recorded.gradients)
+        ends.update(dict.fromkeys([*recorded.exits.values(), *self.ends]))
+        likes: list[tuple[Key, Tensor]] = []
+        for e, (edge, value) in enumerate(entrances.items()):
+            tangent = recorded.tangents.get(e)
+            if value is not None:
+                likes.append((edge, self.histories[value]))
+            else:
+                likes.append((edge, torch.empty(()) if tangent is None else tangent.fake))
+        return Level(self.forward.recorder, tuple(likes), tuple(ends), {})
 
     def _without_nodes(
         self,

@@ -97,13 +97,14 @@ class Graph:
     Args:
         exposed: what the caller can differentiate, each edge once.
         ends: the edges where the arguments entered.
+        whole: make one segment of everything.
 
     Attributes:
         segments: the segments.
         segment_of: for each node that a backward runs, the number of its segment.
     """
 
-    def __init__(self, exposed: Sequence[Exposed], ends: Iterable[Key]) -> None:
+    def __init__(self, exposed: Sequence[Exposed], ends: Iterable[Key], whole: bool = False) -> None:
         self._ends = set(ends)
         self._exposed = exposed
         self._native = {key_of(one.edge): one for one in exposed if one.native is not None}
@@ -117,7 +118,7 @@ class Graph:
         self.segment_of: dict[Node, int] = {}
         for item in reversed(order):
             if item in needed and not isinstance(item, Exposed):
-                number = numbers.setdefault(masks[item], len(numbers))
+                number = numbers.setdefault(0 if whole else masks[item], len(numbers))
                 if number == len(self.segments):
                     self.segments.append(NodeSet())
                 self.segments[number].nodes.append(item)

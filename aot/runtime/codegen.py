@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot.capture.segments import ArgumentEdge, OutputEdge, Target, WrittenEdge
+from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.effects import (
     AliasRoot,
     ArgumentRoot,
@@ -46,8 +46,6 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
     tangents = segment.tangents
     writer.line(f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.entrances)))}):")
     writer.indent += 1
-    writer.line("if torch.is_grad_enabled():")
-    writer.line("    raise double_backward_unsupported()")
     if segment.failure is not None:
         kind, text = segment.failure
         writer.line("if g0 is not None:")
@@ -69,6 +67,17 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
         needed = f"given & {watch.tangents} and " if partial else ""
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
         writer.line(f"    raise modified(*ctx.watched[{i}])")
+    inputs = [f"s{i}" for i in range(len(part.saved))]
+    if part.saved:
+        writer.line(f"{', '.join(inputs)}, = ctx.saved_tensors")
+    resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
+    if resident:
+        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
+    if segment.results and tangents:
+        given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
+        writer.line("if torch.is_grad_enabled() or backward_key() != recorded:")
+        again = f"again{number}([{', '.join(inputs)}], [{given}], ctx.edges)"
+        writer.line(f"    return (None, *{again}[:{len(segment.gradients)}])")
     for e in tangents:
         where = segment.entrances[e].tangent
         assert where is not None
@@ -77,12 +86,6 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
             writer.line(f"if g{e} is not None:")
         line = f"g{e} = tangent(g{e}, {size}, {stride})"
         writer.line("    " + line if several else line)
-    inputs = [f"s{i}" for i in range(len(part.saved))]
-    if part.saved:
-        writer.line(f"{', '.join(inputs)}, = ctx.saved_tensors")
-    resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
-    if resident:
-        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
     inputs += [f"g{e}" for e in tangents]
     names = [f"d{g.result}" for g in segment.gradients if g.result is not None]
     if names:
@@ -220,9 +223,10 @@ class _Call:
             root = self.carried.get(entrance.value)
             results.append(alias(self.writer, root) if root is not None else f"detached(v{entrance.value})")
             names.append(f"v{entrance.value}")
-        self.writer.line(f"b{number}.append(({''.join(r + ', ' for r in results)}))")
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
+        edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
+        self.writer.line(f"b{number} += ({_tuple(results)}, {_tuple(edges if segment.results else [])})")
         self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {', '.join(targets)})")
 
     def _target(self, target: Target) -> str:
@@ -236,6 +240,15 @@ class _Call:
             return f"o{target.output}"
         value = self.plan.parts[target.segment].segment.entrances[target.entrance].value
         return f"h{target.segment}_{target.entrance}" if value is None else f"v{value}"
+
+    def _edge(self, target: Target, name: str) -> str:
+        """A tensor that has the edge of a target and does not keep its memory, if the edge does not."""
+        if isinstance(target, ArgumentEdge) and not target.of_base and target.tensor in self.plan.leaves:
+            return name
+        is_hidden = isinstance(target, EntranceEdge) and name.startswith("h")
+        if is_hidden or (isinstance(target, ArgumentEdge) and name == _passed(target)):
+            return name
+        return f"passing({name})"
 
     def _storage(self, number: int) -> None:
         """Everything that happens to the arguments on one storage."""
@@ -315,6 +328,10 @@ class _Call:
 def _past_autograd(write: Write) -> str:
     """An alias of an argument that has no history, and the argument's version counter or one of its own."""
     return f"t{write.tensor}.detach()" if write.counted else f"t{write.tensor}.data"
+
+
+def _tuple(names: list[str]) -> str:
+    return f"({''.join(name + ', ' for name in names)})"
 
 
 def _argument(edge: ArgumentEdge) -> str:

@@ -51,6 +51,7 @@ class Plan:
     Attributes:
         tensors: how many tensors the call has.
         storages: for each of them, the number of the storage that it lies in.
+        leaves: those that are leaves and require grad.
         inputs: the forward graph's inputs.
         values: the layout of each value that the forward graph returns.
         saved: how many saved values it returns after these.
@@ -62,6 +63,7 @@ class Plan:
 
     tensors: int
     storages: tuple[int, ...]
+    leaves: frozenset[int]
     inputs: tuple[Input, ...]
     values: tuple[Geometry, ...]
     saved: int
@@ -85,6 +87,7 @@ def make_plan(
     backwards: Sequence[tuple[fx.GraphModule | None, tuple[int, ...]]],
     storages: tuple[int, ...],
     parameters: frozenset[int],
+    leaves: frozenset[int],
     grad: bool,
     grad_after: bool,
 ) -> Plan:
@@ -94,6 +97,7 @@ def make_plan(
         backwards: each segment's graph, and which saved values it takes.
         storages: for each tensor of the call, the number of the storage that it lies in.
         parameters: the tensors that live on in any case.
+        leaves: those that are leaves and require grad.
 
     Raises:
         UnsupportedOperation: what is to be done after the forward cannot be put into an order.
@@ -107,6 +111,7 @@ def make_plan(
     return Plan(
         tensors=len(storages),
         storages=storages,
+        leaves=leaves,
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
         values=tuple(v.where for v in effects.values),
         saved=savings.count,

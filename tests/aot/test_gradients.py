@@ -10,8 +10,6 @@ import torch
 from agree import assert_agrees, both, leaf, listed, non_leaf, values
 from torch import Tensor
 
-import aot
-
 
 @pytest.mark.parametrize("differentiate", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), None])
 def test_subsets_of_outputs(differentiate: tuple[int, ...] | None) -> None:
@@ -109,22 +107,6 @@ def test_a_second_backward_of_a_written_argument() -> None:
         assert torch.equal(root.grad, root.detach() * 16)
         with pytest.raises(RuntimeError, match="second time"):
             y.backward()
-
-
-def test_double_backward_is_refused() -> None:
-    x = leaf(3)
-    y = aot.aot_function(torch.exp, aot.nop)(x)
-    with pytest.raises(aot.DoubleBackwardUnsupported, match="original function"):
-        torch.autograd.grad(y.sum(), x, create_graph=True)
-
-
-def test_a_first_derivative_with_create_graph_off_after_the_refusal() -> None:
-    x = leaf(3)
-    y = aot.aot_function(torch.exp, aot.nop)(x)
-    with pytest.raises(aot.DoubleBackwardUnsupported):
-        torch.autograd.grad(y.sum(), x, create_graph=True)
-    (gradient,) = torch.autograd.grad(y.sum(), x)
-    assert torch.equal(gradient, y.detach())
 
 
 def test_gradients_taken_inside_the_function() -> None:

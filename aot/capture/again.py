@@ -1,0 +1,240 @@
+"""A backward recorded again: under another ambient state than it was compiled for, or so that it can itself
+be differentiated.
+
+The autograd graph of a trace is kept with its specialization, and torch's engine runs it once more when a
+caller asks for it. With ``create_graph=True`` the gradients get a history in the trace as they do in eager:
+from the tangents, and from what the formulas read of the forward. So whatever the function's graph says
+(custom functions, detached parts, hooks) holds for higher derivatives as well.
+
+In: a `Level`, a piece of that graph. Out: a `Step`, a graph of values that the forward has saved, and what is
+needed to go on to the next level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from aot.capture.backward import Engine, Level
+from aot.capture.graph import GraphBuilder
+from aot.capture.joint import has_effect, moves_generator
+from aot.capture.recorder import Recorder
+from aot.capture.segments import Exposed, Graph, Key, key_of
+from aot.errors import DoubleBackwardUnsupported, Unsupported
+from aot.geometry import Geometry
+
+Failure = tuple[type[Exception], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A backward that was recorded again.
+
+    Attributes:
+        graph: values of the forward and tangents in, gradients out; and, if those have histories, their
+            tangents in and the gradients of the gradients out, as in a joint graph.
+        taken: the numbers of the values that it takes.
+        tangents: the layout of each tangent.
+        results: for each end, which gradient goes there.
+        count: how many gradients there are.
+        further: by gradient, the layout of its tangent; of those that have a history that can be followed.
+        failing: those whose history cannot be followed, and what eager raises.
+        gradients: for each tangent that has a history and then for each end, which gradient of gradients goes
+            there.
+        entrances, ends: of the next level; the entrances by gradient.
+        nodes: the trace's nodes by their names in the graph.
+    """
+
+    graph: fx.GraphModule
+    taken: tuple[int, ...]
+    tangents: tuple[Geometry, ...]
+    results: tuple[int | None, ...]
+    count: int
+    further: dict[int, Geometry]
+    failing: dict[int, Failure]
+    gradients: tuple[int | None, ...]
+    entrances: dict[int, tuple[Key, Tensor]]
+    ends: tuple[Key, ...]
+    nodes: dict[str, fx.Node]
+
+
+def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int]) -> Step:
+    """Run a piece of the autograd graph under the ambient state of now.
+
+    Args:
+        given: the entrances that get a tangent.
+        create_graph: whether the gradients get a history.
+        tracked: the entrances whose tangents have one.
+
+    Raises:
+        DoubleBackwardUnsupported: it needs a value of the forward that is not saved; or the gradients get a
+            history and the function has registered hooks, which would have to see the sum of the first and
+            of higher derivatives.
+        Exception: whatever a node of the graph raises.
+    """
+    builder = level.recorder.builder
+    if create_graph and level.recorder.hooks.any:
+        raise DoubleBackwardUnsupported(
+            "create_graph=True through a function that registers hooks, which would have to see the sum of "
+            "the first and of higher derivatives; call the original function"
+        )
+    before = builder.graph, builder.backward
+    builder.graph, builder.backward = fx.Graph(), True
+    try:
+        return _record(level, given, create_graph, tracked)
+    finally:
+        builder.graph, builder.backward = before
+
+
+def _record(level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int]) -> Step:
+    recorder = level.recorder
+    builder = recorder.builder
+    entrances = {j: level.entrances[j] for j in given}
+    engine, found = _run(recorder, entrances, level.ends, "cotangents", create_graph, tracked)
+    tangents = [engine.by_value[j] for j in given]
+    results = [found[end] for end in sorted(found)]
+    values = [_read(recorder, result) for result in results]
+    roots: dict[int, tuple[Key, Tensor]] = {}
+    ends = list(level.ends)
+    if create_graph:
+        ends = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in given if j in tracked] + ends
+        # Gradients that are one tensor, or a tangent as it came, are to be told apart.
+        with recorder, torch.enable_grad():
+            likes = {i: result.view_as(result) for i, result in enumerate(results) if result.requires_grad}
+        roots = {i: (key_of(get_gradient_edge(like)), like) for i, like in likes.items()}
+    first = set(builder.graph.nodes)
+    engine, higher, failing = _run_higher(recorder, roots, ends)
+    further = {i: engine.by_value[i] for i in roots if i not in failing}
+    inputs = [tangent.node for tangent in (*tangents, *further.values())]
+    outputs = [*values, *(_read(recorder, higher[end]) for end in sorted(higher))]
+    graph, taken, nodes = _assemble(builder, level.available, inputs, outputs, first)
+    places = {end: k for k, end in enumerate(sorted(found))}
+    higher_places = {end: k for k, end in enumerate(sorted(higher))}
+    return Step(
+        graph=fx.GraphModule(builder.root, graph, "Again"),
+        taken=taken,
+        tangents=tuple(tangent.where for tangent in tangents),
+        results=tuple(places.get(end) for end in range(len(level.ends))),
+        count=len(results),
+        further={i: tangent.where for i, tangent in further.items()},
+        failing=failing,
+        gradients=tuple(higher_places.get(end) for end in range(len(ends))) if create_graph else (),
+        entrances=roots,
+        ends=tuple(ends),
+        nodes=nodes,
+    )
+
+
+def _run(
+    recorder: Recorder,
+    entrances: dict[int, tuple[Key, Tensor]],
+    ends: Sequence[Key],
+    name: str,
+    create_graph: bool = False,
+    tracked: Collection[int] = (),
+) -> tuple[Engine, dict[int, Tensor]]:
+    """Run the engine from entrances to ends; the gradients by end."""
+    numbers: dict[Key, int] = {}
+    for number, edge in enumerate(ends):
+        numbers.setdefault(edge, number)
+    exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
+    likes = {j: like for j, (_, like) in entrances.items()}
+    engine = Engine(
+        recorder, Graph(exposed, numbers, whole=True), numbers, likes, name, create_graph, tracked
+    )
+    engine.run()
+    found: dict[int, Tensor] = {}
+    for segment in engine.segments:
+        for end, gradient in segment.gradients.items():
+            assert isinstance(end, int)
+            found[end] = gradient
+    for j, (edge, like) in entrances.items():
+        if j not in engine.by_value:
+            tangent = engine.by_value[j] = engine.tangent(like, j in tracked)
+            if edge in numbers:
+                known = found.get(numbers[edge])
+                with recorder, torch.set_grad_enabled(create_graph):
+                    found[numbers[edge]] = tangent.fake if known is None else known + tangent.fake
+    return engine, found
+
+
+def _run_higher(
+    recorder: Recorder, roots: dict[int, tuple[Key, Tensor]], ends: Sequence[Key]
+) -> tuple[Engine, dict[int, Tensor], dict[int, Failure]]:
+    """Differentiate gradients; where that raises, find out which of them do."""
+    try:
+        return *_run(recorder, roots, ends, "tangents"), {}
+    except Unsupported:
+        raise
+    except Exception as error:
+        failing: dict[int, Failure] = {}
+        for i, root in roots.items():
+            try:
+                _run(recorder, {i: root}, ends, "tangents")
+            except Exception as its:
+                failing[i] = (type(its), str(its))
+        if not failing:
+            raise error
+        good = {i: root for i, root in roots.items() if i not in failing}
+        return *_run(recorder, good, ends, "tangents"), failing
+
+
+def _read(recorder: Recorder, fake: Tensor) -> fx.Node:
+    with torch.no_grad():
+        return recorder.read(fake)
+
+
+def _assemble(
+    builder: GraphBuilder,
+    available: dict[fx.Node, int],
+    inputs: Sequence[fx.Node],
+    outputs: Sequence[fx.Node],
+    first: set[fx.Node],
+) -> tuple[fx.Graph, tuple[int, ...], dict[str, fx.Node]]:
+    """A graph of its own: the available values that are needed and the `inputs` in, the `outputs` out. What
+    was recorded after the nodes `first` is its backward."""
+    order = _order(outputs, {*available, *inputs})
+    needed = {n for node in order for n in node.all_input_nodes}.union(outputs)
+    taken = sorted((number, node) for node, number in available.items() if node in needed)
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for number, node in taken:
+        copies[node] = graph.placeholder(f"saved_{number}")
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+    for node in order:
+        copies[node] = graph.node_copy(node, lambda n: copies[n])
+        later = node.graph is builder.graph and node not in first
+        copies[node].meta = {"partitioner_tag": "is_backward"} if later else {}
+    for node, copy in copies.items():
+        if node in builder.metas:
+            builder.metas[copy] = builder.metas[node]
+            builder.offsets[copy] = builder.offsets.get(node, 0)
+    builder.annotate(copies.values())
+    graph.output(tuple(copies[o] for o in outputs))
+    return graph, tuple(number for number, _ in taken), {copy.name: node for node, copy in copies.items()}
+
+
+def _order(outputs: Iterable[fx.Node], known: set[fx.Node]) -> list[fx.Node]:
+    """What outputs are computed from besides what is known, in the order of computation."""
+    order: list[fx.Node] = []
+    seen: set[fx.Node] = set(known)
+    stack = [(node, False) for node in outputs]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            if node._erased or node.op == "placeholder" or has_effect(node) or moves_generator(node):
+                raise DoubleBackwardUnsupported(
+                    f"this backward needs {node.name}, a value of the forward that is not saved for the "
+                    f"compiled one; call the original function"
+                )
+            stack.append((node, True))
+            stack.extend((n, False) for n in node.all_input_nodes)
+    return order

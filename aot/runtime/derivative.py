@@ -1,0 +1,160 @@
+"""A backward in other circumstances than it was compiled for: with ``create_graph=True``, or under another
+autocast or deterministic state.
+
+It is recorded again (`capture/again`) and compiled when it is first needed. With ``create_graph=True`` it is
+a node of the autograd graph in its turn, whose backward goes to the tangents and to what the first forward
+was given; that one can be differentiated in the same way.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import torch_internals as internals
+from aot.capture.again import Step, record_again
+from aot.capture.backward import Level
+from aot.compilers import Compiler, compile_graph, example_inputs
+from aot.errors import DoubleBackwardUnsupported
+from aot.partition.common import is_tangent
+from aot.partition.default import default_partition
+from aot.runtime.graphs import Backward, detached, restrided, runner
+
+_RECORDING = threading.RLock()  # a trace is one object, and records one thing at a time
+
+
+class Derivative:
+    """The backward of one level, recorded as callers need it."""
+
+    def __init__(self, level: Level, compiler: Compiler) -> None:
+        self._level = level
+        self._compiler = compiler
+        self._ways: dict[object, _Way] = {}
+
+    def __call__(
+        self, saved: Sequence[Tensor | None], given: Sequence[Tensor | None], edges: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        """The gradient for each end.
+
+        Args:
+            saved: the values of the forward that are available.
+            given: a tangent for each entrance, or None.
+            edges: for each end a tensor that has its edge, or None where nobody has one.
+
+        Raises:
+            DoubleBackwardUnsupported: with ``create_graph=True``, where it cannot be exact.
+        """
+        present = tuple(j for j, tangent in enumerate(given) if tangent is not None)
+        if not present:
+            return [None] * len(self._level.ends)
+        create_graph = torch.is_grad_enabled()
+        tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
+        key = (present, tracked, create_graph, internals.backward_key())
+        way = self._ways.get(key)
+        if way is None:
+            with _RECORDING:
+                way = self._ways.get(key)
+                if way is None:
+                    step = record_again(self._level, present, create_graph, tracked)
+                    way = self._ways[key] = _Way(self._level, step, self._compiler)
+        return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], edges)
+
+
+class _Way:
+    """One recorded backward, compiled."""
+
+    def __init__(self, level: Level, step: Step, compiler: Compiler) -> None:
+        self.step = step
+        self.ambient = internals.backward_key()
+        self.compiler = compiler
+        forward: fx.GraphModule = step.graph
+        backward: fx.GraphModule | None = None
+        if step.further:
+            inputs = example_inputs(step.graph)
+            forward, backward = default_partition(step.graph, inputs, num_fwd_outputs=step.count)
+        kept = len(list(forward.graph.nodes)[-1].args[0])
+        self.run: Callable[[list[Any]], Any] = runner(
+            compile_graph(compiler, forward, "backward"), kept, "backward"
+        )
+        self.backward: Backward | None = None
+        available: dict[fx.Node, int] = {}
+        if backward is not None:
+            results = sum(g is not None for g in step.gradients)
+            self.backward = Backward(backward, compiler, results)
+            saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
+            available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
+        entrances = tuple(step.entrances.values())
+        self.next = Derivative(Level(level.recorder, entrances, step.ends, available), compiler)
+
+    def __call__(
+        self, saved: list[Tensor | None], tangents: list[Tensor], edges: Sequence[Tensor | None]
+    ) -> list[Tensor | None]:
+        step = self.step
+        tangents = [restrided(t, w.size, w.stride) for t, w in zip(tangents, step.tangents, strict=True)]
+        with torch.no_grad():
+            values = self.run([*saved, *tangents])
+        results: list[Any] = [detached(value) for value in values[: step.count]]
+        if step.entrances:
+            targets = [*(t for t in tangents if t.requires_grad), *edges]
+            targets += [None] * (len(step.gradients) - len(targets))
+            for target, gradient in zip(targets, step.gradients, strict=True):
+                if gradient is not None and target is None:
+                    raise DoubleBackwardUnsupported(
+                        "create_graph=True where a second derivative goes to an argument that the first does "
+                        "not go to; call the original function"
+                    )
+            # What goes nowhere stays connected to something that requires grad, as in eager.
+            box = [self, tuple(values[step.count :]), tuple(_distinct(results, tangents))]
+            made = _Higher.apply(box, *targets)  # type: ignore[no-untyped-call]
+            results = list(made) if isinstance(made, tuple) else [made]
+        return [None if k is None else results[k] for k in step.results]
+
+
+def _distinct(results: list[Any], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Results of an autograd.Function are to be objects of their own."""
+    seen = {id(tensor) for tensor in inputs}
+    found = []
+    for result in results:
+        found.append(result.detach() if id(result) in seen else result)
+        seen.add(id(result))
+    return found
+
+
+class _Higher(torch.autograd.Function):
+    """A backward as a node of the autograd graph."""
+
+    @staticmethod
+    def forward(ctx: Any, box: list[Any], *targets: Tensor | None) -> tuple[Tensor, ...]:
+        way, saved, results = box
+        box.clear()
+        ctx.way = way
+        ctx.targets = targets
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*saved)
+        ctx.mark_non_differentiable(*(r for i, r in enumerate(results) if i not in way.step.entrances))
+        return results  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+        way: _Way = ctx.way
+        step = way.step
+        for gradient, (kind, text) in step.failing.items():
+            if given[gradient] is not None:
+                raise kind(text)
+        saved = ctx.saved_tensors
+        if torch.is_grad_enabled() or internals.backward_key() != way.ambient:
+            return (None, *way.next(saved, [given[i] for i in step.entrances], ctx.targets))
+        mask = sum(1 << j for j, i in enumerate(step.further) if given[i] is not None)
+        if way.backward is None or not mask:
+            return (None,) * (1 + len(step.gradients))
+        arguments = list(saved)
+        for i, where in step.further.items():
+            tangent = given[i]
+            arguments.append(None if tangent is None else restrided(tangent, where.size, where.stride))
+        whole = mask == (1 << len(step.further)) - 1
+        results = way.backward.run(arguments) if whole else way.backward.run_part(mask, arguments)
+        return (None, *(None if k is None else results[k] for k in step.gradients))

@@ -1,0 +1,100 @@
+"""Compiled graphs at run time: with the number of results checked; backward graphs, compiled when needed."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.compilers import Compiled, Compiler, boxed, compile_graph
+from aot.partition.parts import without_tangents
+
+
+def runner(compiled: Compiled, results: int, which: str) -> Callable[[list[Any]], Any]:
+    """A compiled graph as a boxed callable whose number of results is checked.
+
+    Graphs hold the casts that autocast made while tracing, so they run without it.
+    """
+    run = boxed(compiled)
+
+    def checked(arguments: list[Any]) -> Any:
+        if internals.autocast_enabled():
+            with internals.disable_autocast():
+                values = run(arguments)
+        else:
+            values = run(arguments)
+        if len(values) != results:
+            raise errors.BackendError(
+                f"the compiled {which} graph returned {len(values)} results, "
+                f"but the graph has {results} outputs"
+            )
+        return values
+
+    return checked
+
+
+class Backward:
+    """The backward graph, compiled when it is first run, and its parts for fewer tangents.
+
+    A tangent that is not given is not a tangent of zeros: zero times infinity would be seen, and what only
+    that tangent needs would be computed. So each set of given tangents has a graph of its own. So has a
+    backward after which the saved values are not needed any more, if there are such that it may overwrite.
+
+    Args:
+        results: how many results the graph has.
+        donated: the inputs that the last backward may overwrite.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, compiler: Compiler, results: int, donated: tuple[int, ...] = ()
+    ) -> None:
+        self._module = module
+        self._compiler = compiler
+        self._results = results
+        self._donated = donated
+        self._lock = threading.Lock()
+        self._runners: dict[tuple[int | None, bool], Callable[[list[Any]], Any]] = {}
+
+    def run(self, arguments: list[Any], spend: bool = False) -> Any:
+        """All gradients, from saved values and all tangents; `spend` allows to overwrite the donated ones."""
+        return self._runner(None, spend, arguments)(arguments)
+
+    def run_part(self, given: int, arguments: list[Any], spend: bool = False) -> Any:
+        """The gradients, None where there is none, from saved values and tangents of which some are None;
+        bit j of `given` tells whether tangent j is not."""
+        present = [a for a in arguments if a is not None]
+        return self._runner(given, spend, arguments)(present)
+
+    def _runner(self, given: int | None, spend: bool, arguments: list[Any]) -> Callable[[list[Any]], Any]:
+        run = self._runners.get((given, spend))
+        if run is None:
+            with self._lock:
+                run = self._runners.get((given, spend))
+                if run is None:
+                    module = self._module
+                    if given is not None:
+                        module = without_tangents(module, [a is None for a in arguments])
+                    elif self._runners:
+                        module = copy.deepcopy(module)  # the other compile may keep, and has marked, this one
+                    module.meta["donated"] = self._donated if spend else ()
+                    compiled = compile_graph(self._compiler, module, "backward")
+                    run = self._runners[given, spend] = runner(compiled, self._results, "backward")
+        return run
+
+
+def detached(value: Tensor | None) -> Tensor | None:
+    """A graph's result as a tensor of its own: graphs may end in a view. Optional results may be absent."""
+    return value.detach() if value is not None and value._is_view() else value
+
+
+def restrided(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """A tangent laid out as the backward graph was traced for."""
+    if given.stride() == stride:
+        return given
+    return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
