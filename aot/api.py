@@ -93,9 +93,8 @@ class CompiledFunction:
             with self._lock:
                 specialization = self._cache.get(key)
                 if specialization is None:
-                    with internals.saved_tensors_hooks_off():
-                        specialization = self._specialize(arguments, spec)
-                    self._cache[key] = specialization
+                    with internals.plain_autograd():
+                        specialization = self._cache[key] = self._specialize(arguments, spec)
         outputs = specialization.call(*arguments.tensors)
         return internals.tree_unflatten(outputs, specialization.spec)
 

@@ -310,7 +310,7 @@ def _view_fake(tensor: Tensor, base: Tensor) -> Tensor:
 
 
 def _flat_base(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
-    # The trace is full of cycles, and must not keep the tensor alive until they are collected.
+    # The trace outlives the call, so it must not hold the tensor itself.
     own, device, lazy = tensor.dtype, tensor.device, tensor.is_conj() or tensor.is_neg()
 
     def make(state: StorageState) -> tuple[Geometry, fx.Node]:

@@ -59,8 +59,8 @@ __all__ = [
     "move_on",
     "moved_version",
     "negative_view",
-    "saved_tensors_hooked",
-    "saved_tensors_hooks_off",
+    "plain_autograd",
+    "saved_tensor_hooks",
     "set_grad_enabled",
     "set_lazy",
     "share_version_counter",
@@ -273,6 +273,30 @@ def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
                     setattr(Tensor, name, getattr(Tensor, name).__wrapped__)
 
 
+def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:
+    """The innermost saved-tensor hooks (pack, unpack) that the caller has entered, if there are any."""
+    top: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return top  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def plain_autograd() -> Iterator[None]:
+    """Autograd without the saved-tensor hooks and the anomaly mode that the caller has entered: they are for
+    the tensors of the call, not for those of a trace."""
+    hooks = []
+    while (top := saved_tensor_hooks()) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    torch.set_anomaly_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_anomaly_enabled(anomaly, check_nan)
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
 def modes_off() -> contextlib.AbstractContextManager[Any]:
     """Run real tensor code in the middle of a trace."""
     manager: contextlib.AbstractContextManager[Any] = _disable_current_modes()
@@ -280,27 +304,6 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
 
 
 _NON_LEAF: list[Tensor] = []
-
-
-def saved_tensors_hooked() -> bool:
-    """Whether hooks are set that are given what autograd saves."""
-    autograd: Any = torch._C._autograd
-    return autograd._top_saved_tensors_default_hooks(True) is not None
-
-
-@contextlib.contextmanager
-def saved_tensors_hooks_off() -> Iterator[None]:
-    """Without the saved-tensor hooks that are set: they are for tensors that are computed."""
-    autograd: Any = torch._C._autograd
-    stack = []
-    while (top := autograd._top_saved_tensors_default_hooks(True)) is not None:
-        stack.append(top)
-        autograd._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for pack, unpack in reversed(stack):
-            autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level
 from aot.capture.graph import GraphBuilder
 from aot.capture.joint import has_effect, moves_generator
@@ -85,7 +86,8 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
     before = builder.graph, builder.backward
     builder.graph, builder.backward = fx.Graph(), True
     try:
-        return _record(level, given, create_graph, tracked)
+        with internals.plain_autograd():
+            return _record(level, given, create_graph, tracked)
     finally:
         builder.graph, builder.backward = before
 

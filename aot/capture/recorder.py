@@ -170,6 +170,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Start to follow the storage of `fake`."""
         storage = fake.untyped_storage()
         state = self.states[internals.storage_key(fake)] = StorageState(self.builder, storage)
+        state.of_backward = self.builder.backward
         return state
 
     def read(self, fake: Tensor) -> fx.Node:
@@ -477,7 +478,13 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if meta.size != tuple(fake.shape):
             value = self.builder.emit(aten.expand.default, value, list(fake.shape))
-        self.state(fake).write(fake, value, counted)
+        state = self.state(fake)
+        if self.builder.backward and not state.of_backward:
+            raise errors.UnsupportedOperation(
+                "a backward writes to a tensor of the forward (a custom function's, or a batch norm that a "
+                "checkpoint runs again); return what is to be written instead"
+            )
+        state.write(fake, value, counted)
 
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A metadata mutation: the fake changes, the storage does not."""

@@ -48,6 +48,7 @@ class StorageState:
     Attributes:
         entries: the caller's arguments on this storage; empty for a storage that the function made.
         members: the arguments on this storage.
+        of_backward: whether the storage was made while a backward was recorded.
         writes: the tensors that were written to, by geometry and by the tensor that they are views of.
         counted: the tensors whose version counter a write moved.
         reshaped: differentiable views whose metadata was changed in place.
@@ -57,6 +58,7 @@ class StorageState:
         self.storage = storage  # kept alive: its address is its name
         self.entries: list[EntryView] = []
         self.members: list[Tensor] = []
+        self.of_backward = False
         self.writes: dict[tuple[Geometry, int], Tensor] = {}
         self.counted: list[Tensor] = []
         self.reshaped: list[Tensor] = []

@@ -58,6 +58,7 @@ def build(
         "once_more": _once_more,
         "spent": _spent,
         "graph_is_retained": internals.graph_is_retained,
+        "packed": _packed,
         "backward_key": internals.backward_key,
         "recorded": (None, torch.are_deterministic_algorithms_enabled()),
     }
@@ -94,7 +95,9 @@ def _forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*saved)
     ctx.spent = False
-    ctx.packed = internals.saved_tensors_hooked()  # by hooks that may have kept what they were given
+    ctx.packed = (
+        internals.saved_tensor_hooks() is not None
+    )  # by hooks that may have kept what they were given
     box[:] = [ctx]
     return results  # type: ignore[no-any-return]
 
@@ -135,14 +138,25 @@ def _counter(tensor: Tensor) -> Tensor:
     return alias
 
 
-def _once_more(kept: list[Tensor]) -> tuple[Tensor, ...]:
+def _packed(kept: list[Tensor]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """What is kept besides what autograd saves, each with the way to get it back: through the caller's
+    saved-tensor hooks, as autograd does."""
+    pack, unpack = internals.saved_tensor_hooks() or (_itself, _itself)
+    return [(unpack, pack(value)) for value in kept]
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _once_more(kept: list[tuple[Callable[[Any], Any], Any]]) -> tuple[Tensor, ...]:
     """What is kept for backward, given up when the engine gives up the rest of the graph."""
     if not kept:
         raise RuntimeError(
             "Trying to backward through the graph a second time (or directly access saved tensors after "
             "they have already been freed). Specify retain_graph=True to backward a second time."
         )
-    values = tuple(kept)
+    values = tuple(unpack(value) for unpack, value in kept)
     if not internals.graph_is_retained():
         kept.clear()
     return values

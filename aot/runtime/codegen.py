@@ -213,7 +213,6 @@ class _Call:
         """Make one node of the caller's autograd graph."""
         segment = self.plan.parts[number].segment
         results, names = [], []
-        self.mode.set(False)
         for e, entrance in enumerate(segment.entrances):
             if entrance.value is None:
                 size, dtype = self.writer.literal(entrance.size), self.writer.name("dtype", entrance.dtype)
@@ -322,7 +321,7 @@ class _Call:
                 if one.where is not None
             ]
             if resident:
-                self.writer.line(f"b{number}[0].resident = [{', '.join(resident)}]")
+                self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
 
 
 def _past_autograd(write: Write) -> str:

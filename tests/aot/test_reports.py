@@ -1,0 +1,315 @@
+"""Programs after public reports on torch's own ahead-of-time autograd, each with its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import assert_agrees, assert_same_story, checking_nop, leaf, non_leaf, values
+from torch import Tensor
+
+import aot
+
+Function = Callable[..., Any]
+
+
+def test_what_is_not_differentiated_is_not_computed() -> None:
+    """pytorch/pytorch#131794"""
+    ran: list[str] = []
+
+    def counting(module: Any, inputs: Any) -> Any:
+        names = [n.name for n in module.graph.nodes if n.op == "call_function"]
+
+        def run(*arguments: Any) -> Any:
+            ran.extend(names)
+            return module(*arguments)
+
+        return run
+
+    compiled = aot.aot_function(lambda xs: [x.sin() for x in xs], aot.nop, counting)
+    xs = [leaf(3, start=k) for k in range(3)]
+    compiled(xs)[0].sum().backward()
+    assert sum(name.startswith("cos") for name in ran) == 1
+    assert [x.grad is None for x in xs] == [False, True, True]
+
+
+def test_an_overflow_in_half_precision_that_only_autocast_in_the_backward_would_cause() -> None:
+    """pytorch/pytorch#153044"""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return (x @ w).float().pow(2).sum() * 1e6
+
+    def story(function: Function) -> Any:
+        x, w = leaf(4, 4), leaf(4, 4, start=9)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = function(x, w)
+        loss.backward()
+        return loss, x.grad, w.grad
+
+    assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_an_island_without_autocast(cache: bool) -> None:
+    """pytorch/pytorch#179804"""
+
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            y = x.float() @ w.float().t()
+        return y @ w
+
+    def story(function: Function) -> Any:
+        x, w = leaf(4, 4, dtype=torch.bfloat16), leaf(4, 4, start=9)
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache):
+            result = function(x, w)
+        result.float().sum().backward()
+        return result, x.grad, w.grad
+
+    assert_same_story(f, story)
+
+
+def test_second_derivatives_of_a_compiled_function() -> None:
+    """pytorch/pytorch#91469"""
+
+    def story(function: Function) -> Any:
+        x = leaf(3)
+        (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+        return first, torch.autograd.grad(first.sum(), x)
+
+    assert_same_story(lambda x: x * x * x * x, story)
+
+
+def test_a_gradient_that_the_function_takes_can_be_differentiated() -> None:
+    """pytorch/pytorch#183603"""
+
+    def f(x: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad((x**4).sum(), x, create_graph=True)
+        return gradient
+
+    def story(function: Function) -> Any:
+        x = leaf(4)
+        gradient = function(x)
+        return gradient, torch.autograd.grad(gradient.sum(), x)
+
+    assert_same_story(f, story)
+
+
+class Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+class Ranked(torch.autograd.Function):
+    """Two results, one of which is not differentiable."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, order = x.sort()
+        ctx.mark_non_differentiable(order)
+        ctx.save_for_backward(order)
+        return values, order
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
+        (order,) = ctx.saved_tensors
+        return torch.zeros_like(gradient).scatter(0, order, gradient)
+
+
+class Unmaterialized(torch.autograd.Function):
+    """Notices which of its results are differentiated; saves what is not a tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.factor = factor
+        return x * factor, x + 1
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> tuple[Tensor | None, None]:
+        if first is None:
+            return second, None
+        return (first * ctx.factor if second is None else first * ctx.factor + second), None
+
+
+class Viewing(torch.autograd.Function):
+    """Makes a view inside, and reads it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.view(-1)
+        ctx.save_for_backward(y)
+        return y * y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (y,) = ctx.saved_tensors
+        return gradient * y * 2
+
+
+class Reading(torch.autograd.Function):
+    """Asks for a value in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * gradient.sum().item()
+
+
+CUSTOM: dict[str, Function] = {
+    "mark_dirty": lambda x: Dirty.apply(x * 1).sin(),
+    "mark_dirty on an argument": lambda x: (Dirty.apply(x).sin(), x),
+    "mark_non_differentiable": lambda x: Ranked.apply(x * 2),
+    "set_materialize_grads": lambda x: Unmaterialized.apply(x * 1, 3.0),
+    "a view inside": lambda x: Viewing.apply(x).sin(),
+}
+
+
+@pytest.mark.parametrize("name", CUSTOM)
+@pytest.mark.parametrize("differentiate", [None, (0,), (1,)])
+def test_what_custom_functions_ask_for(name: str, differentiate: tuple[int, ...] | None) -> None:
+    """pytorch/pytorch#118396"""
+    assert_agrees(CUSTOM[name], lambda: [non_leaf(3)], grad=True, differentiate=differentiate)
+
+
+def test_a_custom_backward_that_cannot_be_traced_is_refused_by_name() -> None:
+    x = leaf(3)
+    with pytest.raises(aot.Unsupported, match="value"):
+        aot.aot_function(Reading.apply, checking_nop)(x)
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.LeakyReLU, torch.nn.SiLU, torch.nn.Sigmoid])
+def test_an_activation_in_place_of_what_a_backward_needs(activation: type[torch.nn.Module]) -> None:
+    """pytorch/pytorch#104943: eager raises, and it does so in the backward."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.exp()
+        return activation(inplace=True)(y) if activation is not torch.nn.Sigmoid else y.sigmoid_(), x * 2
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True, backward_raises=True)
+    assert_agrees(f, lambda: [leaf(3)], grad=False)
+
+
+def test_a_detached_part_and_a_backward_from_each() -> None:
+    """pytorch/pytorch#97745"""
+
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = x @ w
+        return y.sum(), (y.detach() * w).sum(), y
+
+    def story(function: Function) -> Any:
+        x, w = leaf(3, 3), leaf(3, 3, start=9)
+        first, second, third = function(x, w)
+        second.backward()
+        first.backward(retain_graph=True)
+        third.detach().requires_grad_().sum().backward()
+        return x.grad, w.grad, third.requires_grad
+
+    assert_same_story(f, story)
+
+
+class Counting(torch.autograd.Function):
+    """Adds what comes in to a tensor of the forward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, total: Tensor) -> Tensor:
+        ctx.save_for_backward(total)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (total,) = ctx.saved_tensors
+        total.add_(gradient)
+        return gradient.clone(), None
+
+
+def _returned(x: Tensor) -> tuple[Tensor, Tensor]:
+    total = x.detach().clone()
+    return Counting.apply(x, total), total
+
+
+def _given(x: Tensor, total: Tensor) -> Tensor:
+    return Counting.apply(x, total)
+
+
+@pytest.mark.parametrize("f", [_returned, _given])
+def test_a_backward_that_writes_to_a_tensor_of_the_forward_is_refused(f: Function) -> None:
+    """pytorch/pytorch#172956"""
+    arguments = [leaf(3), values(3)][: 1 if f is _returned else 2]
+    with pytest.raises(aot.Unsupported, match="backward writes"):
+        aot.aot_function(f, checking_nop)(*arguments)
+    assert all(a._version == 0 for a in arguments)
+
+
+def test_imperative_calls_on_tensors_of_the_function() -> None:
+    """pytorch/pytorch#91468, #146212"""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        x.retain_grad()
+        y = x.clone()
+        y.retain_grad()
+        hidden = y * x
+        hidden.register_hook(lambda g: g * 3.5)
+        z = (hidden * hidden).clone()
+        z.retain_grad()
+        return z, y
+
+    def story(function: Function) -> Any:
+        x = non_leaf(3)
+        z, y = function(x)
+        z.clone().sum().backward()
+        return x.grad, y.grad, z.grad
+
+    assert_same_story(f, story)
+
+
+def test_saved_tensor_hooks_around_the_call() -> None:
+    """pytorch/pytorch#116221: what is saved is packed and unpacked, and nothing else is."""
+
+    def story(function: Function) -> Any:
+        x, w = leaf(3), leaf(3, start=3)
+        packed: list[Any] = []
+
+        def pack(t: Tensor) -> Tensor:
+            packed.append(t.clone())
+            return t * 2
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t * 5):
+            result = function(x, w)
+        result.sum().backward()
+        return sorted(str(p.tolist()) for p in packed), x.grad, w.grad
+
+    assert_same_story(lambda x, w: x * w, story)
+
+
+def test_a_detached_alias_of_an_argument_that_is_written_afterwards() -> None:
+    """pytorch/pytorch#128035"""
+
+    def f(a: Tensor) -> tuple[Tensor, Tensor]:
+        alias = a.detach()
+        a.mul_(2)
+        return a, alias
+
+    assert_agrees(f, lambda: [non_leaf(3)])
+
+
+def test_grad_mode_that_is_entered_under_no_grad() -> None:
+    """pytorch/pytorch#114338"""
+
+    def f(x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return x + 1
+
+    assert_agrees(f, lambda: [leaf(3)], grad=False)
