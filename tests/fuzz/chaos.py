@@ -21,6 +21,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fuzz.campaign.configuration import Budget, Configuration
+from fuzz.campaign.driver import Campaign
+from fuzz.campaign.store import FILE, Store
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -38,24 +42,29 @@ class Attack:
     output: str = ""
 
 
-def attack(folder: Path, cases: int, *, every: float, driver_kills: int = 2, seed: int = 0) -> Attack:
-    """Run a campaign of so many cases and kill a worker every so many seconds, and the driver a few times."""
+def attack(
+    folder: Path, cases: int, *, every: float, paced: bool = False, driver_kills: int = 2, seed: int = 0
+) -> Attack:
+    """Run a campaign of so many cases and kill a worker every so many seconds, and the driver a few times.
+
+    `paced`: no worker is killed before there is another result, so that a slow machine comes to an end.
+    """
     found = Attack()
     choices = random.Random(seed)
     environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "OMP_NUM_THREADS": "1"}
-    start = ["run", "--target", "bad_targets:chaos", "--cases", str(cases), "--case-timeout", "2"]
-    command = [*start, "--seed", "1", "--jobs", "2", "--known", "none", "--out", str(folder)]
+    command = [sys.executable, __file__, "--drive", str(folder), "--cases", str(cases)]
     acknowledged: set[int] = set()
+    progress = 0
     while True:
         found.sessions += 1
         goal = cases * found.sessions // (driver_kills + 1)
         with tempfile.TemporaryFile() as output:
-            driver = subprocess.Popen(
-                [sys.executable, "-m", "fuzz.cli", *command], stdout=output, stderr=output, env=environment
-            )
+            driver = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
             while driver.poll() is None:
                 time.sleep(every)
-                found.workers_killed += _kill_a_worker(driver.pid, choices)
+                if not paced or len(_indices(folder)) > progress:
+                    progress = len(_indices(folder))
+                    found.workers_killed += _kill_a_worker(driver.pid, choices)
                 if found.drivers_killed < driver_kills and choices.random() < 0.2:
                     seen = set(_indices(folder))
                     found.acknowledged_lost += len(acknowledged - seen)
@@ -66,19 +75,31 @@ def attack(folder: Path, cases: int, *, every: float, driver_kills: int = 2, see
                         found.drivers_killed += 1
             output.seek(0)
             found.output = output.read().decode(errors="replace")
-        command = ["resume", str(folder), "--known", "none"]
         if driver.returncode != -signal.SIGKILL:
             found.status = driver.returncode
             break
     found.indices = _indices(folder)
-    with contextlib.closing(sqlite3.connect(folder / "campaign.sqlite")) as database:
+    with contextlib.closing(sqlite3.connect(folder / FILE)) as database:
         found.outcomes = Counter(word for (word,) in database.execute("select outcome from results"))
     return found
 
 
+def drive(folder: Path, cases: int) -> int:
+    """What is attacked: a campaign, begun or gone on with, that reduces little, which is not the point."""
+    budget = Budget(evaluations=5, seconds=5.0, hang_limit=2.0)
+    configuration = Configuration(
+        ("bad_targets:chaos",), seed=1, cases=cases, jobs=2, limit=4.0, memory=3 << 30, budget=budget
+    )
+    begun = (folder / FILE).exists()
+    with Store.open(folder) if begun else Store.create(folder, configuration) as store:
+        summary = Campaign(configuration, store).run()
+    print("\n".join(summary.troubles))
+    return 2 if summary.troubles or summary.interrupted else 1
+
+
 def _indices(folder: Path) -> list[int]:
     with contextlib.suppress(sqlite3.OperationalError):
-        address = f"file:{folder / 'campaign.sqlite'}?mode=ro"
+        address = f"file:{folder / FILE}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=30)) as database:
             return [index for (index,) in database.execute("select case_index from results order by 1")]
     return []
@@ -109,7 +130,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--every", type=float, default=0.05)
+    parser.add_argument("--drive", type=Path, metavar="FOLDER", help="be the campaign that is attacked")
     options = parser.parse_args()
+    if options.drive is not None:
+        sys.exit(drive(options.drive, options.cases))
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         result = attack(Path(folder) / "out", options.cases, every=options.every)

@@ -13,7 +13,7 @@ from fuzz.campaign.summary import summarize
 
 @pytest.mark.timeout(600)
 def test_every_case_is_accounted_for_exactly_once(tmp_path: Path) -> None:
-    found = attack(tmp_path / "out", 60, every=0.5)
+    found = attack(tmp_path / "out", 60, every=0.2, paced=True)
     assert found.status == 1, found.output
     assert found.indices == list(range(60))
     assert found.acknowledged_lost == 0
@@ -25,9 +25,8 @@ def test_every_case_is_accounted_for_exactly_once(tmp_path: Path) -> None:
     assert found.sessions == 3
     assert summary.total("cases") == 60
     assert sum(bucket.count for bucket in summary.buckets) == summary.total("findings")
-    clauses = {bucket.example.seen.signature for bucket in summary.buckets}
-    assert any("SIGSEGV" in clause for clause in clauses)
-    assert summary.total("timeouts") > 0
+    deaths = {bucket.example.seen.signature for bucket in summary.buckets}
+    assert len(deaths) >= 3, "the target does harm in several ways"
 
 
 @pytest.mark.nightly
