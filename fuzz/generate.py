@@ -271,7 +271,10 @@ def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: _Build
     extra += [f"a{i}" for i in range(len(inputs.arguments)) if choices.chance(profile.passed)]
     if extra and choices.chance(profile.same):
         extra.append(choices.pick([*unused, *extra]))
-    names = [name for name in (*unused, *extra) if not builder.state.is_stale(name)][:MAX_RETURNS]
+    state = builder.state
+    names = [n for n in (*unused, *extra) if not state.is_stale(n) and not state.is_unwatched(n)][
+        :MAX_RETURNS
+    ]
     leaves: list[Tree] = [Ref(name) for name in names]
     if choices.chance(0.12):
         leaves.insert(choices.integer(0, len(leaves)), Lit(choices.pick((None, 3, 0.5, "text", True))))

@@ -174,6 +174,14 @@ class State:
         value = self.names[name]
         return isinstance(value, Tensor) and value.stale
 
+    def is_unwatched(self, name: str) -> bool:
+        """Whether a name stands for memory that a backward has kept under another version counter: a write
+        to it later on, which autograd does not notice, would leave gradients undefined."""
+        value = self.names[name]
+        return isinstance(value, Tensor) and any(
+            memory == value.memory and clock is not value.clock for memory, clock, _ in self._saved
+        )
+
     def inputs(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
         """The metadata of a statement's operands; Breach if they are not what the row takes."""
         metas = []
