@@ -51,7 +51,7 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._known = {t.untyped_storage()._cdata for t in known}
         self._followed: dict[int, tuple[StorageWeakRef, int]] = {}
-        self._alive = 0
+        self._at_most = 0  # what is alive, were nothing freed since it was last counted
         self.peak = 0
 
     def __torch_dispatch__(
@@ -61,12 +61,14 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for value in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(value, Tensor):
                 self._follow(value)
-        self.peak = max(self.peak, self.alive())
+        if self._at_most > self.peak:
+            self.peak = max(self.peak, self.alive())
         return result
 
     def _follow(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         if storage._cdata not in self._known:
+            self._at_most += storage.nbytes()
             self._followed[storage._cdata] = (
                 StorageWeakRef(storage),  # type: ignore[no-untyped-call]
                 storage.nbytes(),
@@ -78,7 +80,8 @@ class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
         gone = [key for key, (ref, _) in followed if ref.expired()]  # type: ignore[no-untyped-call]
         for key in gone:
             del self._followed[key]
-        return sum(size for _, size in self._followed.values())
+        self._at_most = sum(size for _, size in self._followed.values())
+        return self._at_most
 
 
 @dataclass(frozen=True, slots=True)
