@@ -71,7 +71,7 @@ def versions() -> dict[str, str]:
     import torch
 
     found = {
-        "aotfuzz": metadata.version("aotfuzz"),
+        "aotfuzz": _installed(),
         "commit": _commit(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -109,6 +109,14 @@ def workers(device: str = "cpu") -> int:
     if device == "cuda":
         return max(1, len(gpus(device)))
     return len(os.sched_getaffinity(0))
+
+
+def _installed() -> str:
+    """The version of the package; "" where it is used without being installed."""
+    try:
+        return metadata.version("aotfuzz")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _commit() -> str:
