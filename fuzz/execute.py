@@ -116,6 +116,7 @@ def _observe(
         arguments,
         seed=SEED,
         grad=scenario.grad,
+        inference=scenario.inference,
         differentiate=scenario.differentiate,
         refusal=refusal,
     )

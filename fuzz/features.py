@@ -1,136 +1,26 @@
 """What a program has that a compiler may get wrong: its hard features, by name.
 
 `features` is a pure function of a program; nothing runs. Campaigns count what it gives, so that a green run
-shows what it has seen, and tests ask of each profile that every feature is reached. `FEATURES` is the one
-table of names, in the order in which reports list them; a name is a group and what it says, as in
-"alias: disjoint".
+shows what it has seen, and tests ask of each profile that every feature is reached. `FEATURES` explains the
+names; each is a group and what it says, as in "alias: disjoint".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
 
+from fuzz.feature_table import FEATURES
 from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, references
-from fuzz.operators import OPERATORS, Change, Kind
+from fuzz.operators import OPERATORS, Change, Expanded, Kind
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous, covered, overlaps_itself, shares_elements
 from fuzz.operators.row import Constant, Meta, Operator
 from fuzz.program import advance, begin
 from fuzz.state import State, Tensor
 
+__all__ = ["FEATURES", "features"]
+
 _SMALL = ("uint8", "int8", "int16")
-
-
-def _table() -> Mapping[str, str]:
-    metadata = {
-        f"metadata: {name}": f"the metadata of an argument, or of a view of one, is changed by {name}"
-        for name, row in OPERATORS.items()
-        if row.metadata
-    }
-    return MappingProxyType(
-        {
-            "argument: root": "a storage's root itself",
-            "argument: view": "a view of a root that autograd follows",
-            "argument: detach": "a detached alias, with the root's version counter",
-            "argument: data": "an alias through `.data`, with a version counter of its own",
-            "argument: no_grad": "a view that was taken under no_grad",
-            "argument: duplicate": "one object stands twice",
-            "argument: scalar": "a Python number, bool, string or None",
-            "argument: leaf": "a leaf that requires grad",
-            "argument: non-leaf": "requires grad and has a history",
-            "argument: empty": "has no elements",
-            "argument: 0-d": "has no dimensions",
-            "argument: size 1": "has a dimension of size 1",
-            "argument: expanded": "has a dimension of stride 0",
-            "argument: overlapping": "two of its indices name one element",
-            "argument: channels-last": "four dimensions, the second one innermost",
-            "argument: other dtype": "reads its storage's bytes as another dtype",
-            "argument: complex or real view": "shows real numbers as complex ones, or the reverse",
-            "argument: own leaf": "an alias hidden from autograd that is a leaf itself",
-            "argument: nested": "arguments lie in a tuple, list or dict",
-            "alias: base and view": "two arguments, of which one is the other's base",
-            "alias: views alone": "two views of one base that is no argument",
-            "alias: same metadata": "two arguments lie alike",
-            "alias: same elements": "two arguments cover the same elements in another way",
-            "alias: transposed": "two arguments show one stretch in another order of dimensions",
-            "alias: overlapping": "two arguments share some elements",
-            "alias: disjoint": "two arguments share storage and no element",
-            "alias: out of order": "a later argument of a group begins before an earlier one",
-            "alias: several groups": "two storages have several arguments each",
-            "alias: other dtype": "two arguments on one storage differ in dtype",
-            "alias: complex and real": "one shows as complex what the other shows as real",
-            "alias: two leaves": "two leaves lie on one storage",
-            "alias: flat buffer": "three or more disjoint slices of one storage",
-            "alias: many slices": "eight or more disjoint slices of one storage",
-            "alias: mixed gradient": "of two arguments on one storage one requires grad",
-            "data: argument": "an argument is written to",
-            "data: view of an argument": "what shares memory with an argument is written to",
-            "data: intermediate": "a tensor of the function's own is written to",
-            "data: leaf": "a leaf that requires grad is written to under no_grad",
-            "data: hidden": "elements of a tensor that requires grad are written through an alias without",
-            "data: differentiable view": "a view that requires grad is written to",
-            "data: 0-d": "a 0-d tensor is written to",
-            "data: slice": "a slice is assigned to",
-            "data: expanded": "a tensor with elements that overlap is written to, which eager refuses",
-            "data: twice": "one storage is written to by two statements",
-            "data: several arguments": "several arguments are written to",
-            "data: member of a group": "one of several arguments on a storage is written to",
-            "data: duplicate": "an argument that stands twice is written to",
-            **metadata,
-            "metadata: argument": "an argument's metadata is changed",
-            "metadata: view of an argument": "that of a view of an argument is changed",
-            "metadata: intermediate": "that of a tensor of the function's own is changed",
-            "metadata: duplicate": "that of an argument that stands twice is changed",
-            "metadata: requires grad": "that of a tensor that requires grad is changed",
-            "metadata: grown": "an argument's storage grows",
-            "metadata: grown from nothing": "an empty argument gets elements",
-            "metadata: onto another argument": "an argument lies on another one's storage from now on",
-            "metadata: onto a new storage": "an argument lies on a new storage from now on",
-            "metadata: both of a group": "two arguments on one storage have their metadata changed",
-            "metadata: after data": "an argument is written to, and then its metadata is changed",
-            "metadata: before data": "an argument's metadata is changed, and then it is written to",
-            "view: several results": "unbind, split, chunk",
-            "view: under no_grad": "a view of what requires grad is taken under no_grad",
-            "view: chain": "a view of a view of a view",
-            "view: after a write": "a view of an argument is taken after a write to it",
-            "view: then a write": "a tensor is written to after a view of it has been taken",
-            "view: empty": "a view without elements",
-            "view: 0-d": "a view without dimensions",
-            "output: fresh": "a tensor with memory of its own",
-            "output: argument": "an argument is returned",
-            "output: written argument": "an argument is returned after it was written to",
-            "output: alias of an argument": "a view of an argument is returned",
-            "output: alias of a written argument": "a view of an argument that was written to is returned",
-            "output: aliases of an intermediate": "two results alias each other and no argument",
-            "output: base and view": "a result and its base",
-            "output: chain": "a view of a view of a view is returned",
-            "output: twice": "one tensor stands twice in the result",
-            "output: detached alias": "two results share memory and no history",
-            "output: requires_grad differs": "a result aliases an argument and one of them requires grad",
-            "output: several results": "a view out of unbind, split or chunk is returned",
-            "output: under no_grad": "a view that was taken under no_grad is returned",
-            "output: empty": "a view without elements is returned",
-            "output: 0-d": "a 0-d view is returned",
-            "output: nested": "results lie in nested containers",
-            "output: constant": "a number, string or None stands among the results",
-            "output: nothing": "the function returns None",
-            "gradient: partial": "not all results are differentiated",
-            "gradient: hazard": "eager raises after the call, in backward or at the use of a stale view",
-            "mode: no_grad": "statements under no_grad",
-            "mode: enable_grad": "statements under enable_grad",
-            "mode: grad off": "the call is made with grad mode off",
-            "random: drawn": "the function draws from the generator",
-            "error: refused": "eager refuses a statement",
-            "dtype: complex": "an argument is complex",
-            "dtype: half": "an argument is float16 or bfloat16",
-            "dtype: small integer": "an argument is uint8, int8 or int16",
-            "dtype: promotion": "operands of different dtypes",
-        }
-    )
-
-
-FEATURES: Mapping[str, str] = _table()
 
 
 def features(program: Program) -> frozenset[str]:
@@ -176,7 +66,8 @@ class _Walk:
         self.reshaped: set[int] = set()  # arguments whose metadata was changed
         self.viewed: set[int] = set()  # memories of which views were taken
         self.depth: dict[int, int] = {}  # tensor -> how many views it is away from its base
-        self.kinds: dict[int, str] = {}  # view -> the feature of its making
+        self.kinds: dict[int, frozenset[str]] = {}  # view -> what is special about its making
+        self.unsettled: set[int] = set()  # views of arguments whose metadata had been changed
 
     def add(self, *names: str) -> None:
         self.found.update(names)
@@ -234,12 +125,7 @@ class _Walk:
             self.add("dtype: half")
         elif meta.dtype in _SMALL:
             self.add("dtype: small integer")
-        if (
-            len(meta.size) == 4
-            and meta.stride
-            and meta.stride[1] == 1
-            and meta.stride != contiguous(meta.size)
-        ):
+        if _channels_last(meta):
             self.add("argument: channels-last")
         if any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride or (), strict=True)):
             self.add("argument: expanded")
@@ -285,6 +171,8 @@ class _Walk:
             self.add("error: refused")
         if row.mutates:
             self.write(row, operands[0])
+            if state.inference_mode(statement.mode) and operands[0].memory in self.memories:
+                self.add("data: under inference mode")
         if row.metadata:
             self.reshape(row, operands)
         size = operands[0].meta.size if operands else ()
@@ -308,7 +196,12 @@ class _Walk:
         elif "{slice}" in row.source:
             self.add("data: slice")
         if meta.stride is not None and overlaps_itself(meta):
-            self.add("data: expanded")
+            allowed = row.expanded is Expanded.ALLOWED
+            self.add("data: filled through expand" if allowed else "data: expanded")
+        if _channels_last(meta):
+            self.add("data: channels-last")
+        if any(one.memory == target.memory and one.meta.dtype != meta.dtype for one in self.inputs):
+            self.add("data: other dtype")
         if grad and target.base is not None:
             self.add("data: differentiable view")
         elif grad and not target.grad_fn:
@@ -363,17 +256,16 @@ class _Walk:
             self.viewed.add(view.memory)
             if self.written.get(view.memory) and view.memory in self.memories:
                 self.add("view: after a write")
+            if id(parent) in self.reshaped | self.unsettled:
+                self.unsettled.add(id(view))
             self.depth[id(view)] = self.depth.get(id(parent), 0) + 1
             if self.depth[id(view)] > 2:
                 self.add("view: chain")
-            kind = ""
-            if row.kind is Kind.MULTI_VIEW:
-                kind = "several results"
-            elif not self.state.grad_mode(statement.mode) and parent.requires_grad:
-                kind = "under no_grad"
-            if kind:
-                self.add(f"view: {kind}")
-                self.kinds[id(view)] = kind
+            kinds = set(_kinds(row, view.meta))
+            if not self.state.grad_mode(statement.mode) and parent.requires_grad:
+                kinds.add("under no_grad")
+            self.kinds[id(view)] = self.kinds.get(id(parent), frozenset()) & _KEPT | kinds
+            self.add(*(f"view: {kind}" for kind in kinds))
             if 0 in view.meta.size:
                 self.add("view: empty")
             elif not view.meta.size:
@@ -417,6 +309,8 @@ class _Walk:
                 for one in self.inputs
             ):
                 self.add("output: requires_grad differs")
+        if id(tensor) in self.unsettled:
+            self.add("output: view of a reshaped argument")
         if id(tensor) in self.depth:
             if self.depth[id(tensor)] > 2:
                 self.add("output: chain")
@@ -424,10 +318,13 @@ class _Walk:
                 self.add("output: empty")
             elif not tensor.meta.size:
                 self.add("output: 0-d")
-        if id(tensor) in self.kinds:
-            self.add(f"output: {self.kinds[id(tensor)]}")
+        self.add(*(f"output: {kind}" for kind in self.kinds.get(id(tensor), ())))
+        if tensor.inference:
+            self.add("output: inference")
 
     def scenario(self) -> None:
+        if self.program.scenario.inference:
+            self.add("mode: inference")
         if not self.program.scenario.grad:
             self.add("mode: grad off")
         if self.program.scenario.differentiate is not None:
@@ -439,6 +336,33 @@ class _Walk:
 def _tensors(state: State, names: Sequence[str] | Mapping[str, object]) -> list[Tensor]:
     values: list[Tensor | Constant] = [state.names[name] for name in names]
     return [value for value in values if isinstance(value, Tensor)]
+
+
+_KEPT = frozenset({"conjugated", "negated", "under no_grad"})  # what a view of a view has, too
+
+
+def _kinds(row: Operator, meta: Meta) -> Iterator[str]:
+    """What is special about how a view is made."""
+    if row.name.startswith("unsafe_"):
+        yield "unsafe"
+    elif row.kind is Kind.MULTI_VIEW:
+        yield "several results"
+    elif row.defines:
+        yield "custom function"
+    elif row.name == "view_dtype":
+        yield "other dtype"
+    elif row.name in ("view_as_real", "view_as_complex", "real", "imag", "conj_imag"):
+        yield "complex parts"
+    elif row.name in ("detach", "data"):
+        yield "detached"
+    if meta.conj:
+        yield "conjugated"
+    if meta.neg:
+        yield "negated"
+
+
+def _channels_last(meta: Meta) -> bool:
+    return len(meta.size) == 4 and meta.stride != contiguous(meta.size) and (meta.stride or ())[1:2] == (1,)
 
 
 def _transposed(first: Meta, second: Meta) -> bool:

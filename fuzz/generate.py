@@ -17,7 +17,7 @@ from math import prod
 
 from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.choices import Choices
-from fuzz.operators import OPERATORS, Change, Kind, Mismatch, Operand, Operator
+from fuzz.operators import OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.parts import INDEX
 from fuzz.operators.row import Constant, Meta
@@ -28,6 +28,7 @@ from fuzz.state import Breach, State, Tensor
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
 MAX_RETURNS = 16
+_MODES = ("no_grad", "enable_grad", "no_grad", "enable_grad", "inference_mode")
 TRIES = 12  # for one statement, before the program is left shorter
 
 
@@ -42,7 +43,8 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     if profile.mixture:
         profile = PROFILES[choices.pick(profile.mixture)]
     grad = not choices.chance(profile.grad_off)
-    state = State(grad)
+    inference = choices.chance(profile.inference)
+    state = State(grad, inference)
     inputs = draw_inputs(choices, profile, state)
     builder = _Builder(choices, profile, state, len(inputs.arguments))
     builder.build()
@@ -52,7 +54,7 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         _parameters(choices, profile, len(inputs.arguments)),
         tuple(builder.statements),
         _returns(choices, profile, inputs, builder),
-        Scenario("cpu", grad, _differentiate(choices, profile)),
+        Scenario("cpu", grad, _differentiate(choices, profile), inference),
     )
 
 
@@ -87,7 +89,7 @@ class _Builder:
             if left == 0:
                 mode = "inherit"
                 if choices.chance(profile.mode):
-                    mode, left = choices.pick(("no_grad", "enable_grad")), choices.integer(1, 3)
+                    mode, left = choices.pick(_MODES), choices.integer(1, 3)
             left = max(left - 1, 0)
             for _ in range(TRIES):
                 if self.attempt(mode):
@@ -118,7 +120,7 @@ class _Builder:
                 attributes = {}
                 for attribute in row.attributes:
                     attributes[attribute.name] = attribute.draw(choices, metas, attributes)
-            outcome = state.infer(row, operands, attributes, metas)
+            outcome = state.infer(row, operands, attributes, mode, metas)
         except (Mismatch, Breach):
             return None
         if len(outcome) > MAX_PIECES or (fits is not None and not fits(outcome[0].meta)):
@@ -131,8 +133,11 @@ class _Builder:
                 return None
             if not self.reckless and state.hazard(row, operands, mode):
                 return None
-        if any(map(state.is_stale, operands)) and not (self.reckless and row.differentiable):
-            return None  # whether eager looks at its history depends on more than is known here
+        if any(map(state.is_stale, operands)):
+            # Whether eager looks at its history depends on more than is known here.
+            same = any(result.link is Link.SELF for result in outcome)
+            if same or not (self.reckless and row.differentiable):
+                return None
         if state.illegal(row, operands, attributes, mode):
             if not self.reckless:
                 return None

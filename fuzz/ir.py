@@ -101,7 +101,10 @@ Tree = Ref | Seq | Dict | Lit
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One call of an operator; `attributes` are in the row's order, `mode` is the grad mode around it."""
+    """One call of an operator; `attributes` are in the row's order.
+
+    `mode` is the region that it stands in: "inherit", "no_grad", "enable_grad" or "inference_mode".
+    """
 
     operator: str
     operands: tuple[str, ...]
@@ -112,7 +115,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How the program is called.
+    """How the program is called: `grad` is the grad mode, and with `inference` it runs in inference mode.
 
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
@@ -121,6 +124,7 @@ class Scenario:
     device: str = "cpu"
     grad: bool = True
     differentiate: tuple[int, ...] | None = None
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)

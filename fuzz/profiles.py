@@ -53,6 +53,7 @@ class Profile:
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
     mode: float = 0.1  # a block of statements under no_grad or enable_grad begins
     grad_off: float = 0.08  # the call is made with grad mode off
+    inference: float = 0.02  # the call is made in inference mode
     partial: float = 0.25  # only some of the results are differentiated
     nested: float = 0.15  # parameters or results are nested
     passed: float = 0.3  # each argument is a result, too
@@ -71,6 +72,7 @@ def _profiles() -> Mapping[str, Profile]:
         replace(
             _BASE,
             name="aliasing",
+            kinds=tuple((kind, weight + (kind is Kind.METADATA)) for kind, weight in _KINDS),
             arguments=(2, 4),
             share=0.75,
             hidden=0.3,

@@ -74,20 +74,24 @@ __all__ = [
     "trace",
 ]
 
-FORMAT = 2
-FORMATS = (1, FORMAT)  # what is read; 1 had no views of other dtypes and no leaves among them
+FORMAT = 3
+FORMATS = (
+    1,
+    2,
+    FORMAT,
+)  # what is read; 2 had no inference mode, 1 no views of other dtypes or that are leaves
 
 MAX_STORAGES = MAX_ARGUMENTS = 32
 MAX_STATEMENTS = 200
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9])?")
-MODES = ("inherit", "no_grad", "enable_grad")
+MODES = ("inherit", "no_grad", "enable_grad", "inference_mode")
 VIAS = ("view", "detach", "data", "no_grad")
 
 
 def begin(program: Program) -> State:
     """What is known of a program's tensors before its first statement."""
-    state = State(grad=program.scenario.grad)
+    state = State(program.scenario.grad, program.scenario.inference)
     for storage in program.storages:
         state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
     for i, argument in enumerate(program.arguments):
@@ -166,6 +170,7 @@ def to_json(program: Program) -> dict[str, Any]:
             "device": scenario.device,
             "grad": scenario.grad,
             "differentiate": None if scenario.differentiate is None else list(scenario.differentiate),
+            "inference": scenario.inference,
         },
     }
 
@@ -223,8 +228,8 @@ def from_json(data: object) -> Program:
             f"found format version {brief(version)}, expected {FORMAT}",
             "record the case again with this version, or use the version that wrote it",
         )
-    if version == 1:
-        data = _upgraded(data)
+    if version != FORMAT:
+        data = _upgraded(data, version)
     names = ("format", "storages", "arguments", "parameters", "statements", "returns", "scenario")
     fields = read.fields(data, "", names)
     storages = tuple(
@@ -268,17 +273,18 @@ def from_json(data: object) -> Program:
     return program
 
 
-def _upgraded(data: dict[str, Any]) -> dict[str, Any]:
-    """A document of format 1, as far as it is one, with the fields that have come since."""
-    arguments = data.get("arguments")
-    if not isinstance(arguments, list):
-        return data
-    added = {"dtype": None, "leaf": False}
-    views = [
-        {**added, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
-        for item in arguments
-    ]
-    return {**data, "arguments": views}
+def _upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
+    """A document of an earlier format, as far as it is one, with the fields that have come since."""
+    data = dict(data)
+    if version == 1 and isinstance(arguments := data.get("arguments"), list):
+        added = {"dtype": None, "leaf": False}
+        data["arguments"] = [
+            {**added, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
+            for item in arguments
+        ]
+    if isinstance(scenario := data.get("scenario"), dict):
+        data["scenario"] = {"inference": False, **scenario}
+    return data
 
 
 def _storage(data: object, place: str) -> Storage:
@@ -436,7 +442,7 @@ def _tree(data: object, place: str, depth: int) -> Tree:
 
 
 def _scenario(data: object, place: str) -> Scenario:
-    fields = read.fields(data, place, ("device", "grad", "differentiate"))
+    fields = read.fields(data, place, ("device", "grad", "differentiate", "inference"))
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu or cuda")
@@ -451,4 +457,5 @@ def _scenario(data: object, place: str) -> Scenario:
             read.integer(item, f"{where}[{i}]", 0, read.MAX_ITEMS)
             for i, item in enumerate(read.items(chosen, where, read.MAX_ITEMS))
         ),
+        read.boolean(fields["inference"], f"{place}.inference"),
     )

@@ -332,7 +332,9 @@ def _looking(program: Program, target: str, compiled: str, finding: Finding) -> 
         if helper is _NAMED or name in body
     ]
     call = "result = function(*args)"
-    if not program.scenario.grad:
+    if program.scenario.inference:
+        call = f"with torch.inference_mode():\n    {call}"
+    elif not program.scenario.grad:
         call = f"with torch.no_grad():\n    {call}"
     lines = [
         "args, leaves, tensors = make()",
@@ -405,6 +407,8 @@ def _comparison(target: str, finding: Finding, compiled: str) -> list[str]:
 def _dying(program: Program, compiled: str) -> str:
     """For a target that takes its process down or never returns: it runs in a process of its own."""
     mode = "" if program.scenario.grad else "torch.set_grad_enabled(False)\n    "
+    if program.scenario.inference:
+        mode = "torch.inference_mode().__enter__()\n    "
     return f"""
 def run(function):
     args, leaves, tensors = make()

@@ -89,6 +89,8 @@ def upcast(program: Program) -> Program | None:
                 return None
             argument = dataclasses.replace(argument, dtype=_double(argument.dtype))
         arguments.append(argument)
+    if any(statement.operator == "view_dtype" for statement in program.statements):
+        return None
     statements = tuple(map(_upcast, program.statements))
     twin = dataclasses.replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
     try:
@@ -117,7 +119,10 @@ def render(program: Program) -> str:
 
     Raises `ProgramError` where a statement does not fit its operands (the comments say shapes and dtypes).
     """
-    lines = ["import torch", "", "", "def make():"]
+    lines = ["import torch"]
+    for definition in dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements):
+        lines += ["", "", *definition.splitlines()] if definition else []
+    lines += ["", "", "def make():"]
     lines += [f"    {line}" for line in _make(program)]
     lines += ["", "", f"def f({_parameters(program)}):"]
     lines += [f"    {line}" for line in _body(program)]

@@ -60,7 +60,7 @@ class Tensor:
     its own when it is next used, and until then eager takes it for a leaf.
     """
 
-    __slots__ = ("base", "born", "clock", "grad_fn", "made", "memory", "meta", "own")
+    __slots__ = ("base", "born", "clock", "grad_fn", "inference", "made", "memory", "meta", "own")
 
     def __init__(self, meta: Meta, memory: int, clock: Clock, *, own: bool, grad_fn: bool) -> None:
         self.meta = meta
@@ -68,6 +68,7 @@ class Tensor:
         self.clock = clock
         self.own = own  # requires grad by itself
         self.grad_fn = grad_fn
+        self.inference = False  # it was made under inference mode, on memory that was
         self.base: Tensor | None = None  # what it is a differentiable view of
         self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"
         self.born = clock.version  # the version that a view's history belongs to
@@ -95,6 +96,13 @@ _MOVES = (Change.STORAGE, Change.UNTYPED)
 _SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
 
 
+def _resolved(result: Result) -> Result:
+    """A result of lazily conjugated or negated operands: it is resolved, and its strides are left open."""
+    if result.link not in _READS:
+        return result
+    return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
+
+
 def _seen(row: Operator, tensors: list[Tensor]) -> list[Tensor]:
     """The operands that autograd sees."""
     return tensors[:1] if row.change is Change.UNTYPED else tensors
@@ -103,14 +111,27 @@ def _seen(row: Operator, tensors: list[Tensor]) -> list[Tensor]:
 class State:
     """The tensors of a program after some of its statements."""
 
-    __slots__ = ("_fragile", "_roots", "_saved", "_sizes", "grad", "hazards", "names", "undefined")
+    __slots__ = (
+        "_fragile",
+        "_roots",
+        "_saved",
+        "_sizes",
+        "_unsafe",
+        "grad",
+        "hazards",
+        "inference",
+        "names",
+        "undefined",
+    )
 
-    def __init__(self, grad: bool = True) -> None:
-        self.grad = grad
+    def __init__(self, grad: bool = True, inference: bool = False) -> None:
+        self.grad = grad and not inference
+        self.inference = inference
         self.names: dict[str, Value] = {}
         self.hazards = 0  # statements after which eager raises later
         self._roots: list[Tensor] = []
         self.undefined: dict[int, frozenset[int]] = {}  # memory -> bytes that nothing has written yet
+        self._unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined
         self._sizes: list[int] = []  # memory -> bytes
         self._saved: list[tuple[int, Clock, int]] = []  # memory, clock and version that a backward needs
         self._fragile: list[Tensor] = []  # views that a write to their base makes stale
@@ -199,7 +220,10 @@ class State:
         return metas
 
     def grad_mode(self, mode: str) -> bool:
-        return self.grad if mode == "inherit" else mode == "enable_grad"
+        return self.grad if mode == "inherit" else mode == "enable_grad" and not self.inference
+
+    def inference_mode(self, mode: str) -> bool:
+        return self.inference or mode == "inference_mode"
 
     def apply(
         self,
@@ -210,7 +234,7 @@ class State:
         mode: str,
     ) -> None:
         """Append a statement. Raises Breach, and then nothing has changed, where it is not valid."""
-        outcome = self.infer(row, operands, attributes)
+        outcome = self.infer(row, operands, attributes, mode)
         count = 0 if row.metadata else len(outcome)
         if len(results) != count:
             raise Breach(f"it has {count} results, not {len(results)}")
@@ -223,6 +247,7 @@ class State:
         row: Operator,
         operands: Sequence[str],
         attributes: Attributes,
+        mode: str,
         metas: Sequence[Meta] | None = None,
     ) -> tuple[Result, ...]:
         """What a statement would give. Raises Breach where it is not valid; changes nothing.
@@ -235,6 +260,8 @@ class State:
             outcome = row.rule(metas, attributes)
         except Mismatch as mismatch:
             raise Breach(str(mismatch)) from None
+        if any(meta.conj or meta.neg for meta in metas):
+            outcome = tuple(map(_resolved, outcome))
         for result in outcome:
             if result.meta.dtype not in DTYPES:
                 raise Breach(f"a {result.meta.dtype} result")
@@ -244,7 +271,9 @@ class State:
             undefined = self._undefined_write(row, self._tensors(operands), attributes)
             if undefined:
                 raise Breach(undefined)
-        if row.change is Change.RESIZE:
+        if self.inference_mode(mode) or any(tensor.inference for tensor in self._tensors(operands)):
+            self._check_inference(row, operands, outcome)
+        if row.change is Change.RESIZE and outcome[0].meta.stride is not None:
             meta = outcome[0].meta
             start = meta.offset * ITEM_SIZE[meta.dtype]
             if end(meta) > start > self._sizes[self.tensor(operands[0]).memory]:
@@ -286,8 +315,12 @@ class State:
                 needed = tracked and result.meta.dtype in INEXACT
                 value = self._fresh(result.meta, needed)
                 value.grad_fn = needed
+                value.inference = self.inference_mode(mode)
             else:
-                value = self._linked(tensors[0], result, grad, row.kind is Kind.MULTI_VIEW)
+                multi = row.kind is Kind.MULTI_VIEW
+                value = self._linked(tensors[0], result, grad and not row.defines, multi)
+                if row.defines and tracked:
+                    value.grad_fn = True
             self.names[name] = value
             made.append(value)
         if tracked:
@@ -316,10 +349,14 @@ class State:
         tensors = self._tensors(operands)
         if row.differentiable and self.grad_mode(mode) and any(tensor.stale for tensor in tensors):
             return "an operand is a view whose base was written to"
+        if row.differentiable and self.grad_mode(mode) and self._saves_inference(row, tensors):
+            return "a backward would need a tensor that was made under inference mode"
         if not (row.mutates or row.metadata):
             return None
         target = tensors[0]
         meta = target.meta
+        if target.inference and not self.inference_mode(mode) and row.change not in _SILENT:
+            return "the tensor written to was made under inference mode"
         if row.mutates and row.expanded is Expanded.REFUSED:
             written = (
                 meta if row.fills is None else row.fills([tensor.meta for tensor in tensors], attributes)
@@ -387,12 +424,34 @@ class State:
                     return "its own backward needs an operand that it writes to"
         return None
 
+    def _saves_inference(self, row: Operator, tensors: Sequence[Tensor]) -> bool:
+        if not any(tensor.inference for tensor in tensors):
+            return False
+        return any(
+            tensors[which].inference and any(tensors[i].requires_grad for i in when)
+            for which, when in row.saves
+            if isinstance(which, int)
+        )
+
+    def _check_inference(self, row: Operator, operands: Sequence[str], outcome: tuple[Result, ...]) -> None:
+        """Breach for what behaves otherwise under inference mode, or with tensors made there."""
+        metas = [tensor.meta for tensor in self._tensors(operands)]
+        recast = any(link is Link.DETACHED and meta.dtype != metas[0].dtype for meta, link in outcome)
+        if recast or row.defines or row.change in _SILENT or row.change in _MOVES:
+            raise Breach("what it makes under inference mode, or of a tensor made there, is not modelled")
+        if row.change is Change.RESIZE and self.tensor(operands[0]).requires_grad:
+            raise Breach("under inference mode eager does not notice that the tensor requires grad")
+        if any(link is Link.UNSAFE for _, link in outcome):
+            raise Breach("an unsafe view under inference mode is not modelled")
+
     def corrupts(self, row: Operator, target: Tensor) -> bool:
         """Whether what a backward needs is changed without autograd's noticing: undefined gradients."""
         if row.change is Change.DATA:
             return any(memory == target.memory and clock is target.clock for memory, clock, _ in self._saved)
         if row.change in _SILENT:
             return False
+        if target.memory in self._unsafe:
+            return True
         return any(memory == target.memory and clock is not target.clock for memory, clock, _ in self._saved)
 
     # ----------------------------------------------------------------------------------------------------
@@ -407,9 +466,15 @@ class State:
     def _linked(self, parent: Tensor, result: Result, grad: bool = True, multi: bool = False) -> Tensor:
         if result.link is Link.SELF:
             return parent
-        clock = Clock() if result.link is Link.DATA else parent.clock
+        own_clock = result.link in (Link.DATA, Link.UNSAFE)
+        clock = Clock() if own_clock else parent.clock
         value = Tensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
-        if result.link in (Link.DETACHED, Link.DATA):
+        value.inference = parent.inference
+        if result.link is Link.UNSAFE:
+            value.own = value.grad_fn = grad and parent.requires_grad
+            if value.own:
+                self._unsafe.add(value.memory)
+        if result.link in (Link.DETACHED, Link.DATA, Link.UNSAFE):
             return value
         value.base = parent.base or parent
         clock.viewed = True
@@ -429,7 +494,7 @@ class State:
         target = tensors[0]
         target.meta = meta
         match change:
-            case Change.RESIZE:
+            case Change.RESIZE if meta.stride is not None:
                 grown = range(self._sizes[target.memory], end(meta))
                 if grown:
                     known = self.undefined.get(target.memory, frozenset())

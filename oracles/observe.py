@@ -35,13 +35,15 @@ def observe(
     *,
     seed: int = 0,
     grad: bool = True,
+    inference: bool = False,
     differentiate: tuple[int, ...] | None = None,
     refusal: Refusal | None = None,
 ) -> Observation:
     """Call `function(*make().args)` once and record all that can be seen afterwards.
 
     `make` gives fresh, equal arguments each time; the default generators are seeded with `seed` before
-    it, and again before the call. `grad` is the grad mode of the call. `differentiate` picks the results
+    it, and again before the call. `grad` is the grad mode of the call, `inference` whether it is made in
+    inference mode. `differentiate` picks the results
     of the first backward, as indices modulo their number into: the tensors of the result that require
     grad, in order, then the arguments and other inputs whose autograd history the call has changed;
     None is all of them. A second backward starts from the first result alone. `refusal` tells legitimate
@@ -61,7 +63,7 @@ def observe(
         seed_generators(seed)
         fresh = digest_of_generators()
         result = error = None
-        with torch.inference_mode(ambient.inference_mode):
+        with torch.inference_mode(inference or ambient.inference_mode):
             torch.set_grad_enabled(grad)
             try:
                 result = function(*inputs.arguments.args)

@@ -5,13 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from fuzz.operators import creation, indexing, inplace, matmul, metadata, pointwise, reductions, views
-from fuzz.operators.row import Attribute, Change, Kind, Link, Meta, Mismatch, Operand, Operator, Result
+from fuzz.operators import (
+    creation,
+    indexing,
+    inplace,
+    matmul,
+    metadata,
+    pointwise,
+    reductions,
+    special_views,
+    views,
+)
+from fuzz.operators.row import (
+    Attribute,
+    Change,
+    Expanded,
+    Kind,
+    Link,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+)
 
 __all__ = [
     "OPERATORS",
     "Attribute",
     "Change",
+    "Expanded",
     "Kind",
     "Link",
     "Meta",
@@ -24,7 +46,17 @@ __all__ = [
 
 def _table() -> Mapping[str, Operator]:
     table: dict[str, Operator] = {}
-    for family in (pointwise, reductions, matmul, views, inplace, metadata, creation, indexing):
+    for family in (
+        pointwise,
+        reductions,
+        matmul,
+        views,
+        special_views,
+        inplace,
+        metadata,
+        creation,
+        indexing,
+    ):
         for row in family.ROWS:
             if row.name in table:
                 raise ValueError(f"two rows are named {row.name}")

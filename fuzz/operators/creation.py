@@ -66,6 +66,7 @@ def _row(
         random=random,
         differentiable=differentiable,
         saves=saves,
+        defines="",
     )
 
 

@@ -12,7 +12,7 @@ from fuzz.operators.row import MAX_RANK, Attributes, Meta, Mismatch
 def permuted(meta: Meta, dims: Sequence[int]) -> Meta:
     """The dimensions in another order."""
     stride = None if meta.stride is None else tuple(meta.stride[dim] for dim in dims)
-    return Meta(meta.dtype, tuple(meta.size[dim] for dim in dims), stride, meta.offset)
+    return meta._replace(size=tuple(meta.size[dim] for dim in dims), stride=stride)
 
 
 def transposed(meta: Meta, attributes: Attributes) -> Meta:
@@ -41,7 +41,7 @@ def unsqueezed(meta: Meta, attributes: Attributes) -> Meta:
     if meta.stride is not None:
         step = meta.size[dim] * meta.stride[dim] if dim < len(meta.size) else 1
         stride = (*meta.stride[:dim], step, *meta.stride[dim:])
-    return Meta(meta.dtype, (*meta.size[:dim], 1, *meta.size[dim:]), stride, meta.offset)
+    return meta._replace(size=(*meta.size[:dim], 1, *meta.size[dim:]), stride=stride)
 
 
 def restrided(meta: Meta, attributes: Attributes) -> Meta:
@@ -54,7 +54,7 @@ def restrided(meta: Meta, attributes: Attributes) -> Meta:
     end = meta.offset + extent(meta.size, meta.stride)
     if offset < meta.offset or offset + extent(size, stride) > end:
         raise Mismatch("as_strided beyond the tensor's own extent")
-    return Meta(meta.dtype, size, stride, offset)
+    return meta._replace(size=size, stride=stride, offset=offset)
 
 
 def transposed_matrix(meta: Meta) -> Meta:
@@ -75,6 +75,6 @@ def sliced(meta: Meta, attributes: Attributes) -> Meta:
         raise Mismatch(f"slice {start}:{end}:{step} of a dimension of size {n}")
     size = (*meta.size[:dim], -(-(end - start) // step), *meta.size[dim + 1 :])
     if meta.stride is None:
-        return Meta(meta.dtype, size, None)
+        return meta._replace(size=size)
     stride = (*meta.stride[:dim], meta.stride[dim] * step, *meta.stride[dim + 1 :])
-    return Meta(meta.dtype, size, stride, meta.offset + start * meta.stride[dim])
+    return meta._replace(size=size, stride=stride, offset=meta.offset + start * meta.stride[dim])

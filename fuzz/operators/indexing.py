@@ -68,6 +68,7 @@ def _row(
         random=False,
         differentiable=True,
         saves=saves,
+        defines="",
     )
 
 

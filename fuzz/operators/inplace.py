@@ -77,6 +77,7 @@ def in_place(
         random=random,
         differentiable=True,
         saves=saves,
+        defines="",
     )
 
 

@@ -51,6 +51,7 @@ def _row(
         random=False,
         differentiable=change in (Change.GEOMETRY, Change.STORAGE, Change.UNTYPED),
         saves=NOTHING,
+        defines="",
     )
 
 
@@ -71,6 +72,8 @@ def _resized(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
 def _moved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[0].dtype != metas[1].dtype:
         raise Mismatch("the dtypes differ")
+    if any(meta.conj or meta.neg for meta in metas):
+        raise Mismatch("a lazily conjugated or negated tensor")
     return (Result(metas[1]),)
 
 
@@ -80,6 +83,8 @@ def _moved_within(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
 
 
 def _emptied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].conj or metas[0].neg:
+        raise Mismatch("a lazily conjugated or negated tensor")
     return (Result(Meta(metas[0].dtype, (0,), (1,))),)
 
 
@@ -119,9 +124,10 @@ def _of_second(attribute: Attribute) -> Attribute:
 
 _MATRIX = Operand(DTYPES, lambda meta, earlier: len(meta.size) <= 2)
 _MODELLED = Operand(DTYPES, lambda meta, earlier: meta.stride is not None)
-_SOURCE = Operand(DTYPES, same_dtype)
+_PLAIN = Operand(DTYPES, lambda meta, earlier: not (meta.conj or meta.neg))
+_SOURCE = Operand(DTYPES, lambda meta, earlier: same_dtype(meta, earlier) and not (meta.conj or meta.neg))
 _MODELLED_SOURCE = Operand(
-    DTYPES, lambda meta, earlier: meta.stride is not None and same_dtype(meta, earlier)
+    DTYPES, lambda meta, earlier: meta.stride is not None and _SOURCE.fits(meta, earlier)
 )
 _NEW_SIZE = Attribute("size", "ints", _draw_new_size)
 _FLAG = Attribute("value", "bool", lambda choices, metas, chosen: not choices.chance(0.25))
@@ -171,17 +177,17 @@ ROWS = (
         (_MODELLED, ANY),
         change=Change.RESIZE,
     ),
-    _row("set_", "{0}.set_({1})", _moved, (), (ANY, _SOURCE), change=Change.STORAGE),
+    _row("set_", "{0}.set_({1})", _moved, (), (_PLAIN, _SOURCE), change=Change.STORAGE),
     _row(
         "set_storage_",
         "{0}.set_({1}.untyped_storage(), {offset}, {size}, {stride})",
         _moved_within,
         tuple(map(_of_second, RESTRIDED)),
-        (ANY, _MODELLED_SOURCE),
+        (_PLAIN, _MODELLED_SOURCE),
         change=Change.UNTYPED,
     ),
-    _row("set_empty_", "{0}.set_()", _emptied, change=Change.STORAGE),
-    _row("set_data_", "{0}.data = {1}", _moved, (), (ANY, _SOURCE), change=Change.DATA),
+    _row("set_empty_", "{0}.set_()", _emptied, operands=(_PLAIN,), change=Change.STORAGE),
+    _row("set_data_", "{0}.data = {1}", _moved, (), (_PLAIN, _SOURCE), change=Change.DATA),
     _row("detach_", "{0}.detach_()", _same, change=Change.DETACH),
     _row("requires_grad_", "{0}.requires_grad_({value})", _requires, (_FLAG,), change=Change.REQUIRE),
 )

@@ -76,6 +76,7 @@ def _row(
         random=False,
         differentiable=differentiable,
         saves=saves,
+        defines="",
     )
 
 

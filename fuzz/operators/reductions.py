@@ -69,6 +69,7 @@ def _row(
         random=False,
         differentiable=differentiable,
         saves=saves,
+        defines="",
     )
 
 

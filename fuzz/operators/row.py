@@ -32,6 +32,7 @@ class Meta(NamedTuple):
 
     `stride` is None where eager's choice of strides is not modelled; then `offset` says nothing either.
     A Python number has `number` set, the size () and the dtype "int64", "float32" or "bool" of its kind.
+    `conj` and `neg` are the bits of a lazily conjugated or negated view.
     """
 
     dtype: str
@@ -39,6 +40,8 @@ class Meta(NamedTuple):
     stride: Size | None
     offset: int = 0
     number: bool = False
+    conj: bool = False
+    neg: bool = False
 
 
 class Link(StrEnum):
@@ -46,6 +49,7 @@ class Link(StrEnum):
 
     FRESH = "fresh"  # memory of its own
     VIEW = "view"  # a new tensor on the operand's memory, known to autograd as a view
+    UNSAFE = "unsafe"  # as VIEW, with a version counter of its own, and no view for autograd
     DETACHED = "detached"  # a new tensor on the operand's memory, unknown to autograd (same version counter)
     DATA = "data"  # as DETACHED, with a version counter of its own
     SELF = "self"  # the very object
@@ -174,6 +178,7 @@ class Operator:
     random: bool  # draws from the global generator
     differentiable: bool  # its floating results (or operand 0, where it mutates) can require grad
     saves: Saves
+    defines: str  # a class that `source` uses, defined ahead of the function, or ""
 
     @property
     def metadata(self) -> bool:

@@ -35,7 +35,7 @@ from fuzz.operators.row import (
 )
 
 
-def _row(
+def view_row(
     name: str,
     source: str,
     rule: Rule,
@@ -44,7 +44,9 @@ def _row(
     operands: tuple[Operand, ...] = (ANY,),
     kind: Kind = Kind.VIEW,
     differentiable: bool = True,
+    defines: str = "",
 ) -> Operator:
+    """A row whose results lie in operand 0's memory."""
     return Operator(
         name=name,
         kind=kind,
@@ -60,11 +62,13 @@ def _row(
         random=False,
         differentiable=differentiable,
         saves=NOTHING,
+        defines=defines,
     )
 
 
 def _view(meta: Meta, size: Size, stride: Size | None, offset: int | None = None) -> tuple[Result, ...]:
-    return (Result(Meta(meta.dtype, size, stride, meta.offset if offset is None else offset), Link.VIEW),)
+    moved = meta.offset if offset is None else offset
+    return (Result(meta._replace(size=size, stride=stride, offset=moved), Link.VIEW),)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -237,17 +241,31 @@ def _pieces(metas: Sequence[Meta], attributes: Attributes, length: int) -> tuple
     )
 
 
-def _split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if not metas[0].size:
         raise Mismatch("split of a 0-d tensor")
     return _pieces(metas, attributes, integer(attributes, "length"))
 
 
-def _chunk(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def chunked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if not metas[0].size or integer(attributes, "chunks") < 1:
         raise Mismatch("no chunks")
     n = metas[0].size[dimension(attributes["dim"], len(metas[0].size))]
     return _pieces(metas, attributes, -(-n // integer(attributes, "chunks")))
+
+
+def _tensor_split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """Slices one by one, which autograd does not take for views of several results; the first are longer."""
+    meta, count = metas[0], integer(attributes, "chunks")
+    if not meta.size or not 2 <= count <= 16:
+        raise Mismatch("fewer than two slices, or too many")
+    dim = dimension(attributes["dim"], len(meta.size))
+    short, longer = divmod(meta.size[dim], count)
+    ends = [(i + 1) * short + min(i + 1, longer) for i in range(count)]
+    return tuple(
+        Result(sliced(meta, {"dim": dim, "start": start, "end": end, "step": 1}), Link.VIEW)
+        for start, end in zip([0, *ends], ends, strict=False)
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -357,6 +375,8 @@ RESTRIDED = (
     Attribute("stride", "ints", draw_strides),
     Attribute("offset", "int", draw_offset),
 )
+PIECE = Attribute("length", "int", _draw_piece)
+CHUNKS = Attribute("chunks", "int", lambda choices, metas, chosen: choices.integer(1, 3))
 _INDEX = Attribute("index", "int", _draw_index)
 _ORDER = Attribute("dims", "ints", _draw_order)
 _VIEW_SIZE = Attribute("size", "ints", _draw_view_size)
@@ -373,18 +393,18 @@ _SAME_COUNT = Operand(DTYPES, lambda meta, earlier: prod(meta.size) == prod(earl
 _EXPANDED = Operand(DTYPES, lambda meta, earlier: expandable(earlier[0].size, meta.size))
 
 ROWS = (
-    _row(
+    view_row(
         "view",
         "{0}.view({size})",
         lambda m, a: _reviewed(m, lengths(a)),
         (_VIEW_SIZE,),
         operands=(_MODELLED,),
     ),
-    _row("reshape", "{0}.reshape({size})", lambda m, a: _reshaped(m, lengths(a)), (_VIEW_SIZE,)),
-    _row(
+    view_row("reshape", "{0}.reshape({size})", lambda m, a: _reshaped(m, lengths(a)), (_VIEW_SIZE,)),
+    view_row(
         "view_as", "{0}.view_as({1})", lambda m, a: _reviewed(m, m[1].size), operands=(_MODELLED, _SAME_COUNT)
     ),
-    _row(
+    view_row(
         "flatten",
         "{0}.flatten({start}, {end})",
         _flattened,
@@ -393,88 +413,95 @@ ROWS = (
             Attribute("end", "int", lambda choices, metas, chosen: choices.pick((-1, 0))),
         ),
     ),
-    _row("alias", "{0}[...]", lambda m, a: (Result(m[0], Link.VIEW),)),
-    _row("permute", "{0}.permute({dims})", _permute, (_ORDER,)),
-    _row(
+    view_row("alias", "{0}[...]", lambda m, a: (Result(m[0], Link.VIEW),)),
+    view_row("permute", "{0}.permute({dims})", _permute, (_ORDER,)),
+    view_row(
         "transpose",
         "{0}.transpose({dim0}, {dim1})",
         lambda m, a: (Result(transposed(m[0], a), Link.VIEW),),
         (DIM0, DIM1),
     ),
-    _row("t", "{0}.t()", lambda m, a: (Result(transposed_matrix(m[0]), Link.VIEW),), operands=(_MATRIX,)),
-    _row(
+    view_row("t", "{0}.t()", lambda m, a: (Result(transposed_matrix(m[0]), Link.VIEW),), operands=(_MATRIX,)),
+    view_row(
         "movedim",
         "{0}.movedim({source}, {target})",
         _move,
         (Attribute("source", "int", DIM.draw), Attribute("target", "int", DIM.draw)),
     ),
-    _row(
+    view_row(
         "squeeze",
         "{0}.squeeze()",
         lambda m, a: (Result(squeezed(m[0], range(len(m[0].size))), Link.VIEW),),
     ),
-    _row(
+    view_row(
         "squeeze_dim",
         "{0}.squeeze({dim})",
         lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))]), Link.VIEW),),
         (DIM,),
     ),
-    _row(
+    view_row(
         "unsqueeze",
         "{0}.unsqueeze({dim})",
         lambda m, a: (Result(unsqueezed(m[0], a), Link.VIEW),),
         (NEW_DIM,),
     ),
-    _row("select", "{0}.select({dim}, {index})", _select, (DIM, _INDEX), operands=(_RANKED,)),
-    _row("index_number", "{0}[{index}]", _first, (_INDEX,), operands=(_RANKED,)),
-    _row("slice", "{0}[{slice}]", _slice, (DIM, START, END, STEP), operands=(_RANKED,)),
-    _row(
+    view_row("select", "{0}.select({dim}, {index})", _select, (DIM, _INDEX), operands=(_RANKED,)),
+    view_row("index_number", "{0}[{index}]", _first, (_INDEX,), operands=(_RANKED,)),
+    view_row("slice", "{0}[{slice}]", _slice, (DIM, START, END, STEP), operands=(_RANKED,)),
+    view_row(
         "narrow",
         "{0}.narrow({dim}, {start}, {length})",
         _narrow,
         (DIM, START, Attribute("length", "int", _draw_narrow_length)),
         operands=(_RANKED,),
     ),
-    _row(
+    view_row(
         "expand",
         "{0}.expand({size})",
         lambda m, a: _expanded(m[0], lengths(a)),
         (Attribute("size", "ints", _draw_expansion),),
     ),
-    _row(
+    view_row(
         "expand_as", "{0}.expand_as({1})", lambda m, a: _expanded(m[0], m[1].size), operands=(ANY, _EXPANDED)
     ),
-    _row("diagonal", "{0}.diagonal({offset}, {dim0}, {dim1})", _diagonal, _DIAGONAL, operands=(_DEEP,)),
-    _row(
+    view_row("diagonal", "{0}.diagonal({offset}, {dim0}, {dim1})", _diagonal, _DIAGONAL, operands=(_DEEP,)),
+    view_row(
         "unfold",
         "{0}.unfold({dim}, {window}, {step})",
         _unfold,
         (DIM, Attribute("window", "int", _draw_piece), STEP),
         operands=(_RANKED,),
     ),
-    _row(
+    view_row(
         "as_strided",
         "{0}.as_strided({size}, {stride}, {offset})",
         lambda m, a: (Result(restrided(m[0], a), Link.VIEW),),
         RESTRIDED,
         operands=(_MODELLED,),
     ),
-    _row("detach", "{0}.detach()", _detached(Link.DETACHED), differentiable=False),
-    _row("data", "{0}.data", _detached(Link.DATA), differentiable=False),
-    _row("unbind", "{0}.unbind({dim})", _unbind, (DIM,), operands=(_RANKED,), kind=Kind.MULTI_VIEW),
-    _row(
+    view_row(
+        "tensor_split",
+        "{0}.tensor_split({chunks}, {dim})",
+        _tensor_split,
+        (DIM, Attribute("chunks", "int", lambda choices, metas, chosen: choices.integer(2, 3))),
+        operands=(_RANKED,),
+    ),
+    view_row("detach", "{0}.detach()", _detached(Link.DETACHED), differentiable=False),
+    view_row("data", "{0}.data", _detached(Link.DATA), differentiable=False),
+    view_row("unbind", "{0}.unbind({dim})", _unbind, (DIM,), operands=(_RANKED,), kind=Kind.MULTI_VIEW),
+    view_row(
         "split",
         "{0}.split({length}, {dim})",
-        _split,
-        (DIM, Attribute("length", "int", _draw_piece)),
+        split,
+        (DIM, PIECE),
         operands=(_RANKED,),
         kind=Kind.MULTI_VIEW,
     ),
-    _row(
+    view_row(
         "chunk",
         "{0}.chunk({chunks}, {dim})",
-        _chunk,
-        (DIM, Attribute("chunks", "int", lambda choices, metas, chosen: choices.integer(1, 3))),
+        chunked,
+        (DIM, CHUNKS),
         operands=(_RANKED,),
         kind=Kind.MULTI_VIEW,
     ),

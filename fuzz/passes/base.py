@@ -34,7 +34,10 @@ def measure(program: Program) -> tuple[int, ...]:
         len(program.storages),
         sum(_argument_cost(argument) for argument in program.arguments),
         sum(statement.mode != "inherit" for statement in program.statements),
-        (scenario.differentiate is not None) + (not scenario.grad) + (scenario.device != "cpu"),
+        (scenario.differentiate is not None)
+        + (not scenario.grad)
+        + (scenario.device != "cpu")
+        + scenario.inference,
         nodes + inner,
         sum(_storage_cost(storage) for storage in program.storages),
         sum(_operator_cost(statement) for statement in program.statements),

@@ -66,7 +66,7 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
     plain = Scenario()
     return [
         name
-        for name in ("differentiate", "grad", "device")
+        for name in ("inference", "differentiate", "grad", "device")
         if getattr(program.scenario, name) != getattr(plain, name)
     ]
 
@@ -79,6 +79,7 @@ def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
             "cpu" if "device" in edits else scenario.device,
             "grad" in edits or scenario.grad,
             None if "differentiate" in edits else scenario.differentiate,
+            scenario.inference and "inference" not in edits,
         ),
     )
 

@@ -60,8 +60,15 @@ def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
     loaded = load(program)
     args, _, _ = loaded.make()
     try:
-        with torch.set_grad_enabled(program.scenario.grad), warnings.catch_warnings():
+        scenario = program.scenario
+        with (
+            torch.inference_mode(scenario.inference),
+            torch.set_grad_enabled(scenario.grad),
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("error")
+            # Once in a process, by `resize_as_`; what it does is defined all the same.
+            warnings.filterwarnings("ignore", "An output with one or more elements was resized")
             result = loaded.f(*args)
     except (RuntimeError, ValueError) as error:
         return error

@@ -132,7 +132,7 @@ def backward_raises(program: Program, which: int | str | None) -> bool | None:
         if tensor.numel() == 0:
             return None
         touch(tensor)
-    if row.kind is Kind.MULTI_VIEW and which is not None:
+    if (row.kind is Kind.MULTI_VIEW or row.defines) and which is not None:
         return None  # such views cannot be used any more after a touch
     needed = [output for output in outputs if output.requires_grad]
     if not needed:

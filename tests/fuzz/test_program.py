@@ -78,11 +78,22 @@ def test_a_document_of_format_1_is_read() -> None:
         if argument["kind"] == "view":
             assert argument.pop("dtype") is None
             assert argument.pop("leaf") is False
+    assert document["scenario"].pop("inference") is False
     before = copy.deepcopy(document)
     assert from_json(document) == PROGRAM
     assert document == before
     document["format"] = 2
     with pytest.raises(ProgramError, match="the field 'dtype' is missing"):
+        from_json(document)
+
+
+def test_a_document_of_format_2_is_read() -> None:
+    document = to_json(PROGRAM)
+    document["format"] = 2
+    assert document["scenario"].pop("inference") is False
+    assert from_json(document) == PROGRAM
+    document["format"] = 3
+    with pytest.raises(ProgramError, match="the field 'inference' is missing"):
         from_json(document)
 
 
@@ -136,8 +147,8 @@ def nested_list(depth: int) -> Any:
 
 HOSTILE: list[tuple[Change, str, str]] = [
     (put("format", value=FORMAT + 1), "format", f"found format version {FORMAT + 1}, expected {FORMAT}"),
-    (put("format", value="1"), "format", "expected 2"),
-    (put("format", value=True), "format", "expected 2"),
+    (put("format", value="1"), "format", "expected 3"),
+    (put("format", value=True), "format", "expected 3"),
     (drop("format"), "format", "found format version None"),
     (drop("storages"), "program", "'storages' is missing"),
     (put("extra", value=1), "program", "unknown field 'extra'"),

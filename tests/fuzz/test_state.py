@@ -171,7 +171,7 @@ def visible(case: Program) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     result: Any = ()
     try:
-        with torch.set_grad_enabled(case.scenario.grad):
+        with torch.inference_mode(case.scenario.inference), torch.set_grad_enabled(case.scenario.grad):
             result = loaded.f(*args)
     except RuntimeError:
         pass
