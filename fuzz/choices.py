@@ -73,5 +73,6 @@ class Drawn:
         return items[self.integer(0, len(items) - 1)]
 
     def chance(self, probability: float) -> bool:
-        # Sixteenths: Hypothesis has no weighted boolean, and the largest draw is its least simple one.
-        return self._draw(st.integers(0, 15)) >= 16 - round(probability * 16)
+        # Sixteenths: Hypothesis has no weighted boolean, and the largest draw is its least simple one. What
+        # is rare stays possible.
+        return self._draw(st.integers(0, 15)) >= 16 - max(round(probability * 16), probability > 0)

@@ -16,7 +16,7 @@ from fuzz.program import Program, check
 from fuzz.source import load
 
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-SEARCH = settings(max_examples=100, deadline=None, database=None)
+SEARCH = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 
 
 def writes(program: Program) -> bool:
