@@ -11,7 +11,7 @@ tensor made by the function, or a detached alias of any of these. An output is a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -135,6 +135,8 @@ class View:
         early: the view is taken before the argument is written or reshaped. Autograd treats a view that
             was there before a write in its own way, and so meets the same situation as in eager.
         reinterpreted: whether a view by geometry shows the root as another dtype, or lazily as other numbers.
+        through: the output that the steps start from, where another one lies on the way: its gradient is to
+            have the part that comes through this one.
     """
 
     root: int
@@ -143,6 +145,7 @@ class View:
     grad: bool
     early: bool = False
     reinterpreted: bool = False
+    through: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +401,26 @@ class _Analysis:
         other = not alike(geometry(root), where)
         return View(self.root(root), (), where, made != "NO_GRAD_MODE", reinterpreted=other)
 
+    def link(self, outputs: Sequence[Output], seen: dict[int, int]) -> tuple[Output, ...]:
+        """Take views of views that are outputs themselves from these."""
+        return tuple(
+            self._linked(output, self.forward.outputs[p], outputs, seen)
+            if isinstance(output, View) and output.steps and not output.early
+            else output
+            for p, output in enumerate(outputs)
+        )
+
+    def _linked(self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]) -> View:
+        origin = self._origin(value)
+        for count in reversed(range(1, len(view.steps))):
+            assert origin is not None
+            position = seen.get(id(origin.parent))
+            other = None if position is None else outputs[position]
+            if isinstance(other, View) and other.steps == view.steps[:count]:
+                return replace(view, steps=view.steps[count:], through=position)
+            origin = origin.before
+        return view
+
     def _is_reshaped_view(self, value: Tensor) -> bool:
         """Whether an in-place metadata change lies among the steps from an argument to `value`: it counts on
         the argument's version counter between the making of one view and the next."""
@@ -546,7 +569,7 @@ def analyze(forward: Forward) -> Effects:
             reshapes.append((i, tuple(forward.recorder.reshapes[id(fake)][1])))
     analysis.count_sharing()
     seen: dict[int, int] = {}
-    outputs = tuple(analysis.output(p, v, seen) for p, v in enumerate(forward.outputs))
+    outputs = [analysis.output(p, v, seen) for p, v in enumerate(forward.outputs)]
     return Effects(
         values=tuple(analysis.values),
         writes=tuple(writes),
@@ -554,7 +577,7 @@ def analyze(forward: Forward) -> Effects:
         moves=analysis.silent_moves(writes),
         roots=tuple(analysis.roots),
         root_fakes=tuple(analysis.keep),
-        outputs=outputs,
+        outputs=analysis.link(outputs, seen),
         written=written,
         several_counters=analysis.several_counters(),
         retaining=_retaining(forward.entry.fakes),

@@ -155,10 +155,12 @@ class Engine:
                 starts.append(GradientEdge(*edges[entrance]))
                 given.append(tangent.fake)
         if starts:
+            # Whatever leads to the caller's tensors runs, if it leads to an argument or not.
+            ends = dict.fromkeys([*self._ends, *self._entrances, *self._graph.native_edges])
             with recording_backward(self._recorder):
                 torch.autograd.grad(
                     starts,
-                    [GradientEdge(*e) for e in self._ends],
+                    [GradientEdge(*edge) for edge in ends],
                     given,
                     retain_graph=True,
                     create_graph=self._create_graph,

@@ -333,6 +333,8 @@ def _exposed(
         add(history, None, value, [])
     for i, fake in enumerate(fakes):
         add(fake, WrittenEdge(i), None, written.get(id(root_of(fake)), []))
+    for base, view in forward.entry.bases:
+        add(base, WrittenEdge(view, True), None, written.get(id(base), []))
     for position, output in enumerate(effects.outputs):
         if isinstance(output, View):
             root = effects.roots[output.root]

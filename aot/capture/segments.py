@@ -36,9 +36,10 @@ class ArgumentEdge:
 
 @dataclass(frozen=True, slots=True)
 class WrittenEdge:
-    """Argument `tensor` as the call leaves it."""
+    """Argument `tensor` as the call leaves it, or the base that it is a view of."""
 
     tensor: int
+    of_base: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,11 @@ class Graph:
                 self.segments[number].nodes.append(item)
                 self.segment_of[item] = number
         self._enter()
+
+    @property
+    def native_edges(self) -> tuple[Key, ...]:
+        """The edges of what has a native history."""
+        return tuple(self._native)
 
     def below(self, node: Node) -> Iterator[tuple[int, Key]]:
         """The edges below a node that a backward follows, by their position."""
@@ -215,12 +221,17 @@ class Graph:
         return masks
 
     def _needed(self, order: list[Node | Exposed]) -> set[Node | Exposed]:
-        """What leads to an argument, or to something with a native history."""
+        """What leads to an argument, or to something that the caller has."""
+        values = {edge.node for edge in self._edge_of.values() if key_of(edge) not in self._ends}
         needed: set[Node | Exposed] = set()
         for item in order:
-            if isinstance(item, Exposed) or any(
-                edge in self._ends or self._native_below(item, edge) is not None or edge[0] in needed
-                for _, edge in self.below(item)
+            if (
+                isinstance(item, Exposed)
+                or item in values
+                or any(
+                    edge in self._ends or self._native_below(item, edge) is not None or edge[0] in needed
+                    for _, edge in self.below(item)
+                )
             ):
                 needed.add(item)
         return needed

@@ -234,7 +234,7 @@ class _Call:
             late = target in self.passed and self.plan.storages[target.tensor] in self.late
             return _passed(target) if late else _argument(target)
         if isinstance(target, WrittenEdge):
-            return f"t{target.tensor}"
+            return f"t{target.tensor}._base" if target.of_base else f"t{target.tensor}"
         if isinstance(target, OutputEdge):
             return f"o{target.output}"
         value = self.plan.parts[target.segment].segment.entrances[target.entrance].value
@@ -289,7 +289,8 @@ class _Call:
         elif isinstance(output, Whole):
             self.writer.line(f"o{position} = r{output.root}")
         elif not output.early:
-            self._view(position, output, f"r{output.root}")
+            start = f"r{output.root}" if output.through is None else f"o{output.through}"
+            self._view(position, output, start)
 
     def _view(self, position: int, view: View, source: str) -> None:
         write_view(self.writer, self.mode, f"o{position}", view, source)

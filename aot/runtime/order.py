@@ -63,6 +63,8 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
                 yield "output", output.output
             elif isinstance(output, Whole) or (isinstance(output, View) and not output.early):
                 yield "root", output.root
+                if isinstance(output, View) and output.through is not None:
+                    yield "output", output.through
 
     def needs_of_target(target: object) -> Iterator[Item]:
         if isinstance(target, WrittenEdge):

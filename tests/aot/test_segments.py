@@ -52,9 +52,22 @@ def _written_through_a_view(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tenso
     return part, x * 2, part.sin()
 
 
+def _views_of_views(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    y = x.expand(2, 3)
+    z = (x * w).view(3, 1)
+    return y.narrow(1, 1, 2), y, z[1:], z.squeeze()[1:].sin(), z, y.t()[0] * w[0]
+
+
 def _one_node(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     first, second, third = (x * w).unbind()
     return first * 1, second * first, third.sin() + second
+
+
+def _in_an_order_of_its_own(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    part = x[1]
+    part.mul_(w[0])
+    y = x + part * 0.5
+    return y, x[0], y.exp()
 
 
 PROGRAMS: list[Function] = [
@@ -64,7 +77,9 @@ PROGRAMS: list[Function] = [
     _written,
     _written_twice,
     _written_through_a_view,
+    _views_of_views,
     _one_node,
+    _in_an_order_of_its_own,
 ]
 
 
@@ -136,6 +151,37 @@ def test_backwards_one_by_one_free_what_eager_frees(f: Function, order: tuple[in
                 told.append("second time" in str(error))
             told.append(None if w.grad is None else w.grad.clone())
         return told
+
+    assert_same_story(f, story)
+
+
+def test_a_gradient_with_respect_to_the_base_of_a_written_view() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        part = x[1]
+        part.mul_(w[0])
+        return x + part * 0.5
+
+    def story(function: Function) -> Any:
+        base, w = non_leaf(5), leaf(3)
+        result = function(base[1:4], w)
+        return torch.autograd.grad(result.sum(), [base, w], retain_graph=True), base.grad_fn is not None
+
+    assert_same_story(f, story)
+
+
+def test_between_results_that_lead_to_no_argument() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, _ = x.chunk(2, 1)
+        return first.sum(), first, first.exp()
+
+    def story(function: Function) -> Any:
+        base = non_leaf(2, 2)
+        with torch.no_grad():
+            x = base.as_strided((2, 2), (2, 1), 0)
+        results = function(x)
+        return [
+            torch.autograd.grad(r.sum(), results[1], retain_graph=True, allow_unused=True) for r in results
+        ]
 
     assert_same_story(f, story)
 
