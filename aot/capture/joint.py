@@ -75,7 +75,7 @@ class Segment:
 
     Attributes:
         entrances: where gradients come in. Those with a tangent are the segment's tangents, in order.
-        gradients: what goes out, in the order of their results.
+        gradients: what goes out, in the order of their results; nothing, where nothing leads to an argument.
         failure: the type and text of what eager's backward raises here.
         kept: what of the caller's the backward keeps.
     """
@@ -246,7 +246,7 @@ class _Recording:
                 self._entrance(value, edge, recorded.tangents.get(e))
                 for e, (edge, value) in enumerate(entrances.items())
             ),
-            tuple(gradients) or self._nothing(),
+            tuple(gradients),
             kept=kept,
         )
 
@@ -277,9 +277,10 @@ class _Recording:
         edge = key_of(self.edges[value])
         if failure is not None:
             entrance = self._entrance(value, edge, None)
-            return Segment((entrance,), self._nothing(), (type(failure), str(failure)))
+            targets = tuple(Gradient(target, None, 0) for target in self.ends.values())
+            return Segment((entrance,), targets, (type(failure), str(failure)))
         if edge not in self.ends:
-            return Segment((self._entrance(value, edge, None),), self._nothing())
+            return Segment((self._entrance(value, edge, None),), ())
         tangent = engine.tangent(self.histories[value])
         tangents.append(tangent.node)
         gradients.append(tangent.node)
@@ -295,10 +296,6 @@ class _Recording:
             return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
         where = None if tangent is None else tangent.where
         return Entrance(value, tuple(like.shape), like.dtype, like.device, where)
-
-    def _nothing(self) -> tuple[Gradient, ...]:
-        """The value still requires grad; only that nothing comes of it, or an error."""
-        return tuple(Gradient(target, None, 0) for target in self.ends.values())
 
 
 def _exposed(

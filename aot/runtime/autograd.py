@@ -48,6 +48,7 @@ def build(
         "detached": detached,
         "copied": _copied,
         "nothing": _nothing,
+        "nowhere": _nowhere,
         "passing": _Passing.apply,
         "tangent": restrided,
         "physical": views.physical,
@@ -113,6 +114,11 @@ class _Passing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
         return gradient
+
+
+def _nowhere() -> Tensor:
+    """A leaf that nobody else has."""
+    return torch.empty(0, requires_grad=True)
 
 
 def _nothing(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:

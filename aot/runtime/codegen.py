@@ -105,7 +105,7 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
             results.append(f"d{gradient.result} if given & {gradient.tangents} else None")
         else:
             results.append(f"d{gradient.result}")
-    writer.line(f"return None, {''.join(r + ', ' for r in results)}")
+    writer.line(f"return None, {''.join(r + ', ' for r in results or ['None'])}")
     writer.indent -= 1
 
 
@@ -226,7 +226,9 @@ class _Call:
         self.mode.set(True)
         edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
         self.writer.line(f"b{number} += ({_tuple(results)}, {_tuple(edges if segment.results else [])})")
-        self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {', '.join(targets)})")
+        # What leads nowhere requires grad all the same.
+        arguments = ", ".join(targets) or "nowhere()"
+        self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {arguments})")
 
     def _target(self, target: Target) -> str:
         """The tensor that a gradient goes to."""
