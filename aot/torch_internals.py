@@ -245,22 +245,43 @@ def _has_memory(tensor: Tensor) -> bool:
         return False
 
 
+def _one_hot_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(original)
+    def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+        looks = num_classes < 0 or tensor.dtype is not torch.int64
+        if looks or getattr(_watch, "now", None) is None or _has_memory(tensor):
+            return original(tensor, num_classes)
+        torch._assert_async((tensor >= 0).all(), "Class values must be non-negative.")
+        torch._assert_async((tensor < num_classes).all(), "Class values must be smaller than num_classes.")
+        classes = torch.arange(num_classes, device=tensor.device)
+        return (tensor.unsqueeze(-1) == classes).to(torch.int64)
+
+    return one_hot
+
+
+_REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+    *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
+    (Tensor, "__repr__", _shown),
+    (torch.nn.functional, "one_hot", _one_hot_without_looking),
+)
+
+
 @contextlib.contextmanager
 def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`, and a memoryless tensor can be printed (torch would run kernels on it).
+    tensor, hook)`; a memoryless tensor can be printed, for which torch would run kernels on it; and
+    `one_hot` checks its argument in the graph, where torch looks at the values at once.
 
-    There is nothing else that tells: a plain tensor does not say which hooks its history has. So the methods
-    are replaced while any thread traces; for other threads they do what they always do.
+    There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
+    functions are replaced while any thread traces; for other threads they do what they always do.
     """
     global _watching
     before = getattr(_watch, "now", None)
     with _watching_lock:
         _watching += 1
         if _watching == 1:
-            for name in _WATCHED:
-                setattr(Tensor, name, _watched(name, getattr(Tensor, name)))
-            Tensor.__repr__ = _shown(Tensor.__repr__)  # type: ignore[assignment, method-assign]
+            for owner, name, replace in _REPLACED:
+                setattr(owner, name, replace(getattr(owner, name)))
     _watch.now = watch
     try:
         yield
@@ -269,8 +290,8 @@ def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
         with _watching_lock:
             _watching -= 1
             if _watching == 0:
-                for name in (*_WATCHED, "__repr__"):
-                    setattr(Tensor, name, getattr(Tensor, name).__wrapped__)
+                for owner, name, _ in _REPLACED:
+                    setattr(owner, name, getattr(owner, name).__wrapped__)
 
 
 def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:

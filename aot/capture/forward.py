@@ -74,8 +74,8 @@ def run_once(
     except RuntimeError as error:
         if internals.asked_for_memory(error):
             raise errors.DataDependentValue(
-                f"something that the function calls reads the memory of a tensor ({error}); compute with the "
-                f"tensor instead"
+                f"something that the function calls reads the memory of a tensor "
+                f"({str(error).splitlines()[0]}); compute with the tensor instead"
             ) from error
         raise
     torch.set_grad_enabled(grad)

@@ -162,9 +162,7 @@ class GraphBuilder:
         except Exception:
             # Some meta kernels raise where the kernel does not (they divide by a number of elements), or
             # raise something else: the kernel itself decides.
-            with internals.modes_off(), torch.no_grad():
-                real = torch.fx.node.map_arg((args, kwargs), self._blank)
-                result = op(*real[0], **real[1])
+            result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages)
         if frozen is not None:
@@ -172,6 +170,12 @@ class GraphBuilder:
                 _RECIPES.clear()
             _RECIPES[frozen] = recipe
         return recipe
+
+    def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata."""
+        with internals.modes_off(), torch.no_grad():
+            real = torch.fx.node.map_arg((args, kwargs), self._blank)
+            return op(*real[0], **real[1])
 
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Append a call whose metadata is inferred."""

@@ -201,7 +201,6 @@ class _Recording:
             entered.update(nodes.entrances.values())
             if not recorded.gradients:
                 recorded.tangents.clear()
-                keeps = ()
             tangents.extend(recorded.tangents[e].node for e in sorted(recorded.tangents))
             with torch.no_grad():
                 gradients.extend(recorder.read(g) for g in recorded.gradients.values())

@@ -307,6 +307,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.copy_.default:
             node_args = (self._blank(flat[0]), *node_args[1:])  # the old value does not matter
         recipe = self.builder.infer(operation.functional, node_args, node_kwargs)
+        self._check_growth(func, flat, recipe, node_args, node_kwargs)
         node = self._call(operation.functional, node_args, node_kwargs, recipe, operation.random, True)
         if recipe.many:
             for i, target in enumerate(flat):
@@ -349,6 +350,18 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not func._schema.returns:
             return
         self.builder.infer(func, args, kwargs)
+
+    def _check_growth(
+        self, func: Any, targets: list[Tensor], recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Refuse an in-place call that resizes what it writes to, as `addbmm_` does; others raise."""
+        for target, meta in zip(targets, recipe.metas, strict=True):
+            if meta is not None and len(lookup(meta).size) > target.dim():
+                self.builder.run(func, args, kwargs)
+                raise errors.StorageMutation(
+                    f"{func} resizes the tensor of shape {tuple(target.shape)} that it writes to; use the "
+                    f"out-of-place operation"
+                )
 
     def _check_reshaped(self, func: Any, target: Tensor, args: tuple[Any, ...], same: bool = False) -> None:
         """Refuse what would make autograd derive a reshaped view again.
@@ -471,11 +484,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if meta.dtype != fake.dtype:
             value = self.builder.emit(aten._to_copy.default, value, dtype=fake.dtype)
-        if len(meta.size) > fake.dim():
-            raise errors.StorageMutation(
-                f"an in-place operation whose result has the shape {meta.size} resizes the tensor of shape "
-                f"{tuple(fake.shape)} that it writes to; use the out-of-place operation"
-            )
         if meta.size != tuple(fake.shape):
             value = self.builder.emit(aten.expand.default, value, list(fake.shape))
         state = self.state(fake)

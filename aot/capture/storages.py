@@ -218,6 +218,8 @@ class StorageState:
         if where.dtype != base.dtype:
             self._store_reinterpreted(where, value)
             return
+        if base.overlaps_itself_somehow:
+            base, node = self._flattened(base, node)
         offset = where.offset - base.offset
         scattered = self._builder.emit(
             aten.as_strided_scatter.default, node, value, list(where.size), list(where.stride), offset
@@ -225,6 +227,12 @@ class StorageState:
         self._replace(base, scattered)
         if fits:
             self._nodes[where] = value
+
+    def _flattened(self, base: Geometry, node: fx.Node) -> tuple[Geometry, fx.Node]:
+        """The same value as a row: torch's scatters lay out anew what shows an element several times."""
+        length = base.stop - base.offset
+        row = self._builder.emit(aten.as_strided.default, node, [length], [1], 0)
+        return Geometry((length,), (1,), base.offset, base.dtype), self._builder.emit(aten.clone.default, row)
 
     def _replace(self, base: Geometry, node: fx.Node) -> None:
         self._base = (base, node)

@@ -137,3 +137,16 @@ def grown_in_place(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def test_an_in_place_operation_that_grows_its_target_is_refused() -> None:
     with pytest.raises(aot.Unsupported, match="resizes"):
         aot.aot_function(grown_in_place, aot.nop)(values(1), values(2, 3, 4), values(2, 4, 5))
+
+
+def encoded(x: Tensor, scale: Tensor) -> Tensor:
+    return torch.nn.functional.one_hot(x, 5) * scale
+
+
+def test_one_hot_checks_its_argument_in_the_graph() -> None:
+    assert_agrees(encoded, lambda: [torch.tensor([[1, 0], [4, 4]]), leaf(5)])
+    assert_agrees(encoded, lambda: [torch.empty(0, 3, dtype=torch.int64), leaf(5)])
+    assert_agrees(encoded, lambda: [torch.tensor([1, 5]), leaf(5)], raises=RuntimeError, grad=True)
+    assert_agrees(encoded, lambda: [torch.tensor([1, -1]), leaf(5)], raises=RuntimeError, grad=True)
+    assert_agrees(encoded, lambda: [torch.tensor([1.0]), leaf(5)], raises=RuntimeError, grad=True)
+    assert not hasattr(torch.nn.functional.one_hot, "__wrapped__")
