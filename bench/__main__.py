@@ -8,11 +8,16 @@ from types import ModuleType
 
 import torch
 
-from bench import memory, partition, purity
+from bench import memory, opinfo, partition, purity
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
-COMMANDS: dict[str, ModuleType] = {"memory": memory, "partition": partition, "purity": purity}
+COMMANDS: dict[str, ModuleType] = {
+    "memory": memory,
+    "opinfo": opinfo,
+    "partition": partition,
+    "purity": purity,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

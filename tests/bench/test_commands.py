@@ -88,3 +88,29 @@ def test_purity_counts_the_buckets_of_a_fault(capsys: pytest.CaptureFixture[str]
     assert findings >= buckets >= signatures > 0
     assert 0 < share <= 1
     assert shared["rows"] == [], "two different faults have no bucket in common"
+
+
+def test_operators_and_modules_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["opinfo", "--only", "^(item|addr|nn.Linear)$", "--samples", "1", "--list", "--target"]
+    counted, unequal = tables(capsys, *arguments, "aot")
+    by_variant = {row[0]: dict(zip(counted["columns"], row, strict=True)) for row in counted["rows"]}
+    assert set(by_variant) == {"function", "no_grad", "in-place", "in-place plain", "training", "evaluation"}
+    assert by_variant["function"]["equal"] == by_variant["function"]["refused"] == 1
+    assert by_variant["training"]["equal"] == 1
+    assert [row[:4] for row in unequal["rows"]] == [
+        ["aot", "refused", "item", "function"],
+        ["aot", "refused", "item", "no_grad"],
+    ]
+
+
+def test_wrong_targets_and_crashes_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    words = {}
+    for target in ("copies_alias", "cannot_compile", "segfaults"):
+        arguments = ["opinfo", "--only", "^(add|expand)$", "--samples", "12", "--variant", "function"]
+        (counted,) = tables(capsys, *arguments, "--target", f"tests.fuzz.bad_targets:{target}")
+        (row,) = counted["rows"]
+        named = dict(zip(counted["columns"], row, strict=True))
+        words[target] = {w for w in ("equal", "finding", "raises", "crashed") if named[w]}
+    assert words["copies_alias"] == {"equal", "finding"}
+    assert words["cannot_compile"] == {"raises"}
+    assert "crashed" in words["segfaults"]
