@@ -103,7 +103,8 @@ class LeafCreatedInside(Unsupported):
 
 
 class InferenceModeUnsupported(Unsupported):
-    """The call runs under `torch.inference_mode`, or an argument is an inference tensor."""
+    """The call or a part of the function runs under `torch.inference_mode`, or an argument is an inference
+    tensor."""
 
 
 class DoubleBackwardUnsupported(Unsupported):

@@ -188,6 +188,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""
+        if torch.is_inference_mode_enabled():
+            raise errors.InferenceModeUnsupported(
+                f"the function runs {func} under torch.inference_mode; use torch.no_grad inside of it"
+            )
         if func in self._decompositions:
             with self:
                 result = self._decompositions[func](*args, **kwargs)

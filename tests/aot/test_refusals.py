@@ -330,3 +330,16 @@ def test_a_gradient_that_ends_inside_is_refused_where_no_argument_requires_grad(
 
     with pytest.raises(errors.LeafCreatedInside, match="pass it in"):
         aot.aot_function(f, aot.nop)(torch.ones(3))
+
+
+@pytest.mark.parametrize("action", [lambda x: x * 2, lambda x: x[1:], lambda x: x.to(torch.float64)])
+def test_inference_mode_inside_is_refused(action: Callable[[Tensor], Tensor]) -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return action(x)
+
+    x = values(3)
+    with pytest.raises(errors.InferenceModeUnsupported, match="no_grad"):
+        aot.aot_function(f, aot.nop)(x)
+    assert not torch.is_inference_mode_enabled()
+    assert torch.equal(x, values(3))
