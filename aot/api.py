@@ -16,6 +16,7 @@ from aot import torch_internals as internals
 from aot.capture.backward import Level
 from aot.capture.forward import run_once
 from aot.capture.joint import Joint, moves_generator, record_backward
+from aot.capture.lifetimes import Lifetimes
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.inputs import Arguments, take_apart
@@ -103,8 +104,21 @@ class CompiledFunction:
             args, kwargs = internals.tree_unflatten(leaves, spec)
             return self._function(*args, **kwargs)
 
+        lifetimes = Lifetimes()
+        try:
+            specialization = self._trace(flat, arguments, lifetimes)
+        except BaseException:
+            lifetimes.disarm()
+            raise
+        if not specialization.backwards:  # as in `forget`
+            lifetimes.check()  # (Second derivatives are recorded from the trace, which then lives on.)
+        return specialization
+
+    def _trace(
+        self, flat: Callable[[list[Any]], Any], arguments: Arguments, lifetimes: Lifetimes
+    ) -> Specialization:
         grad = torch.is_grad_enabled()
-        forward = run_once(flat, arguments, self._decompositions)
+        forward = run_once(flat, arguments, self._decompositions, lifetimes)
         try:
             effects = analyze(forward)
             joint = record_backward(forward, effects)
@@ -121,6 +135,8 @@ class CompiledFunction:
                 effects, joint, fw_module, parts, storages, parameters, leaves, grad, forward.grad_after
             )
             compiled = self._compile_forward(fw_module, joint)
+            if bw_module is None:
+                forward.recorder.forget()
         finally:
             torch.set_grad_enabled(grad)
         backwards = [module for module, _ in parts]

@@ -63,20 +63,9 @@ class ClosureTensor(Unsupported):
     pass it as an argument."""
 
 
-class ReshapedView(Unsupported):
-    """A storage is written, or reshaped through another tensor, after a differentiable view on it had its
-    metadata changed in place (`t_`, `squeeze_`, ...); or a tensor is reshaped of which differentiable views
-    exist."""
-
-
-class StaleView(Unsupported):
-    """An output is a view made under no_grad, or by an operation with several results, whose base was written
-    since: eager refuses to differentiate it."""
-
-
-class WriteOutsideArguments(Unsupported):
-    """A write reaches elements of an argument's storage that none of the arguments shows (`as_strided`
-    beyond the argument)."""
+class EscapedTensor(Unsupported):
+    """The function stored a tensor somewhere else than in its result (a list outside, an attribute of a
+    module): a later call would not store it again, and this one stored none that has values."""
 
 
 class StorageMutation(Unsupported):

@@ -168,8 +168,9 @@ class Entry:
     Attributes:
         fakes: one per tensor.
         before: the geometry of each when the function starts.
+        states: the storage that each lies in when the function starts.
         versions: the version counter of each when the function starts.
-        requires_grad: of each when the function starts.
+        requires_grad, leaves: of each when the function starts.
         grads: stand-ins for the gradients that leaves hold; to compute with one is refused.
         edges: the gradient edge of each when the function starts; None where it requires none.
         bases: fake bases of views whose base is not itself an argument, each with the index of one view.
@@ -178,8 +179,10 @@ class Entry:
 
     fakes: tuple[Tensor, ...]
     before: tuple[Geometry, ...]
+    states: tuple[StorageState, ...]
     versions: tuple[int, ...]
     requires_grad: tuple[bool, ...]
+    leaves: tuple[bool, ...]
     grads: tuple[Tensor | None, ...]
     edges: tuple[GradientEdge | None, ...]
     bases: tuple[tuple[Tensor, int], ...]
@@ -245,8 +248,9 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         where = geometry(fake)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
-        state.enter(fake, where, node)
-        state.flat_base = _flat_base(recorder, position, tensor, primals)
+        state.enter(recorder.lifetimes.note(fake), where, node)
+        recorder.follow(fake)
+        state.stretch = _stretch(recorder, position, tensor, primals)
         if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
             raise errors.UnsupportedArgument(
                 f"tensor {position} stands in a relation to its base that cannot be modelled "
@@ -256,21 +260,35 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     hidden: list[tuple[Tensor, int]] = []
     for name, fake in roots.items():
         if name not in argument_ids:
+            recorder.lifetimes.note(fake)
             hidden.append((fake, next(i for i, t in enumerate(tensors) if id(_root(t)) == name)))
     edges = tuple(_edge(f) for f in fakes)
     base_edges = tuple(_edge(f) for f, _ in hidden)
     before = tuple(geometry(f) for f in fakes)
     versions = tuple(f._version for f in fakes)
+    states = tuple(recorder.state(f) for f in fakes)
     requires_grad = tuple(f.requires_grad for f in fakes)
-    grads = tuple(_held_gradient(t, f) for t, f in zip(tensors, fakes, strict=True))
-    return Entry(tuple(fakes), before, versions, requires_grad, grads, edges, tuple(hidden), base_edges)
+    leaves = tuple(f.is_leaf for f in fakes)
+    grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
+    return Entry(
+        fakes=tuple(fakes),
+        before=before,
+        states=states,
+        versions=versions,
+        requires_grad=requires_grad,
+        leaves=leaves,
+        grads=grads,
+        edges=edges,
+        bases=tuple(hidden),
+        base_edges=base_edges,
+    )
 
 
-def _held_gradient(tensor: Tensor, fake: Tensor) -> Tensor | None:
+def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor | None:
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not tensor.is_leaf or tensor.grad is None:
         return None
-    fake.grad = fake_of(geometry(fake), fake.device)
+    fake.grad = recorder.lifetimes.note(fake_of(geometry(fake), fake.device))
     return fake.grad
 
 
@@ -309,19 +327,15 @@ def _view_fake(tensor: Tensor, base: Tensor) -> Tensor:
     return view
 
 
-def _flat_base(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
+def _stretch(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
     # The trace outlives the call, so it must not hold the tensor itself.
     own, device, lazy = tensor.dtype, tensor.device, tensor.is_conj() or tensor.is_neg()
 
-    def make(state: StorageState) -> tuple[Geometry, fx.Node]:
-        entries = [entry.geometry for entry in state.entries]
-        dtype = own if all(e.dtype == own for e in entries) else torch.uint8
-        start = min(e.bytes[0] for e in entries) // dtype.itemsize
-        stop = max(e.bytes[1] for e in entries) // dtype.itemsize
+    def make(dtype: torch.dtype, start: int, stop: int) -> fx.Node:
         where = Geometry((stop - start,), (1,), start, dtype)
         meta = intern(ValueMeta(where.size, where.stride, dtype, device))
         node = recorder.builder.placeholder(f"primals_{len(primals) + 1}", meta, start)
         primals.append(Primal(node, position, own, lazy, where))
-        return where, node
+        return node
 
     return make

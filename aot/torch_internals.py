@@ -46,6 +46,7 @@ __all__ = [
     "current_node",
     "default_generators",
     "disable_autocast",
+    "disarm",
     "fake_tensor",
     "graph_is_retained",
     "hooks_watched",
@@ -56,11 +57,13 @@ __all__ = [
     "memoryless",
     "memoryless_storage",
     "modes_off",
+    "move",
     "move_on",
     "moved_version",
     "negative_view",
     "plain_autograd",
     "saved_tensor_hooks",
+    "set_creation_meta",
     "set_grad_enabled",
     "set_lazy",
     "share_version_counter",
@@ -164,6 +167,18 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Operations go to their kernels directly, past autograd and its modes."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
     return manager
+
+
+def disarm(tensor: Tensor) -> None:
+    """Make a memoryless tensor an empty one, so that nothing that is done with it can crash."""
+    with torch._C._DisableTorchDispatch(), torch.inference_mode(tensor.is_inference()):
+        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
+    """Put a memoryless tensor onto another such storage, where it lies as it did."""
+    tensor.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
 
 
 def fake_tensor(
@@ -360,6 +375,11 @@ def creation_meta(view: Tensor) -> str:
     """How autograd remembers the making of a differentiable view: ``DEFAULT``, ``NO_GRAD_MODE``,
     ``MULTI_OUTPUT_NODE``, ``IN_CUSTOM_FUNCTION`` or ``INFERENCE_MODE``."""
     return str(torch._C._autograd._get_creation_meta(view).name)
+
+
+def set_creation_meta(view: Tensor, name: str) -> None:
+    """Make autograd remember that the view `view` was made in the way called `name`."""
+    torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, name))
 
 
 def copy_creation_meta(source: Tensor, destination: Tensor) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.lifetimes import Lifetimes
 from aot.capture.recorder import Recorder
 from aot.inputs import Arguments, Entry, Primal, enter
 
@@ -42,6 +43,7 @@ def run_once(
     function: Callable[..., Any],
     arguments: Arguments,
     decompositions: dict[Any, Callable[..., Any]],
+    lifetimes: Lifetimes,
 ) -> Forward:
     """Run `function` on fakes of the arguments' leaves.
 
@@ -49,7 +51,7 @@ def run_once(
         Unsupported: one of the refusals of `aot.errors`.
         Exception: whatever the function raises, as it raises it.
     """
-    recorder = Recorder(decompositions)
+    recorder = Recorder(decompositions, lifetimes)
     primals: list[Primal] = []
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]

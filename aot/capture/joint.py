@@ -127,7 +127,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     """
     recorder = forward.recorder
     builder = recorder.builder
-    ends = _ends(forward)
+    ends = _ends(forward, effects)
     _check_hooks(forward, ends)
     histories = {i: v.history for i, v in enumerate(effects.values) if v.history is not None}
     tangent_nodes: list[fx.Node] = []
@@ -344,8 +344,9 @@ def _exposed(
     return list(known.values())
 
 
-def _ends(forward: Forward) -> dict[Key, ArgumentEdge]:
-    """What is differentiated with respect to: every argument's edge on entry, and hidden bases'."""
+def _ends(forward: Forward, effects: Effects) -> dict[Key, ArgumentEdge]:
+    """What is differentiated with respect to: every argument's edge on entry, and hidden bases'; and
+    arguments that began to require grad."""
     entry = forward.entry
     ends: dict[Key, ArgumentEdge] = {}
     for i, edge in enumerate(entry.edges):
@@ -354,6 +355,8 @@ def _ends(forward: Forward) -> dict[Key, ArgumentEdge]:
     for (_, view), edge in zip(entry.bases, entry.base_edges, strict=True):
         if edge is not None:
             ends.setdefault(key_of(edge), ArgumentEdge(view, True))
+    for i in effects.required:
+        ends.setdefault(key_of(get_gradient_edge(entry.fakes[i])), ArgumentEdge(i, False))
     return ends
 
 
@@ -379,7 +382,7 @@ def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
     found: dict[str, tuple[int, Geometry]] = {}
     for i, fake in enumerate(forward.entry.fakes):
         state = forward.recorder.state(fake)
-        if state.writes:
+        if state.writes and state is forward.entry.states[i]:
             for where, node in state.current().items():
                 if where.dtype == fake.dtype and not where.is_lazy and not geometry(fake).is_lazy:
                     found.setdefault(node.name, (i, where))

@@ -32,6 +32,7 @@ from aot.capture.graph import (
 )
 from aot.capture.hooks import Hooks
 from aot.capture.known import Known
+from aot.capture.lifetimes import Lifetimes
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState, ViewStep
 from aot.geometry import Geometry, geometry, is_dense
@@ -46,6 +47,8 @@ class Kind(enum.Enum):
     VIEW = "view"
     MUTATION = "mutation"
     RESHAPE = "reshape"  # changes the metadata of its first argument, not its data
+    RESIZE = "resize"  # the same, and the size of its storage where that is too small
+    REBIND = "rebind"  # puts its first argument onto another storage
     REFUSED = "refused"
 
 
@@ -71,11 +74,29 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """A metadata mutation of an argument, to be repeated on the real one."""
+    """An operation that changes an argument but not its data, to be repeated on the real one.
+
+    Attributes:
+        grad: whether grad mode was on.
+        stale: whether the argument is a view whose history autograd derived anew for it, as the version
+            counter had moved.
+    """
 
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    grad: bool
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind:
+    """A tensor was put onto the storage `state`, where it lies as `where`: by ``x.data = y`` (`assigned`), or
+    by ``set_``; `grad` tells whether grad mode was on."""
+
+    state: StorageState
+    where: Geometry
+    assigned: bool
     grad: bool
 
 
@@ -88,7 +109,8 @@ class ViewOrigin:
         step: the view operation, or the functional form of the metadata mutation.
         before: how the parent had come to lie as it did then; None for a tensor that is no view.
         reshapes: how often the parent's metadata had been changed by then.
-        version: the version counter just afterwards.
+        version: the version counter when autograd last took note of the view.
+        state, where: the storage that it lay in, and how, just afterwards.
     """
 
     parent: Tensor
@@ -96,6 +118,8 @@ class ViewOrigin:
     before: ViewOrigin | None
     reshapes: int
     version: int
+    state: StorageState
+    where: Geometry
 
 
 # Names of functional forms that do not follow from the in-place name.
@@ -116,10 +140,9 @@ _READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
 # does not hold (`cov` of weights that are negative), or does (`istft` with a window that has gaps).
 _EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
 
-_FILLS = {aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default}
+_FILLS = {aten.fill_.Scalar, aten.zero_.default}  # (fill_.Tensor copies.)
 
-# Their data is not a function of the arguments, and nothing of it may be repeated or left out.
-_STORAGE_OPS = {"set_", "resize_", "resize_as_", "resize_as_sparse_"}
+_STORAGE_OPS = {"set_": Kind.REBIND, "resize_": Kind.RESIZE, "resize_as_": Kind.RESIZE}
 
 
 class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -127,7 +150,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         builder: the graph so far.
-        reshapes: metadata mutations by the fake tensor they were applied to, in order.
         origins: how each view came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
@@ -136,11 +158,15 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         hooks: the hooks registered so far.
     """
 
-    def __init__(self, decompositions: dict[Any, Callable[..., Any]]) -> None:
+    def __init__(self, decompositions: dict[Any, Callable[..., Any]], lifetimes: Lifetimes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.lifetimes = lifetimes
         self.builder = GraphBuilder(internals.FakeTensorMode())
         self.states: dict[int, StorageState] = {}
-        self.reshapes: dict[int, tuple[Tensor, list[Reshape]]] = {}
+        self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
+        self._entered_at: dict[int, int] = {}
+        self._changed_at: dict[int, int] = {}
+        self._places: dict[int, tuple[StorageState, Geometry]] = {}
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
         self.joined: set[int] = set()
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
@@ -152,6 +178,14 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # otherwise torch wraps every call of __torch_dispatch__ in torch._dynamo.disable
+
+    def forget(self) -> None:
+        """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
+        self.origins.clear()
+        self.states.clear()
+        self.backward_reads.clear()
+        self._changes.clear()
+        self._places.clear()
 
     # ---- reading and writing
 
@@ -207,6 +241,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.mutation(func, operation, args, kwargs)
         if kind is Kind.RESHAPE:
             return self.reshape(func, args, kwargs)
+        if kind is Kind.RESIZE:
+            return self.resize(func, args, kwargs)
+        if kind is Kind.REBIND:
+            return self.rebind(func, args, kwargs)
         return self.special(func, args, kwargs)
 
     def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -279,7 +317,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_view(
         self, state: StorageState, parent: Tensor, where: Geometry, view: Tensor, step: ViewStep
     ) -> None:
-        self._note_origin(view, parent, step)
+        self._note_origin(self.lifetimes.note(view), parent, step)
         # An explicit offset is relative to the storage, not to the parent's current value, so the step
         # cannot be replayed on the latter; reading falls back to a relative as_strided. And values of the
         # graph are never lazy.
@@ -295,7 +333,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(flat) != len(targets):
             self._check_lists(func, flat, args)
         for target in flat:
-            self._check_reshaped(func, target, args)
             self._check_partial_overlap(target, args)
             if target._is_view() and torch.is_grad_enabled():
                 self.joined.update(internals.storage_key(a) for a in args if isinstance(a, Tensor))
@@ -366,36 +403,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"{func} resizes the tensor of shape {tuple(target.shape)} that it writes to; use the "
                     f"out-of-place operation"
                 )
-
-    def _check_reshaped(self, func: Any, target: Tensor, args: tuple[Any, ...], same: bool = False) -> None:
-        """Refuse what would make autograd derive a reshaped view again.
-
-        When a storage is written, autograd makes the histories of its views anew: for plain tensors by
-        their geometry, for fakes by the view operation that first made them, which knows nothing of a
-        metadata change since then.
-        """
-        for view in self.state(target).reshaped:
-            if not view._is_view() and not any(
-                m._is_view() and m._base is view for m in self.views_on(target)
-            ):
-                continue
-            if (view is not target or not same) and (
-                view.requires_grad
-                or (torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args))
-            ):
-                raise errors.ReshapedView(
-                    f"{func} on a storage of which a differentiable view had its metadata changed in place "
-                    f"before; use the out-of-place view operation"
-                )
-
-    def _check_views_of(self, func: Any, fake: Tensor) -> None:
-        """The same for the base: its views would be derived again from how it lies now."""
-        if not fake.requires_grad or fake._is_view():
-            return
-        if any(view._is_view() and view._base is fake for view in self.views_on(fake)):
-            raise errors.ReshapedView(
-                f"{func} on a tensor of which differentiable views exist; use the out-of-place operation"
-            )
 
     def _check_lists(self, func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
         """An operation on lists goes through them in order, its functional form does not."""
@@ -501,44 +508,137 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A metadata mutation: the fake changes, the storage does not."""
         fake = args[0]
+        self.settle(fake)
         state = self.state(fake)
-        self._check_reshaped(func, fake, args, same=True)
-        self._check_views_of(func, fake)
         before = geometry(fake)
         result = func(*args, **kwargs)
-        after = geometry(fake)
-        event = Reshape(func, tuple(args[1:]), kwargs, torch.is_grad_enabled())
+        if func is aten.resize_.default and before == geometry(fake):
+            return result  # which does not count as a change
+        stale = fake.requires_grad and fake._is_view() and self._moved_unnoticed(fake)
+        event = Reshape(func, tuple(args[1:]), kwargs, torch.is_grad_enabled(), stale)
         functional = functional_form(func)
-        if functional is not None:
-            step = ViewStep(functional, event.args, kwargs, None, event.grad)
-            if functional is not aten.as_strided.default:
-                state.view(before, after, step)
-            if id(fake) in self.origins:
-                self._note_origin(fake, fake, step)
-        else:
-            self.origins.pop(id(fake), None)
-        self.reshapes.setdefault(id(fake), (fake, []))[1].append(event)
+        if functional not in (None, aten.as_strided.default, aten.resize.default):
+            state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.grad))
+        if id(fake) in self.origins:
+            self._note_origin(fake, fake, ViewStep(func, event.args, kwargs, None, event.grad, True))
+        self._note_change(fake, event)
         if all(view is not fake for view in state.reshaped):
             state.reshaped.append(fake)
         return result
 
+    def resize(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`resize_` changes the metadata, and the storage where that is too small."""
+        fake = args[0]
+        if func is aten.resize_as_.default:
+            # The template is not at hand when the wrapper repeats it.
+            template = args[1]
+            form = kwargs.get("memory_format")
+            if form is torch.preserve_format:
+                form = None if template.is_contiguous() else torch.channels_last
+            kwargs = {} if form is None else {"memory_format": form}
+            func, args = aten.resize_.default, (fake, list(template.shape))
+        self.settle(fake)
+        count = 1
+        for n in args[1]:
+            count *= n
+        nbytes = (geometry(fake).offset + count) * fake.dtype.itemsize
+        larger = nbytes > fake.untyped_storage().nbytes()
+        if count and larger and tuple(args[1]) != tuple(fake.shape):
+            state = self.state(fake)
+            if not state.grown or state.grown[-1].nbytes() < nbytes:
+                state.grow(internals.memoryless_storage(nbytes, fake.device))
+            internals.move(fake, state.grown[-1])
+            self.states[internals.storage_key(fake)] = state
+        return self.reshape(func, args, kwargs)
+
+    def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`set_`: the fake moves to another storage."""
+        fake = args[0]
+        self.settle(fake)
+        source = args[1] if len(args) > 1 else None
+        if isinstance(source, Tensor):
+            self.state(source)
+        elif source is not None and source._cdata not in self.states:
+            raise errors.ClosureTensor(
+                "set_() to a storage that is neither an argument's nor made by the function; pass a tensor "
+                "on it as an argument"
+            )
+        if isinstance(source, Tensor) and source.requires_grad and torch.is_grad_enabled():
+            raise errors.StorageMutation(
+                "set_() in grad mode to a tensor that requires grad: autograd cannot differentiate it; call "
+                "it under torch.no_grad()"
+            )
+        result = func(*args, **kwargs)
+        if source is None:
+            where = geometry(fake)
+            node = self.builder.emit(
+                aten.empty_strided.default,
+                list(where.size),
+                list(where.stride),
+                dtype=where.dtype,
+                device=fake.device,
+            )
+            self.adopt(fake).define(where, node)
+        self._note_change(fake, Rebind(self.state(fake), geometry(fake), False, torch.is_grad_enabled()))
+        return result
+
+    # ---- changes of arguments
+
+    def follow(self, fake: Tensor) -> None:
+        """From here on, note when the argument `fake` is put elsewhere by ``x.data = y``, which no operation
+        tells."""
+        self._places[id(fake)] = (self.state(fake), geometry(fake))
+        self._entered_at.setdefault(id(fake), fake._version)
+
+    def settle(self, fake: Tensor) -> None:
+        """Note that an argument was put elsewhere since it was last looked at."""
+        place = self._places.get(id(fake))
+        if place is not None and place != (self.state(fake), geometry(fake)):
+            self._note_change(fake, Rebind(self.state(fake), geometry(fake), True, torch.is_grad_enabled()))
+
+    def _note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
+        self._changes.setdefault(id(fake), (fake, []))[1].append(event)
+        # An operation moves the counter as soon as it returns to autograd; an assignment does not.
+        self._changed_at[id(fake)] = fake._version + (isinstance(event, Reshape) or not event.assigned)
+        if id(fake) in self._places:
+            self.follow(fake)
+
+    def changes_of(self, fake: Tensor) -> tuple[Reshape | Rebind, ...]:
+        """What changed about a tensor besides its data, in order."""
+        known = self._changes.get(id(fake))
+        return () if known is None else tuple(known[1])
+
+    def moves(self, fake: Tensor) -> bool:
+        """Whether one of these changes moves the version counter."""
+        return any(isinstance(event, Reshape) or not event.assigned for event in self.changes_of(fake))
+
+    def _moved_unnoticed(self, fake: Tensor) -> bool:
+        return fake._version != self._changed_at.get(id(fake), self._entered_at.get(id(fake), 0))
+
+    def moved_since(self, fake: Tensor) -> bool:
+        """Whether the version counter moved after the last of these changes."""
+        return fake._version != self._changed_at[id(fake)]
+
+    def reshaped(self, fake: Tensor) -> int:
+        """How often something changed about a tensor besides its data."""
+        known = self._changes.get(id(fake))
+        return 0 if known is None else len(known[1])
+
     def _note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
         known = self.origins.get(id(parent))
         before = None if known is None else known[1]
-        # A metadata mutation moves the counter as soon as it returns to autograd.
-        version = parent._version + (view is parent)
-        self.origins[id(view)] = (view, ViewOrigin(parent, step, before, self.reshaped(parent), version))
-
-    def views_on(self, fake: Tensor) -> list[Tensor]:
-        """The arguments on a tensor's storage, and every view that was made of one of its tensors."""
-        key = internals.storage_key(fake)
-        made = [view for view, _ in self.origins.values() if internals.storage_key(view) == key]
-        return made + self.states[key].members
-
-    def reshaped(self, fake: Tensor) -> int:
-        """How often the metadata of `fake` has been changed in place."""
-        known = self.reshapes.get(id(fake))
-        return 0 if known is None else len(known[1])
+        place = (self.state(parent), geometry(parent))
+        if before is not None and not step.in_place and (before.state, before.where) != place:
+            before = None  # it has been put elsewhere since
+        version = parent._version
+        if step.in_place and before is not None:
+            # A metadata mutation moves the counter as soon as it returns to autograd, which takes note of it
+            # only where there is a history.
+            version = version + 1 if view.requires_grad and step.grad else before.version
+        origin = ViewOrigin(
+            parent, step, before, self.reshaped(parent), version, self.state(view), geometry(view)
+        )
+        self.origins[id(view)] = (view, origin)
 
     def special(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Literals, and everything that a graph cannot say."""
@@ -548,12 +648,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self.view(func, args, kwargs)
             node = self.builder.emit(aten.clone.default, self.builder.constant(value))
             return self._fresh(node, self.builder.metas[node])
-        if func._schema.name.split("::")[1] in _STORAGE_OPS:
-            raise errors.StorageMutation(
-                f"{func} replaces or resizes a tensor's storage; copy into a new tensor instead"
-            )
-        if func is aten.detach_.default:
-            raise errors.AutogradStateMutation("detach_() inside the function; use detach()")
         if func in _READS_GRAD_MODE:
             op_args = self._nodes(args)
             if torch.is_grad_enabled():
@@ -571,7 +665,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         where = Geometry(size, stride, 0, dtype)
         fake = fake_of(where, device)
         self.adopt(fake).define(where, node)
-        return fake
+        return self.lifetimes.note(fake)
 
     def _nodes(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple([self._nodes_in(v) for v in values])
@@ -636,8 +730,9 @@ def _classify(func: Any) -> Operation:
     tags = func.tags
     name = func._schema.name.split("::")[1]
     random = torch.Tag.nondeterministic_seeded in tags
-    specials = (aten.detach_.default, aten.lift_fresh.default, aten.lift.default)
-    if name in _STORAGE_OPS or func in specials or func in _READS_GRAD_MODE:
+    if name in _STORAGE_OPS:
+        return Operation(_STORAGE_OPS[name])
+    if func in (aten.lift_fresh.default, aten.lift.default) or func in _READS_GRAD_MODE:
         return Operation(Kind.REFUSED)
     if torch.Tag.inplace_view in tags:
         return Operation(Kind.RESHAPE)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import errors
 from aot.capture.graph import GraphBuilder, ValueMeta
 from aot.geometry import Geometry, geometry, is_dense
 
@@ -32,6 +31,7 @@ class ViewStep:
     kwargs: dict[str, Any]
     index: int | None
     grad: bool  # whether grad mode was on: autograd remembers how a view was made
+    in_place: bool = False  # it changed the metadata of the parent itself
 
 
 @dataclass(slots=True)
@@ -52,10 +52,13 @@ class StorageState:
         writes: the tensors that were written to, by geometry and by the tensor that they are views of.
         counted: the tensors whose version counter a write moved.
         reshaped: differentiable views whose metadata was changed in place.
+        stretch: makes a graph input of the caller's elements of a dtype from one to another.
+        grown: larger storages that stand for it, since it has grown.
     """
 
     def __init__(self, builder: GraphBuilder, storage: torch.UntypedStorage) -> None:
         self.storage = storage  # kept alive: its address is its name
+        self.grown: list[torch.UntypedStorage] = []
         self.entries: list[EntryView] = []
         self.members: list[Tensor] = []
         self.of_backward = False
@@ -66,7 +69,7 @@ class StorageState:
         self._base: tuple[Geometry, fx.Node] | None = None
         self._nodes: dict[Geometry, fx.Node] = {}
         self._views: dict[Geometry, tuple[Geometry, ViewStep]] = {}
-        self.flat_base: Callable[[StorageState], tuple[Geometry, fx.Node]] | None = None
+        self.stretch: Callable[[torch.dtype, int, int], fx.Node] | None = None
 
     def define(self, where: Geometry, node: fx.Node) -> None:
         """The storage was just made by the operation `node`, whose result has the geometry `where`."""
@@ -79,6 +82,15 @@ class StorageState:
         self.members.append(fake)
         self.entries.append(EntryView(where.physical, node))
         self._nodes.setdefault(where.physical, node)
+
+    def grow(self, storage: torch.UntypedStorage) -> None:
+        """The storage now has as many bytes as `storage`, those at the end undefined."""
+        before = self.grown[-1] if self.grown else self.storage
+        base, _ = self._reach(Geometry((before.nbytes(),), (1,), 0, torch.uint8))
+        self.grown.append(storage)
+        more = storage.nbytes() // base.dtype.itemsize - base.stop
+        row = self._builder.emit(aten.constant_pad_nd.default, self._row(), [0, more])
+        self._replace(Geometry((base.stop - base.offset + more,), (1,), base.offset, base.dtype), row)
 
     def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
         """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
@@ -117,7 +129,7 @@ class StorageState:
             return apply_step(self._builder, self.read(parent), step)
         if where.is_lazy:
             return self._conjugated(where, self.read(where.physical))
-        base, node = self.base()
+        base, node = self._reach(where)
         if where.dtype != base.dtype:
             return self._reinterpreted(where)
         offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
@@ -145,8 +157,6 @@ class StorageState:
         return self._builder.emit(aten.as_strided.default, numbers, list(where.size), list(where.stride), 0)
 
     def _store_reinterpreted(self, where: Geometry, value: fx.Node) -> None:
-        if 0 in where.size:
-            return
         base, _ = self.base()
         start, stop = where.bytes
         whole, content = self._bytes()
@@ -163,17 +173,44 @@ class StorageState:
         size, stride = list(base.size), list(base.stride)
         self._replace(base, self._builder.emit(aten.as_strided.default, numbers, size, stride, 0))
 
+    def _reach(self, where: Geometry) -> tuple[Geometry, fx.Node]:
+        """The geometry and node of a value that holds all elements of `where`: what is there for now, or,
+        where that is too little, it and what lies beside it in the caller's storage."""
+        start, stop = where.bytes
+        if self._base is None:
+            for entry in self.entries:
+                first, last = entry.geometry.bytes
+                if entry.geometry.dtype == where.dtype and first <= start and stop <= last:
+                    return entry.geometry, entry.node
+            self._base = self._entry_base()
+        base, _ = self._base
+        first, last = base.bytes
+        if self.stretch is None or 0 in where.size or (first <= start and stop <= last):
+            return self._base
+        low = min(start, first) // base.dtype.itemsize
+        high = max(stop, last) // base.dtype.itemsize
+        pieces = [self._row()]
+        if low < base.offset:
+            pieces.insert(0, self.stretch(base.dtype, low, base.offset))
+        if high > base.stop:
+            pieces.append(self.stretch(base.dtype, base.stop, high))
+        self._replace(
+            Geometry((high - low,), (1,), low, base.dtype), self._builder.emit(aten.cat.default, pieces)
+        )
+        return self._base
+
+    def _row(self) -> fx.Node:
+        """The whole current value as one row."""
+        base, node = self.base()
+        offset = self._builder.offsets.get(node, 0)
+        row = self._builder.emit(aten.as_strided.default, node, [base.stop - base.offset], [1], offset)
+        return self._builder.emit(aten.clone.default, row) if offset else row
+
     def _bytes(self) -> tuple[int, fx.Node]:
-        """The whole current value as one row of bytes, and the place of its first byte in the storage."""
+        """The same as bytes, and the place of the first one in the storage."""
         if self._base is None:
             self._base = self._entry_base()
-        base, node = self._base
-        offset = self._builder.offsets.get(node, 0)
-        length = base.stop - base.offset
-        row = self._builder.emit(aten.as_strided.default, node, [length], [1], offset)
-        if offset:
-            row = self._builder.emit(aten.clone.default, row)
-        return base.bytes[0], self._builder.emit(aten.view.dtype, row, torch.uint8)
+        return self._base[0].bytes[0], self._builder.emit(aten.view.dtype, self._row(), torch.uint8)
 
     def write(self, target: Tensor, value: fx.Node, counted: bool = True) -> None:
         """The tensor `target` now shows `value` (same size and dtype); `counted` writes move its version."""
@@ -209,12 +246,9 @@ class StorageState:
         if where.is_lazy:
             self._store(where.physical, self._conjugated(where, value))
             return
-        (start, stop), (first, last) = where.bytes, base.bytes
-        if start < first or stop > last:
-            raise errors.WriteOutsideArguments(
-                f"a write to bytes {start}..{stop - 1} of a storage of which the arguments show "
-                f"{first}..{last - 1}; pass a tensor that shows them as well"
-            )
+        if 0 in where.size:
+            return
+        base, node = self._reach(where)
         if where.dtype != base.dtype:
             self._store_reinterpreted(where, value)
             return
@@ -247,9 +281,16 @@ class StorageState:
         entry = self.entries[0]
         if len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry):
             return entry.geometry, self._at_zero(entry.node)
-        assert self.flat_base is not None
-        where, node = self.flat_base(self)
-        return where, self._at_zero(node)
+        assert self.stretch is not None
+        entries = [e.geometry for e in self.entries]
+        dtype = entry.geometry.dtype
+        if any(e.dtype != dtype for e in entries):
+            dtype = torch.uint8
+        start = min(e.bytes[0] for e in entries) // dtype.itemsize
+        stop = max(e.bytes[1] for e in entries) // dtype.itemsize
+        where = Geometry((stop - start,), (1,), start, dtype)
+        self._nodes[where] = node = self._at_zero(self.stretch(dtype, start, stop))
+        return where, node
 
     def _at_zero(self, node: fx.Node) -> fx.Node:
         """The same value at storage offset 0: torch's scatters keep their argument's offset, other backends

@@ -53,6 +53,7 @@ def build(
         "tangent": restrided,
         "physical": views.physical,
         "seen_as": views.seen_as,
+        "set_creation_meta": internals.set_creation_meta,
         "stretch_of_bytes": views.stretch_of_bytes,
         "counter": _counter,
         "modified": _modified,

@@ -15,6 +15,7 @@ from aot.effects import (
     ArgumentRoot,
     BaseRoot,
     Constant,
+    Rebound,
     Repeat,
     Root,
     ValueRoot,
@@ -24,7 +25,7 @@ from aot.effects import (
 )
 from aot.runtime.plan import Part, Plan
 from aot.runtime.saving import Saving
-from aot.runtime.source import GradMode, Writer, alias, as_strided, seen_as, write_view
+from aot.runtime.source import GradMode, Writer, alias, as_strided, seen_as, write_change, write_view
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
@@ -130,6 +131,8 @@ class _Call:
         writer.line("try:")
         writer.indent += 1
         self._forward(inputs)
+        for i in self._left():
+            writer.line(f"m{i} = t{i}.detach()")
         for position, output in enumerate(plan.outputs):
             if isinstance(output, View) and output.early:
                 self._view(position, output, self._root(plan.roots[output.root]))
@@ -140,6 +143,7 @@ class _Call:
                 self._storage(number)
             elif kind == "root":
                 writer.line(f"r{number} = {self._root(plan.roots[number])}")
+                self._leaf(number)
             else:
                 self._output(number)
         self._keep()
@@ -153,6 +157,7 @@ class _Call:
 
     def _inputs(self) -> list[str]:
         names = []
+        changed = dict(self.plan.changes)
         for k, graph_input in enumerate(self.plan.inputs):
             where = graph_input.stretch
             name = f"t{graph_input.tensor}"
@@ -164,6 +169,8 @@ class _Call:
                 source = f"stretch_of_bytes({name}, {where.offset}, {where.size[0]})"
             elif graph_input.lazy:
                 source = f"physical({name})"
+            elif graph_input.tensor in changed:  # as it is before the change, whoever keeps it
+                source = f"{name}.detach()"
             if source is not None:
                 name = f"p{k}"
                 self.writer.line(f"{name} = {source}")
@@ -194,7 +201,8 @@ class _Call:
         """The arguments' edges that a segment is applied to after the arguments have been written."""
         plan = self.plan
         moving = {plan.storages[w.tensor] for w in plan.writes} | {plan.storages[i] for i in plan.moves}
-        moving |= {plan.storages[i] for i, _ in plan.reshapes}
+        moving |= {plan.storages[i] for i, _ in plan.changes}
+        moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}
         done: set[int] = set()
         found: dict[ArgumentEdge, None] = {}
         for kind, number in plan.order:
@@ -203,7 +211,11 @@ class _Call:
             elif kind == "segment":
                 for gradient in plan.parts[number].segment.gradients:
                     target = gradient.target
-                    if isinstance(target, ArgumentEdge) and plan.storages[target.tensor] in done:
+                    if (
+                        isinstance(target, ArgumentEdge)
+                        and plan.storages[target.tensor] in done
+                        and target.tensor not in plan.required
+                    ):
                         found[target] = None
         self.passed = set(found)
         self.late: set[int] = set()
@@ -256,31 +268,71 @@ class _Call:
         writer, plan = self.writer, self.plan
         self.late.add(number)
         writes = [w for w in plan.writes if plan.storages[w.tensor] == number]
+        changes = {i: events for i, events in plan.changes if plan.storages[i] == number}
         for write in writes:
-            if write.early:
-                writer.line(f"{_past_autograd(write)}.copy_(v{write.value})")
-        for tensor, events in plan.reshapes:
-            if plan.storages[tensor] != number:
-                continue
-            for event in events:
-                self.mode.set(event.grad)
-                arguments = [f"t{tensor}", *(writer.literal(a) for a in event.args)]
-                arguments += [f"{k}={writer.literal(v)}" for k, v in event.kwargs.items()]
-                writer.line(f"{writer.op(event.op)}({', '.join(arguments)})")
+            if write.early and not write.tracked:
+                self._write(write)
+        for tensor, nbytes in plan.grown:
+            if plan.storages[tensor] == number:
+                writer.line(f"m{tensor}.untyped_storage().resize_({nbytes})")
+        required = [i for i in plan.required if plan.storages[i] == number]
+        for tensor in list(changes) if required else ():
+            if not any(change.grad for change in changes[tensor]):
+                for change in changes.pop(tensor):
+                    write_change(writer, self.mode, f"t{tensor}", change)
+        for tensor in required:
+            for position, output in enumerate(plan.outputs):
+                if isinstance(output, View) and output.unrequired and output.required == tensor:
+                    self._view(position, output, self._root(plan.roots[output.root]))
+            writer.line(f"t{tensor}.requires_grad_()")
+        for tensor in plan.released:
+            if plan.storages[tensor] == number:
+                writer.line(f"t{tensor}.requires_grad_(False)")
+        for tensor in plan.detached:
+            if plan.storages[tensor] == number:
+                writer.line(f"t{tensor}.detach_()")
         for write in writes:
-            if write.tracked:
-                self.mode.set(True)
-                target = f"t{write.tensor}._base" if write.base else f"t{write.tensor}"
-            elif not write.early:
-                target = _past_autograd(write)
-            else:
-                continue
-            if write.through is not None:
-                target = seen_as(writer, target, write.through, write.reinterpreted)
-            writer.line(f"{target}.copy_(v{write.value})")
+            if write.early and write.tracked:
+                self._write(write)
+        for tensor, events in changes.items():
+            for change in events:
+                write_change(writer, self.mode, f"t{tensor}", change)
+        for write in writes:
+            if not write.early:
+                self._write(write)
         for tensor in plan.moves:
             if plan.storages[tensor] == number:
                 writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
+
+    def _write(self, write: Write) -> None:
+        if write.tracked:
+            self.mode.set(True)
+            target = f"t{write.tensor}._base" if write.base else f"t{write.tensor}"
+        else:
+            target = _past_autograd(write)
+        if write.through is not None:
+            target = seen_as(self.writer, target, write.through, write.reinterpreted)
+        self.writer.line(f"{target}.copy_(v{write.value})")
+
+    def _left(self) -> list[int]:
+        """The arguments whose memory on entry is needed after they were put elsewhere."""
+        plan = self.plan
+        memories = [root.memory for root in plan.roots if isinstance(root, AliasRoot)]
+        memories += [c.memory for _, changes in plan.changes for c in changes if isinstance(c, Rebound)]
+        views = [output for output in plan.outputs if isinstance(output, View)]
+        memories += [view.rebound.memory for view in views if view.rebound is not None]
+        left = {m.tensor for m in memories if m is not None and m.entry and m.tensor is not None}
+        left.update(write.tensor for write in plan.writes if write.entry)
+        return sorted(left.union(tensor for tensor, _ in plan.grown))
+
+    def _leaf(self, number: int) -> None:
+        """Let a root that the function made a leaf require grad, after the views that were taken before."""
+        root = self.plan.roots[number]
+        if isinstance(root, ValueRoot) and root.requires_grad:
+            for position, output in enumerate(self.plan.outputs):
+                if isinstance(output, View) and output.unrequired and output.root == number:
+                    self._view(position, output, f"r{number}")
+            self.writer.line(f"r{number}.requires_grad_()")
 
     def _output(self, position: int) -> None:
         output = self.plan.outputs[position]
@@ -290,7 +342,7 @@ class _Call:
             self.writer.line(f"o{position} = o{output.output}")
         elif isinstance(output, Whole):
             self.writer.line(f"o{position} = r{output.root}")
-        elif not output.early:
+        elif not output.early and not output.unrequired:
             start = f"r{output.root}" if output.through is None else f"o{output.through}"
             self._view(position, output, start)
 
@@ -329,7 +381,8 @@ class _Call:
 
 def _past_autograd(write: Write) -> str:
     """An alias of an argument that has no history, and the argument's version counter or one of its own."""
-    return f"t{write.tensor}.detach()" if write.counted else f"t{write.tensor}.data"
+    name = f"m{write.tensor}" if write.entry else f"t{write.tensor}"
+    return f"{name}.detach()" if write.counted else f"{name}.data"
 
 
 def _tuple(names: list[str]) -> str:

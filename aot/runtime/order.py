@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from aot.capture.joint import Segment
-from aot.capture.segments import EntranceEdge, OutputEdge, WrittenEdge
+from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.effects import ArgumentRoot, BaseRoot, Effects, Repeat, ValueRoot, View, Whole
 from aot.errors import UnsupportedOperation
 
@@ -42,6 +42,8 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
     Raises:
         UnsupportedOperation: there is no such order.
     """
+    # (The functions below refer to themselves; they must not keep the tensors of the trace.)
+    writes, roots, outputs, required = effects.writes, effects.roots, effects.outputs, effects.required
     segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
     order: dict[Item, None] = {}
     active: set[Item] = set()
@@ -52,13 +54,13 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
             for gradient in segments[number].gradients:
                 yield from needs_of_target(gradient.target)
         elif kind == "storage":
-            for write in effects.writes:
+            for write in writes:
                 if write.tracked and storages[write.tensor] == number:
                     yield "segment", segment_of[write.value]
         elif kind == "root":
             yield from needs_of_root(number)
         else:
-            output = effects.outputs[number]
+            output = outputs[number]
             if isinstance(output, Repeat):
                 yield "output", output.output
             elif isinstance(output, Whole) or (isinstance(output, View) and not output.early):
@@ -67,29 +69,34 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
                     yield "output", output.through
 
     def needs_of_target(target: object) -> Iterator[Item]:
-        if isinstance(target, WrittenEdge):
+        if isinstance(target, ArgumentEdge):
+            if target.tensor in required:
+                yield "storage", storages[target.tensor]
+        elif isinstance(target, WrittenEdge):
             yield "storage", storages[target.tensor]
         elif isinstance(target, EntranceEdge):
             yield "segment", target.segment
         elif isinstance(target, OutputEdge):
-            output = effects.outputs[target.output]
+            output = outputs[target.output]
             assert isinstance(output, View)
             yield "root", output.root  # of an early view, too: a write moves its history
             yield "output", target.output
 
     def needs_of_root(number: int) -> Iterator[Item]:
-        root = effects.roots[number]
+        root = roots[number]
         if isinstance(root, (ArgumentRoot, BaseRoot)):
             yield "storage", storages[root.tensor]
             return
         if isinstance(root, ValueRoot):
             values = [root.value]
         else:
-            values = [v for v in (root.history, root.value) if v is not None]
+            memory = root.memory
+            value = None if memory is None else memory.value
+            values = [v for v in (root.history, value) if v is not None]
             if root.root is not None:
                 yield "root", root.root
-            if root.tensor is not None and root.history is None:
-                yield "storage", storages[root.tensor]
+            if memory is not None and memory.tensor is not None and root.history is None:
+                yield "storage", storages[memory.tensor]
         yield from (("segment", segment_of[value]) for value in values if value in segment_of)
 
     def visit(item: Item) -> None:
@@ -111,9 +118,9 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
             visit(("segment", number))
     for storage in dict.fromkeys(storages):
         visit(("storage", storage))
-    for position in range(len(effects.outputs)):
+    for position in range(len(outputs)):
         visit(("output", position))
-    for number in range(len(effects.roots)):
+    for number in range(len(roots)):
         visit(("root", number))
     for number in range(len(segments)):
         visit(("segment", number))

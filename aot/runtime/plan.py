@@ -13,8 +13,7 @@ import torch
 from torch import fx
 
 from aot.capture.joint import Joint, Segment
-from aot.capture.recorder import Reshape
-from aot.effects import Effects, Output, Root, Write
+from aot.effects import Change, Effects, Output, Root, Write
 from aot.geometry import Geometry
 from aot.runtime.order import Item, arrange
 from aot.runtime.saving import Saved, Savings, Watch
@@ -57,7 +56,8 @@ class Plan:
         saved: how many saved values it returns after these.
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
-        writes, reshapes, moves, roots, outputs, retaining, retaining_outputs: see `Effects`.
+        writes, changes, required, released, detached, grown, moves, roots, outputs, retaining,
+            retaining_outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
     """
 
@@ -70,7 +70,11 @@ class Plan:
     parts: tuple[Part, ...]
     order: tuple[Item, ...]
     writes: tuple[Write, ...]
-    reshapes: tuple[tuple[int, tuple[Reshape, ...]], ...]
+    changes: tuple[tuple[int, tuple[Change, ...]], ...]
+    required: tuple[int, ...]
+    released: tuple[int, ...]
+    detached: tuple[int, ...]
+    grown: tuple[tuple[int, int], ...]
     moves: tuple[int, ...]
     roots: tuple[Root, ...]
     outputs: tuple[Output, ...]
@@ -111,14 +115,18 @@ def make_plan(
     return Plan(
         tensors=len(storages),
         storages=storages,
-        leaves=leaves,
+        leaves=leaves.union(effects.required),
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
         values=tuple(v.where for v in effects.values),
         saved=savings.count,
         parts=tuple(parts),
         order=arrange(effects, joint.segments, storages),
         writes=effects.writes,
-        reshapes=effects.reshapes,
+        changes=effects.changes,
+        required=effects.required,
+        released=effects.released,
+        detached=effects.detached,
+        grown=effects.grown,
         moves=effects.moves,
         roots=effects.roots,
         outputs=effects.outputs,

@@ -22,7 +22,7 @@ from torch import fx
 
 from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
-from aot.effects import AliasRoot, Effects, ValueRoot
+from aot.effects import AliasRoot, Effects, ValueRoot, View
 from aot.geometry import Geometry
 from aot.partition.common import is_tangent, is_tensor
 from aot.partition.memory import memory_roots, spanned_bytes
@@ -99,10 +99,16 @@ class Savings:
         values = [v for v in reversed(range(joint.values)) if v in visible]
         self._value_of = {self._roots[results[v]]: v for v in values}
         self._several: set[_Memory] = {("storage", storages[i]) for i in effects.several_counters}
-        self._apart = {storages[i] for i, _ in effects.reshapes} | {storages[i] for i in effects.moves}
+        self._apart = {storages[i] for i, _ in effects.changes} | {storages[i] for i in effects.moves}
         self._apart |= {storages[i] for i in effects.several_counters}
         self._apart |= {storages[p.tensor] for p in joint.primals if p.stretch is not None}
         self._touched = self._apart | {storages[i] for i in effects.written}
+        # What the wrapper itself moves the version counter of, after it is saved.
+        self._bumped = {
+            _memory_of_root(output.root, effects, storages)
+            for output in effects.outputs
+            if isinstance(output, View) and output.stale
+        }
         alive = {n for n, i in self._tensor_of.items() if i in parameters}
         self._excessive = _excessive(self._saved, self._roots, alive)
         self._readers = Counter(self._roots[self._saved[i]] for indices in taken for i in indices)
@@ -196,7 +202,8 @@ class Savings:
         checked = shown[memory]
         if checked and need & ~checked:
             return Saving.COPY
-        if need | checked != everything or (tensor is not None and memory[1] in self._apart):
+        apart = memory in self._bumped or (tensor is not None and memory[1] in self._apart)
+        if need | checked != everything or apart:
             return Saving.OWN_COUNTER
         return Saving.AS_IS
 
@@ -223,7 +230,8 @@ def _visible(effects: Effects) -> set[int]:
     seen = {r.value for r in effects.roots if isinstance(r, ValueRoot)}
     for root in effects.roots:
         if isinstance(root, AliasRoot):
-            seen.update(v for v in (root.value, root.history) if v is not None)
+            value = None if root.memory is None else root.memory.value
+            seen.update(v for v in (value, root.history) if v is not None)
     return seen
 
 
@@ -255,13 +263,18 @@ def _memory_of(kept: Kept, effects: Effects, storages: tuple[int, ...]) -> _Memo
     if kept.tensor is not None:
         return ("storage", storages[kept.tensor])
     assert kept.root is not None
-    root = effects.roots[kept.root]
+    return _memory_of_root(kept.root, effects, storages)
+
+
+def _memory_of_root(number: int, effects: Effects, storages: tuple[int, ...]) -> _Memory | None:
+    root = effects.roots[number]
     while isinstance(root, AliasRoot) and root.root is not None:
         root = effects.roots[root.root]
     if isinstance(root, ValueRoot):
         return ("value", root.value)
     if isinstance(root, AliasRoot):
-        return ("storage", storages[root.tensor]) if root.tensor is not None else None
+        tensor = None if root.memory is None else root.memory.tensor
+        return None if tensor is None else ("storage", storages[tensor])
     return ("storage", storages[root.tensor])
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from aot.capture.recorder import Reshape
 from aot.capture.storages import ViewStep
-from aot.effects import AliasRoot, View
+from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry
 
 
@@ -16,6 +17,7 @@ class Writer:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {}
         self.indent = 0
+        self.changed: dict[int, str] = {}  # the tensors whose metadata was changed in place, by that step
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text if text else "")
@@ -72,12 +74,16 @@ def as_strided(writer: Writer, source: str, where: Geometry) -> str:
     return f"{source}.as_strided({size}, {stride}, {where.offset})"
 
 
+def memory_of(memory: Memory) -> str:
+    """A tensor on some memory."""
+    if memory.tensor is None:
+        return f"v{memory.value}"
+    return f"m{memory.tensor}" if memory.entry else f"t{memory.tensor}"
+
+
 def alias(writer: Writer, root: AliasRoot) -> str:
     """A detached alias: a tensor of its own for autograd, on the same memory."""
-    if root.tensor is not None:
-        source = f"t{root.tensor}"
-    else:
-        source = f"r{root.root}" if root.root is not None else f"v{root.value}"
+    source = f"r{root.root}" if root.memory is None else memory_of(root.memory)
     source += ".detach()" if root.counted else ".data"
     return f"{seen_as(writer, source, root.where, root.reinterpreted)}.detach()"
 
@@ -86,11 +92,52 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
     if view.where is not None:
         mode.set(view.grad)
         writer.line(f"{name} = {seen_as(writer, source, view.where, view.reinterpreted)}")
+        if view.made is not None:
+            writer.line(f"set_creation_meta({name}, {view.made!r})")
+        if view.rebound is not None:
+            write_change(writer, mode, name, view.rebound)
+        if view.requires_grad:
+            writer.line(f"{name}.requires_grad_()")
+        if view.stale:
+            writer.line(f"torch.autograd.graph.increment_version({source})")
         return
-    for one in view.steps:
+    steps = list(view.steps)
+    for k in reversed(range(len(steps))):
+        if id(steps[k]) in writer.changed:
+            source, steps = writer.changed[id(steps[k])], steps[k + 1 :]
+            break
+    for one in steps:
         mode.set(one.grad)
-        writer.line(f"{name} = {step(writer, source, one)}")
-        source = name
+        if one.in_place:
+            # Whatever else is a view of what is changed here goes on from the same tensor.
+            writer.line(step(writer, source, one))
+            writer.changed[id(one)] = f"w{len(writer.changed)}"
+            writer.line(f"{writer.changed[id(one)]} = {source}")
+        else:
+            writer.line(f"{name} = {step(writer, source, one)}")
+            source = name
+    if source != name:
+        writer.line(f"{name} = {source}")
+    if view.rebound is not None:
+        write_change(writer, mode, name, view.rebound)
+
+
+def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> None:
+    """A change of the metadata or the storage of the tensor `name`."""
+    mode.set(change.grad)
+    if isinstance(change, Reshape):
+        if change.stale:
+            writer.line(f"torch.autograd.graph.increment_version({name})")
+        arguments = [name, *(writer.literal(a) for a in change.args)]
+        arguments += [f"{k}={writer.literal(v)}" for k, v in change.kwargs.items()]
+        writer.line(f"{writer.op(change.op)}({', '.join(arguments)})")
+        return
+    source, where = memory_of(change.memory), change.where
+    if change.assigned:
+        writer.line(f"{name}.data = {seen_as(writer, source, where, True)}.detach()")
+    else:
+        size, stride = writer.literal(where.size), writer.literal(where.stride)
+        writer.line(f"{name}.set_({source}.untyped_storage(), {where.offset}, {size}, {stride})")
 
 
 def step(writer: Writer, source: str, one: ViewStep) -> str:

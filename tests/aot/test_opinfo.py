@@ -95,8 +95,6 @@ REFUSED: dict[str, tuple[str, When]] = {
     "repeat_interleave": ("DataDependentValue", lambda case: given_a_tensor(case) and len(case.leaves) == 3),
     "tensor_split": ("DataDependentValue", given_a_tensor),
     "addbmm": ("StorageMutation", in_place_grows),
-    "resize_": ("StorageMutation", always),
-    "resize_as_": ("StorageMutation", always),
     "sparse_mm_reduce": ("UnsupportedArgument", always),
     "sparse_sampled_addmm": ("UnsupportedArgument", always),
     "to_sparse": ("UnsupportedOperation", always),

@@ -47,33 +47,22 @@ def _write_and(action: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     return f
 
 
-def _set_data(x: Tensor) -> Tensor:
-    x.data = torch.zeros(4)
-    return x * 2
-
-
 def _grad_mode_left_off(x: Tensor) -> Tensor:
     torch.set_grad_enabled(False)
     return x * CLOSED_OVER
 
 
-def _stale(x: Tensor) -> Tensor:
-    y = x * 2
-    view, _ = y.unbind()
-    y.mul_(3)
-    return view
+STORED: list[Tensor] = []
 
 
-def _reshaped_view(x: Tensor) -> Tensor:
-    view = x[:, 1:]
-    view.t_()
-    x.mul_(2)
-    return view * 2
+def _stores(x: Tensor) -> Tensor:
+    STORED.append(x * 2)
+    return x + 1
 
 
-def _beyond(x: Tensor) -> Tensor:
-    x.as_strided((6,), (1,)).mul_(2)
-    return x * 2
+def _set_to_a_result(x: Tensor, y: Tensor) -> Tensor:
+    y.set_(x * 2)
+    return y
 
 
 def _leaf_inside(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,34 +143,17 @@ REFUSALS = (
         lambda: [leaf(3)],
     ),
     Refusal("grad mode left off", errors.ClosureTensor, "pass it", _grad_mode_left_off, lambda: [leaf(3)]),
-    Refusal("reshaped view", errors.ReshapedView, "out-of-place", _reshaped_view, lambda: [non_leaf(2, 3)]),
-    Refusal("stale view", errors.StaleView, "take the view", _stale, lambda: [leaf(2, 3)]),
-    Refusal("beyond", errors.WriteOutsideArguments, "pass a tensor", _beyond, lambda: [values(6)[:3]]),
     Refusal(
-        "resize_", errors.StorageMutation, "copy", _write_and(lambda x: x.resize_(5)), lambda: [values(3)]
+        "set_ to a result", errors.StorageMutation, "no_grad", _set_to_a_result, lambda: [leaf(3), values(3)]
     ),
     Refusal(
-        "set_",
-        errors.StorageMutation,
-        "copy",
-        _write_and(lambda x: x.set_(torch.zeros(3))),
-        lambda: [values(3)],
-    ),
-    Refusal(".data =", errors.StorageMutation, "storage", _write_and(_set_data), lambda: [values(3)]),
-    Refusal(
-        "requires_grad_",
+        "detached, then a leaf",
         errors.AutogradStateMutation,
         "outside",
-        _write_and(lambda x: x.requires_grad_() * 2),
-        lambda: [values(3)],
-    ),
-    Refusal(
-        "detach_",
-        errors.AutogradStateMutation,
-        "outside",
-        _write_and(lambda x: x.detach_() * 2),
+        lambda x: x.detach_().requires_grad_() * 2,
         lambda: [non_leaf(3)],
     ),
+    Refusal("stored outside", errors.EscapedTensor, "return it", _stores, lambda: [values(3)]),
     Refusal("backward", errors.AutogradStateMutation, "autograd.grad", _backward_inside, lambda: [leaf(3)]),
     Refusal("leaf inside", errors.LeafCreatedInside, "outside", _write_and(_leaf_inside), lambda: [leaf(3)]),
     Refusal("inference tensor", errors.InferenceModeUnsupported, "clone", torch.sin, _inference_tensor),

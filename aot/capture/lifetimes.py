@@ -1,0 +1,53 @@
+"""The tensors of a trace must not outlive it: they have no memory.
+
+What still holds one afterwards is either the traceback of an error, or a place where the function has stored
+it (a list outside, an attribute of a module). A program that does the latter cannot be compiled: later calls
+would not store anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.errors import EscapedTensor
+
+
+class Lifetimes:
+    """The tensors made in one trace, none of which it keeps alive."""
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Tensor]] = []
+
+    def note(self, fake: Tensor) -> Tensor:
+        """Remember a tensor that was made."""
+        self._made.append(weakref.ref(fake))
+        return fake
+
+    def disarm(self) -> None:
+        """Make those that are still there empty ones: whatever is done with them, it reads no memory."""
+        for fake in self._alive():
+            internals.disarm(fake)
+
+    def check(self) -> None:
+        """Refuse a function that has kept one, when all else of the trace is gone.
+
+        Raises:
+            EscapedTensor: one is still there.
+        """
+        if self._alive():
+            gc.collect()  # it may only be part of a reference cycle
+        alive = self._alive()
+        if alive:
+            shape = tuple(alive[0].shape)
+            self.disarm()
+            raise EscapedTensor(
+                f"the function stored a tensor of shape {shape} somewhere else than in its result (a list "
+                f"outside, an attribute of a module); return it instead"
+            )
+
+    def _alive(self) -> list[Tensor]:
+        return [fake for ref in self._made if (fake := ref()) is not None]

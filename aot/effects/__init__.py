@@ -1,0 +1,97 @@
+"""What the run did: to each argument, and what each output is.
+
+In: a `Forward`. Out: `Effects`, which names the *values* that the graph must return, and says how the
+caller's world is rebuilt from them: which arguments are written, what else is changed about them, and for
+every output the *root* that it hangs on and the views that lead to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from aot.capture.forward import Forward
+from aot.effects.arguments import ArgumentEffects
+from aot.effects.model import (
+    AliasRoot,
+    ArgumentRoot,
+    BaseRoot,
+    Change,
+    Constant,
+    Effects,
+    Memory,
+    Output,
+    Rebound,
+    Repeat,
+    Root,
+    Value,
+    ValueRoot,
+    View,
+    Whole,
+    Write,
+)
+from aot.effects.outputs import OutputEffects
+from aot.effects.world import World, is_current, root_of
+
+__all__ = [
+    "AliasRoot",
+    "ArgumentRoot",
+    "BaseRoot",
+    "Change",
+    "Constant",
+    "Effects",
+    "Memory",
+    "Output",
+    "Rebound",
+    "Repeat",
+    "Root",
+    "Value",
+    "ValueRoot",
+    "View",
+    "Whole",
+    "Write",
+    "analyze",
+    "is_current",
+    "root_of",
+]
+
+
+def analyze(forward: Forward) -> Effects:
+    """Classify what the run did.
+
+    Raises:
+        Unsupported: an effect that the wrapper could not repeat exactly.
+    """
+    world = World(forward)
+    arguments = ArgumentEffects(world)
+    arguments.check()
+    required, released, detached = arguments.requirements()
+    changes = arguments.changes(required)
+    writes = arguments.writes()
+    outputs = OutputEffects(world, required)
+    seen: dict[int, int] = {}
+    results = outputs.link([outputs.output(p, v, seen) for p, v in enumerate(forward.outputs)], seen)
+    outputs.check_leaves()
+    return Effects(
+        values=tuple(world.values),
+        writes=writes,
+        changes=changes,
+        required=required,
+        released=released,
+        detached=detached,
+        grown=arguments.grown(),
+        moves=arguments.silent_moves(writes, outputs.moving),
+        roots=tuple(outputs.roots),
+        root_fakes=tuple(outputs.fakes),
+        outputs=results,
+        written=arguments.written,
+        several_counters=arguments.several_counters(),
+        retaining=_retaining(forward.entry.fakes),
+        retaining_outputs=_retaining(forward.outputs),
+    )
+
+
+def _retaining(values: Sequence[Any]) -> tuple[int, ...]:
+    return tuple(i for i, value in enumerate(values) if isinstance(value, Tensor) and value.retains_grad)

@@ -1,0 +1,308 @@
+"""What the run did to the arguments: their data, their metadata and storage, their place in autograd."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from aot import errors, views
+from aot.capture.recorder import Rebind, Reshape
+from aot.capture.storages import StorageState
+from aot.effects.model import Change, Write
+from aot.effects.world import World, count_together, is_current, root_of
+from aot.geometry import Geometry, alike, covers, geometry
+
+
+class ArgumentEffects:
+    """The effects on arguments, clause by clause.
+
+    Attributes:
+        written: arguments that lie, or lay, in a storage that a write changes.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.forward = world.forward
+        self.recorder = world.recorder
+        self.fakes = world.fakes
+        self.written: frozenset[int] = frozenset()
+        self._base_edges = {
+            id(base): edge
+            for (base, _), edge in zip(self.forward.entry.bases, self.forward.entry.base_edges, strict=True)
+        }
+
+    def check(self) -> None:
+        """Refuse what a wrapper cannot repeat.
+
+        Raises:
+            AutogradStateMutation: ``backward()`` inside the function accumulated into an argument.
+        """
+        entry = self.forward.entry
+        for i, fake in enumerate(self.fakes):
+            self.recorder.settle(fake)
+            if is_current(fake) and fake.is_leaf and fake.grad is not entry.grads[i]:
+                raise errors.AutogradStateMutation(
+                    f"backward() inside the function accumulated into tensor {i}'s .grad; use autograd.grad"
+                )
+
+    # ---- metadata, storage, requires_grad
+
+    def changes(self, required: tuple[int, ...]) -> tuple[tuple[int, tuple[Change, ...]], ...]:
+        """Changes of metadata and storage, in order, by argument. (Those of a leaf that begins to require
+        grad have no history: they are repeated without grad mode, which allows them before and after.)"""
+        found = []
+        for i, fake in enumerate(self.fakes):
+            changes = [self._change(i, event) for event in self.recorder.changes_of(fake)]
+            if i in required or self.world.index_of.get(id(root_of(fake))) in required:
+                changes = [replace(change, grad=False) for change in changes]
+            if changes:
+                found.append((i, tuple(changes)))
+        return tuple(found)
+
+    def _change(self, i: int, event: Change | Rebind) -> Change:
+        if not isinstance(event, Rebind):
+            return event
+        root = root_of(self.fakes[i])
+        written = any(name == id(root) for _, name in self.recorder.state(root).writes)
+        if root is not self.fakes[i] and written and self.changed_history(i):
+            raise errors.StorageMutation(
+                f"tensor {i} is a view that was put onto another storage, and a view of its base was written "
+                f"in grad mode; put it there outside"
+            )
+        return self.world.rebound(event, event.where)
+
+    def requirements(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The leaves that begin to require grad in the function, those that no longer do, and the arguments
+        whose history it has cut off.
+
+        Raises:
+            AutogradStateMutation: one was detached first, so that it has two places in the graph.
+        """
+        entry = self.forward.entry
+        required, released, detached = [], [], []
+        for i, fake in enumerate(self.fakes):
+            if not is_current(fake):
+                continue
+            if not entry.leaves[i] and not fake._is_view() and self._is_cut_off(i):
+                detached.append(i)
+            if not fake.is_leaf or (fake._is_view() and root_of(fake).requires_grad):
+                continue  # (Such a view, taken before its base required grad, says that it requires grad.)
+            if fake.requires_grad and not entry.leaves[i]:
+                raise errors.AutogradStateMutation(
+                    f"tensor {i} was detached in place and then made to require grad; do it outside"
+                )
+            events = self.recorder.changes_of(fake)
+            if fake.requires_grad and entry.requires_grad[i] and any(event.grad for event in events):
+                raise errors.AutogradStateMutation(
+                    f"tensor {i}, a leaf that requires grad, did not for a while and was changed then; do it "
+                    f"under torch.no_grad()"
+                )
+            if fake.requires_grad and not entry.requires_grad[i]:
+                required.append(i)
+            if entry.requires_grad[i] and not fake.requires_grad and entry.leaves[i]:
+                released.append(i)
+        return tuple(required), tuple(released), tuple(detached)
+
+    def _is_cut_off(self, i: int) -> bool:
+        """Whether no gradient goes from the argument as it is now to what it was computed from."""
+        edge = self.forward.entry.edges[i]
+        fake = self.fakes[i]
+        if edge is None or fake.grad_fn is None:
+            return edge is not None
+        stack, seen = [(fake.grad_fn, fake.output_nr)], set()
+        while stack:
+            node, number = stack.pop()
+            if node is edge.node and number == edge.output_nr:
+                return False
+            if node not in seen:
+                seen.add(node)
+                stack.extend((n, k) for n, k in node.next_functions if n is not None)
+        return True
+
+    # ---- data
+
+    def writes(self) -> tuple[Write, ...]:
+        """Copies that together cover all that was written, and carry all history that began or moved."""
+        early: list[Write] = []
+        late: list[Write] = []
+        written: set[int] = set()
+        histories = self._histories()
+        for state in {**self.world.entered, **self.world.lying}:
+            regions = []
+            for root, member in histories.get(state, ()):
+                region = self._region(state, root, member)
+                if region is not None:
+                    write = self._tracked(state, root, member, region)
+                    (early if write.early else late).append(write)
+                    regions.append(region)
+            entered = self.world.entered.get(state, [])
+            if (state.writes or regions) and entered:
+                written.update(entered)
+            if not entered:
+                continue  # a storage that the function made holds what the graph returns
+            places: dict[int, None] = {}
+            exact = {self.forward.entry.before[m]: m for m in reversed(entered)}
+            for (where, _), target in state.writes.items():
+                if any(covers(region, where) for region in regions):
+                    continue
+                chosen = exact.get(where)
+                if chosen is None or not count_together(self.fakes[chosen], target):
+                    chosen = self._member_for(state, where, target)
+                if chosen is None:
+                    late.append(self._beyond(state, where, target))
+                else:
+                    places[chosen] = None
+            early += [self._untracked(state, m, self.forward.entry.before[m], True) for m in places]
+        self.written = frozenset(written)
+        return (*early, *late)
+
+    def _histories(self) -> dict[StorageState, list[tuple[Tensor, int]]]:
+        """The roots whose place in the autograd graph moved, each with one argument on it."""
+        found: dict[StorageState, dict[int, tuple[Tensor, int]]] = {}
+        for i, fake in enumerate(self.fakes):
+            root = root_of(fake)
+            if self.changed_history(i):
+                on = found.setdefault(self.recorder.state(root), {})
+                if id(root) not in on or root is fake:
+                    on[id(root)] = (root, i)
+        return {state: list(roots.values()) for state, roots in found.items()}
+
+    def changed_history(self, i: int) -> bool:
+        """Whether the argument's place in the autograd graph moved: an in-place operation in grad mode on
+        it, its base or another view of its base."""
+        root = root_of(self.fakes[i])
+        if root.grad_fn is None:
+            return False
+        if id(root) in self.world.index_of:
+            edge = self.forward.entry.edges[self.world.index_of[id(root)]]
+        else:
+            edge = self._base_edges.get(id(root))
+        return edge is None or root.grad_fn is not edge.node or root.output_nr != edge.output_nr
+
+    def _region(self, state: StorageState, root: Tensor, member: int) -> Geometry | None:
+        """What a tracked write to `root` has to cover; None where the changes that are repeated move the
+        history by themselves."""
+        wheres = [where for where, name in state.writes if name == id(root)]
+        # A change of metadata of a view is an in-place operation on its base for autograd.
+        wheres += [
+            geometry(view)
+            for view in state.reshaped
+            if root_of(view) is root and id(view) not in self.world.index_of
+        ]
+        if not wheres:
+            repeated = any(
+                root_of(self.fakes[i]) is root and self.recorder.changes_of(self.fakes[i])
+                for i in self.world.lying[state]
+            )
+            return None if repeated else geometry(self.fakes[member])
+        if not self._is_steady(root):
+            return geometry(root)
+        members = [i for i in self.world.entered.get(state, ()) if root_of(self.fakes[i]) is root]
+        candidates = [*wheres, *(self.forward.entry.before[i] for i in members)]
+        fitting = [
+            c for c in candidates if not c.overlaps_itself_somehow and all(covers(c, w) for w in wheres)
+        ]
+        if fitting:
+            return min(fitting, key=lambda c: (not alike(c, geometry(root)), math.prod(c.size)))
+        where = geometry(root)
+        start = min(w.bytes[0] for w in wheres) // where.dtype.itemsize
+        stop = -(-max(w.bytes[1] for w in wheres) // where.dtype.itemsize)
+        return Geometry((stop - start,), (1,), start, where.dtype, where.conj, where.neg)
+
+    def _is_steady(self, root: Tensor) -> bool:
+        """Whether a root keeps its storage, so that a write that carries history may come before its changes
+        of metadata, at the places that it showed when the function began."""
+        return all(isinstance(event, Reshape) for event in self.recorder.changes_of(root))
+
+    def _tracked(self, state: StorageState, root: Tensor, member: int, region: Geometry) -> Write:
+        early = self._is_steady(root)
+        base = id(root) not in self.world.index_of
+        tensor = member if base else self.world.index_of[id(root)]
+        there = self.forward.entry.before[tensor] if early and not base else geometry(root)
+        through = None if region == there else region
+        fake = root
+        if region != geometry(root):
+            with self.recorder, torch.enable_grad():
+                fake = views.seen_as(root, region)
+        value = self.world.value(state.read(region), region, fake)
+        other = not alike(there, region)
+        return Write(tensor, value, True, True, early, through, base, reinterpreted=other)
+
+    def _untracked(self, state: StorageState, member: int, where: Geometry, early: bool) -> Write:
+        through = None
+        if where.overlaps_itself:
+            steps = zip(where.size, where.stride, strict=True)
+            where = through = where._replace(size=tuple(1 if s == 0 else n for n, s in steps))
+        value = self.world.value(state.read(where), where, None)
+        return Write(member, value, False, self._counted(state, member), early, through)
+
+    def _beyond(self, state: StorageState, where: Geometry, target: Tensor) -> Write:
+        """A write to elements that no argument showed when the function began."""
+        entered = self.world.entered[state]
+        together = [i for i in entered if count_together(self.fakes[i], target)]
+        member = together[0] if together else entered[0]
+        value = self.world.value(state.read(where), where, None)
+        other = not alike(where, self.forward.entry.before[member])
+        counted = bool(together)
+        return Write(member, value, False, counted, through=where, entry=True, reinterpreted=other)
+
+    def grown(self) -> tuple[tuple[int, int], ...]:
+        """Storages that have grown: an argument on each, and how many bytes they have now."""
+        return tuple(
+            (entered[0], state.grown[-1].nbytes())
+            for state, entered in self.world.entered.items()
+            if state.grown
+        )
+
+    def _member_for(self, state: StorageState, where: Geometry, target: Tensor) -> int | None:
+        """An argument that showed the elements `where`: of those, one whose version counter the write moved;
+        of those, the smallest."""
+        entered = self.world.entered[state]
+        candidates = [m for m in entered if covers(self.forward.entry.before[m], where)]
+        return min(
+            candidates,
+            key=lambda m: (
+                not count_together(self.fakes[m], target),
+                math.prod(self.forward.entry.before[m].size),
+                m,
+            ),
+            default=None,
+        )
+
+    def _counted(self, state: StorageState, member: int) -> bool:
+        """Whether a write to the storage moved the member's version counter."""
+        return any(count_together(self.fakes[member], target) for target in state.counted)
+
+    # ---- version counters
+
+    def silent_moves(self, writes: tuple[Write, ...], moving: set[int]) -> tuple[int, ...]:
+        """Arguments whose version counter moved and that nothing else of the epilogue touches; `moving` are
+        those that the making of an output touches."""
+        late = moving | {w.tensor for w in writes if not w.early and (w.counted or w.tracked)}
+        touched = late.union(w.tensor for w in writes if w.early and (w.counted or w.tracked))
+        touched.update(i for i, fake in enumerate(self.fakes) if self.recorder.moves(fake))
+        silent: dict[int, None] = {}
+        for i, fake in enumerate(self.fakes):
+            if fake._version == self.forward.entry.versions[i]:
+                continue
+            others = touched
+            if self.recorder.moves(fake):
+                # Of a view that was reshaped and whose base was written afterwards, autograd derives the
+                # history anew.
+                if not self.recorder.moved_since(fake):
+                    continue
+                others = late
+            if i not in others and not any(count_together(fake, self.fakes[j]) for j in (*others, *silent)):
+                silent[i] = None
+        return tuple(silent)
+
+    def several_counters(self) -> frozenset[int]:
+        """The arguments in storages that are not all counted together."""
+        found: set[int] = set()
+        for members in self.world.entered.values():
+            if not all(count_together(self.fakes[members[0]], self.fakes[other]) for other in members[1:]):
+                found.update(members)
+        return frozenset(found)

@@ -1,0 +1,230 @@
+"""What the run did, as plain data: the vocabulary that the later stages are written in.
+
+A *root* is a tensor with an autograd history of its own: an argument, the hidden base of an argument, a
+tensor made by the function, or a detached alias of any of these. An output is a root or a view of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from aot.capture.recorder import Reshape
+from aot.capture.storages import ViewStep
+from aot.geometry import Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """Something that the forward graph returns.
+
+    Attributes:
+        node: where it is computed.
+        where: its size, stride and dtype as the caller must see them.
+        history: the fake tensor whose autograd history it carries; None where it carries none.
+    """
+
+    node: fx.Node
+    where: Geometry
+    history: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Copy a value into an argument.
+
+    Attributes:
+        tracked: the write carries the value's autograd history; the others go past autograd.
+        counted: the write moves the argument's version counter.
+        early: done before changes of metadata and storage are repeated.
+        through: write through a new view of this geometry. A tracked write goes through a new view of a
+            root: that moves the history of all views on it alike, and spares the engine an assertion that
+            fails when a gradient at a view's old edge is asked for. A write to a tensor that shows
+            elements several times goes through one that shows them once.
+        base: whether that is a view of the argument's base.
+        entry: whether it is one of the storage that the argument lay in when the call began.
+        reinterpreted: whether it shows the base as another dtype, or lazily as other numbers.
+    """
+
+    tensor: int
+    value: int
+    tracked: bool
+    counted: bool
+    early: bool = False
+    through: Geometry | None = None
+    base: bool = False
+    entry: bool = False
+    reinterpreted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A storage, at the end of a call: where argument `tensor` lay when the call began (`entry`) or lies now,
+    or where a value of the graph lies."""
+
+    tensor: int | None = None
+    value: int | None = None
+    entry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rebound:
+    """An argument was put onto another storage.
+
+    Attributes:
+        memory, where: that storage, and how it lies there.
+        assigned: by ``x.data = y``, which autograd does not see; otherwise by ``set_``.
+        grad: whether grad mode was on.
+    """
+
+    memory: Memory
+    where: Geometry
+    assigned: bool
+    grad: bool
+
+
+Change = Reshape | Rebound
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRoot:
+    """The argument itself."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class BaseRoot:
+    """The base of an argument that is a view, where the base is not an argument."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRoot:
+    """A value of the graph; with `requires_grad`, as a leaf that the function made."""
+
+    value: int
+    requires_grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AliasRoot:
+    """A detached alias of other memory.
+
+    Attributes:
+        memory, root: the memory, or the earlier root whose memory it is; one of the two.
+        counted: whether it shares that tensor's version counter (`detach`) or has its own (`.data`).
+        history: the value whose autograd history it carries.
+        reinterpreted: whether it shows that memory as another dtype, or lazily as other numbers.
+    """
+
+    where: Geometry
+    memory: Memory | None
+    root: int | None
+    counted: bool
+    history: int | None
+    reinterpreted: bool = False
+
+
+Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """An output that is not a tensor."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """An output that is a root itself."""
+
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """An output that is a differentiable view of a root.
+
+    Attributes:
+        steps: the operations that made it; empty where they do not lead there.
+        where: without steps, its geometry.
+        grad: whether a view by geometry is taken in grad mode.
+        early: the view is taken before the argument is written or changed. Autograd treats a view that
+            was there before a write in its own way, and so meets the same situation as in eager.
+        reinterpreted: whether a view by geometry shows the root as another dtype, or lazily as other numbers.
+        made: how autograd has to remember the making of a view by geometry, if not as usual.
+        stale: whether the root's version counter is to move after the view was made: it is one whose
+            history autograd cannot tell any more.
+        requires_grad: whether it is a leaf that the function made.
+        unrequired: the view is taken just before its root begins to require grad: argument `required`, or
+            one that the function made.
+        rebound: where the view was put after it was made.
+        through: the output that the steps start from, where another one lies on the way: its gradient is to
+            have the part that comes through this one.
+    """
+
+    root: int
+    steps: tuple[ViewStep, ...]
+    where: Geometry | None
+    grad: bool
+    early: bool = False
+    reinterpreted: bool = False
+    made: str | None = None
+    stale: bool = False
+    requires_grad: bool = False
+    unrequired: bool = False
+    required: int | None = None
+    rebound: Rebound | None = None
+    through: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An output that is the same object as an earlier one."""
+
+    output: int
+
+
+Output = Constant | Whole | View | Repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What is to be done at every call, besides running the graph.
+
+    Attributes:
+        values: what the forward graph returns, in order.
+        writes: in order; the early ones come first.
+        changes: changes of arguments' metadata and storage, in order, by argument.
+        required: leaves that the function lets require grad.
+        released: leaves that the function lets require no grad any more.
+        detached: arguments whose history the function cuts off.
+        grown: storages that grow, each as an argument on it on entry, and their size in bytes.
+        moves: arguments of which only the version counter moves.
+        roots, outputs: how the outputs are made.
+        root_fakes: the roots' tensors inside the trace.
+        written: arguments that lie in a storage that a write changes.
+        several_counters: arguments in a storage that others show under another version counter.
+        retaining, retaining_outputs: the arguments and outputs on which `retain_grad` was called.
+    """
+
+    values: tuple[Value, ...]
+    writes: tuple[Write, ...]
+    changes: tuple[tuple[int, tuple[Change, ...]], ...]
+    required: tuple[int, ...]
+    released: tuple[int, ...]
+    detached: tuple[int, ...]
+    grown: tuple[tuple[int, int], ...]
+    moves: tuple[int, ...]
+    roots: tuple[Root, ...]
+    root_fakes: tuple[Tensor, ...]
+    outputs: tuple[Output, ...]
+    written: frozenset[int]
+    several_counters: frozenset[int]
+    retaining: tuple[int, ...]
+    retaining_outputs: tuple[int, ...]

@@ -1,0 +1,319 @@
+"""What each output is: a root or a view of one, an earlier output once more, or a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.recorder import Rebind, ViewOrigin
+from aot.capture.storages import StorageState, ViewStep
+from aot.effects.model import (
+    AliasRoot,
+    ArgumentRoot,
+    BaseRoot,
+    Constant,
+    Memory,
+    Output,
+    Rebound,
+    Repeat,
+    Root,
+    ValueRoot,
+    View,
+    Whole,
+)
+from aot.effects.world import World, is_current, root_of
+from aot.geometry import Geometry, alike, geometry
+
+
+class OutputEffects:
+    """The outputs, one by one.
+
+    Attributes:
+        roots, fakes: the roots so far, in order, and their tensors inside the trace.
+        moving: arguments whose version counter the making of an output moves.
+    """
+
+    def __init__(self, world: World, required: tuple[int, ...]) -> None:
+        self.world = world
+        self._required = {id(world.fakes[i]) for i in required}
+        self.recorder = world.recorder
+        self.roots: list[Root] = []
+        self.fakes: list[Tensor] = []
+        self.moving: set[int] = set()
+        self._leaves: list[Tensor] = []
+        self._root_of: dict[int, int] = {}
+        self._sharing = self._count_sharing()
+
+    def output(self, position: int, value: Any, seen: dict[int, int]) -> Output:
+        """What the output `value` at `position` is; `seen` are the earlier ones, by identity."""
+        if not isinstance(value, Tensor):
+            return Constant(value)
+        if id(value) in seen:
+            return Repeat(seen[id(value)])
+        seen[id(value)] = position
+        root = root_of(value)
+        if id(value) in self.world.index_of or root is value:
+            return Whole(self.root(value))
+        return self._view(value, root)
+
+    def _view(self, value: Tensor, root: Tensor) -> View:
+        origin = self._origin(value)
+        start, steps, reshapes, version = self._chain(value, root)
+        state = self.recorder.state(value) if origin is None else origin.state
+        rebound = self._put(value, origin)
+        if self.recorder.state(start) is not state:
+            index = self.world.index_of.get(id(start))
+            if index is not None and steps and not reshapes and value._version == version:
+                return View(self.root(start), steps, None, True, early=True, rebound=rebound)
+            return self._left_behind(value, start, state, rebound)
+        stale = origin is not None and root.requires_grad and value._version != origin.version
+        leaf = is_current(value) and value.is_leaf
+        index = self.world.index_of.get(id(start))
+        given = id(root) in self.world.index_of or id(root) in self.world.base_of
+        if self._passes_leaf(value, root):
+            raise errors.AutogradStateMutation(
+                f"an output of shape {tuple(value.shape)} is a view that was taken while its base did not "
+                f"require grad; call requires_grad_ outside of the function"
+            )
+        if id(root) in self._required or (root.requires_grad and root.is_leaf and not given):
+            reshaped = reshapes != self.recorder.reshaped(root) or state.grown
+            if start is not root or len(steps) > 1 or stale or reshaped:
+                raise errors.AutogradStateMutation(
+                    f"an output of shape {tuple(value.shape)} is a view of a tensor that the function lets "
+                    f"require grad, and not simply that; call requires_grad_ outside of the function"
+                )
+            if leaf and internals.creation_meta(value) != "NO_GRAD_MODE":
+                view = self._by_geometry(value, start, root, False)
+                if steps:
+                    view = View(self.root(start), steps, None, True)
+                owner = self.world.index_of.get(id(root))
+                return replace(view, unrequired=True, required=owner, rebound=rebound)
+        if leaf and value.requires_grad and not root.requires_grad:
+            self._leaves.append(value)
+            return replace(self._by_geometry(value, start, root, False), requires_grad=True, rebound=rebound)
+        if not leaf and value.requires_grad and not root.requires_grad:
+            if index is None or reshapes or stale or not self._required_grad(root):
+                raise errors.AutogradStateMutation(
+                    f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
+                    f"place since, or of a view that was made a leaf; use detach(), or make it outside"
+                )
+            return View(self.root(start), steps, None, True, early=True, rebound=rebound)
+        if stale or not steps or self.recorder.reshaped(start) != reshapes:
+            source = start if not steps else root
+            return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
+        early = False
+        if any(step.in_place for step in steps) and index is not None:
+            # Taken from the argument before it moved its version counter, and taken note of since.
+            self.moving.add(index)
+            early = reshapes == 0 and version == self.world.forward.entry.versions[index]
+        return View(self.root(start), steps, None, True, early, rebound=rebound)
+
+    def _passes_leaf(self, value: Tensor, root: Tensor) -> bool:
+        """Whether `value`, or what it is a view of, is cut off from a root that requires grad, as one that
+        was taken before that did."""
+        if not root.requires_grad or id(root) in self._required or not self._required_grad(root):
+            return False
+        origin, view = self._origin(value), value
+        while view is not root and id(view) not in self.world.index_of:
+            if is_current(view) and view.is_leaf and internals.creation_meta(view) == "DEFAULT":
+                return True
+            if origin is None:
+                return False
+            view, origin = origin.parent, origin.before
+        return False
+
+    def _required_grad(self, root: Tensor) -> bool:
+        """Whether a root was one that required grad when the function began."""
+        entry = self.world.forward.entry
+        if id(root) in self.world.index_of:
+            return entry.requires_grad[self.world.index_of[id(root)]]
+        return any(
+            base is root and edge is not None
+            for (base, _), edge in zip(entry.bases, entry.base_edges, strict=True)
+        )
+
+    def link(self, outputs: Sequence[Output], seen: dict[int, int]) -> tuple[Output, ...]:
+        """Take views of views that are outputs themselves from these."""
+        return tuple(
+            self._linked(output, self.world.forward.outputs[p], outputs, seen)
+            if isinstance(output, View) and output.steps and not output.early and not output.unrequired
+            else output
+            for p, output in enumerate(outputs)
+        )
+
+    def _linked(self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]) -> View:
+        origin = self._origin(value)
+        for count in reversed(range(1, len(view.steps))):
+            assert origin is not None
+            position = seen.get(id(origin.parent))
+            other = None if position is None else outputs[position]
+            if isinstance(other, View) and other.steps == view.steps[:count] and other.rebound is None:
+                return replace(view, steps=view.steps[count:], through=position)
+            origin = origin.before
+            if origin is None:
+                break
+        return view
+
+    def _put(self, value: Tensor, origin: ViewOrigin | None) -> Rebound | None:
+        """Where a view was put after it was made, by ``set_`` or ``.data =``."""
+        state, where = self.recorder.state(value), geometry(value)
+        if origin is None or (origin.state is state and origin.where == where):
+            return None
+        known = [e for e in self.recorder.changes_of(value) if isinstance(e, Rebind)]
+        event = known[-1] if known else Rebind(state, where, True, True)
+        return self.world.rebound(event, where)
+
+    def _left_behind(
+        self, value: Tensor, start: Tensor, state: StorageState, rebound: Rebound | None
+    ) -> View:
+        """A view of a tensor that has been put onto another storage since."""
+        index = self.world.index_of.get(id(start))
+        origin = self._origin(value)
+        where = geometry(value) if origin is None else origin.where
+        if index is not None and self.world.forward.entry.states[index] is state:
+            other = not alike(self.world.forward.entry.before[index], where)
+            return View(self.root(start), (), where, True, True, other, rebound=rebound)
+        if value.requires_grad:
+            raise errors.StorageMutation(
+                f"an output of shape {tuple(value.shape)} is a view that requires grad of a tensor that was "
+                f"put onto another storage since (set_, .data = ...); take the view afterwards"
+            )
+        if rebound is None:
+            rebound = self.world.rebound(Rebind(state, where, True, True), where)
+        return View(self.root(start), (), Geometry((0,), (1,), 0, start.dtype), True, rebound=rebound)
+
+    def _by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
+        """A view that was made some way that cannot be repeated, or whose root was written since: autograd
+        derives the history of such a view from its geometry as well."""
+        made = internals.creation_meta(value)
+        origin = self._origin(value)
+        where = geometry(value) if origin is None else origin.where
+        number = self.root(start)
+        other = not alike(geometry(start), where)
+        given = id(start) in self.world.index_of or id(start) in self.world.base_of
+        special = None if made in ("DEFAULT", "NO_GRAD_MODE") else made
+        grad = made != "NO_GRAD_MODE"
+        if not stale or made == "DEFAULT":
+            return View(number, (), where, grad, False, other, special)
+        # Of the history of such a view autograd says that it cannot be told any more.
+        return View(number, (), where, grad, given, other, special, stale=not given)
+
+    def _origin(self, value: Tensor) -> ViewOrigin | None:
+        known = self.recorder.origins.get(id(value))
+        return None if known is None else known[1]
+
+    def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...], int, int]:
+        """The steps that make `value`, where they start (at an argument that they pass through, else at the
+        root), how often that had been reshaped by then, and its version counter then. No steps where they do
+        not lead there."""
+        steps: list[ViewStep] = []
+        origin = self._origin(value)
+        while origin is not None:
+            steps.insert(0, origin.step)
+            if origin.parent is root or id(origin.parent) in self.world.index_of:
+                return origin.parent, tuple(steps), origin.reshapes, origin.version
+            origin = origin.before
+        return root, (), 0, 0
+
+    def check_leaves(self) -> None:
+        """Refuse leaves that the function made and that something else depends on: their gradient would have
+        to be accumulated into what the call returns.
+
+        Raises:
+            LeafCreatedInside: there is one.
+        """
+        leaves = {get_gradient_edge(leaf).node for leaf in self._leaves}
+        stack = [value.history.grad_fn for value in self.world.values if value.history is not None]
+        seen: set[Node | None] = {None}
+        while stack and leaves:
+            node = stack.pop()
+            if node in leaves:
+                raise errors.LeafCreatedInside(
+                    "an output is a leaf that the function made and that another output depends on; make the "
+                    "leaf outside and pass it in"
+                )
+            if node is not None and node not in seen:
+                seen.add(node)
+                stack.extend(child for child, _ in node.next_functions)
+
+    # ---- roots
+
+    def root(self, fake: Tensor) -> int:
+        """The number of the root that `fake` is."""
+        known = self._root_of.get(id(fake))
+        if known is None:
+            self.roots.append(self._make_root(fake))
+            self.fakes.append(fake)
+            known = self._root_of[id(fake)] = len(self.roots) - 1
+        return known
+
+    def _make_root(self, fake: Tensor) -> Root:
+        if id(fake) in self.world.index_of:
+            return ArgumentRoot(self.world.index_of[id(fake)])
+        if id(fake) in self.world.base_of:
+            return BaseRoot(self.world.base_of[id(fake)])
+        leaf = fake.requires_grad and fake.grad_fn is None
+        if fake._is_view():
+            raise errors.UnsupportedOutput(
+                "an output is a view that was made by a custom autograd.Function; return a clone from it"
+            )
+        state = self.recorder.state(fake)
+        where = geometry(fake)
+        history = fake if fake.requires_grad and fake.grad_fn is not None else None
+        if not self.world.is_provided(state):
+            base, _ = state.base()
+            alone = self._sharing[state] == 1 and state not in self.world.lying
+            if alone or base == where:
+                value = self.world.value(state.read(where), where, history)
+                self.world.provide(state, value)
+                self._leaves += [fake] if leaf else []
+                return ValueRoot(value, leaf)
+        if leaf:
+            raise errors.LeafCreatedInside(
+                f"an output of shape {tuple(fake.shape)} is a leaf that the function made on memory that "
+                f"something else shows as well; make the leaf outside and pass it in"
+            )
+        carried = None if history is None else self.world.value(state.read(where), where, history)
+        return self._alias(state, fake, where, carried)
+
+    def _alias(self, state: StorageState, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
+        """An alias with the version counter that it has in eager: an argument's, an earlier root's, or the
+        one of the memory that nobody else shows; else its own."""
+
+        def alias(
+            other: Geometry, counted: bool, memory: Memory | None = None, root: int | None = None
+        ) -> AliasRoot:
+            return AliasRoot(where, memory, root, counted, history, not alike(other, where))
+
+        world = self.world
+        for i in world.entered.get(state, ()):
+            if internals.share_version_counter(world.fakes[i], fake):
+                moved = self.recorder.state(world.fakes[i]) is not state
+                place = world.forward.entry.before[i] if moved else geometry(world.fakes[i])
+                return alias(place, True, Memory(tensor=i, entry=moved))
+        relatives = [other for other in self.fakes if self.recorder.state(other) is state]
+        if history is None:
+            for other in relatives:
+                if internals.share_version_counter(other, fake):
+                    return alias(geometry(other), True, root=self._root_of[id(other)])
+        memory = world.memory(state)
+        if memory.tensor is None:
+            assert memory.value is not None
+            return alias(world.values[memory.value].where, relatives == [], memory)
+        before, now = world.forward.entry.before[memory.tensor], geometry(world.fakes[memory.tensor])
+        return alias(before if memory.entry else now, False, memory)
+
+    def _count_sharing(self) -> dict[StorageState, int]:
+        """How many different roots of outputs lie on each storage."""
+        roots: dict[StorageState, dict[int, Tensor]] = {}
+        for value in self.world.forward.outputs:
+            if isinstance(value, Tensor):
+                root = root_of(value)
+                roots.setdefault(self.recorder.state(root), {})[id(root)] = root
+        return {state: len(found) for state, found in roots.items()}

@@ -1,0 +1,95 @@
+"""Who is who when the function has returned: arguments, bases, storages, and the values asked for so far."""
+
+from __future__ import annotations
+
+from torch import Tensor, fx
+
+from aot import torch_internals as internals
+from aot.capture.forward import Forward
+from aot.capture.recorder import Rebind
+from aot.capture.storages import StorageState
+from aot.effects.model import Memory, Rebound, Value
+from aot.geometry import Geometry
+
+
+class World:
+    """What the two analyses share.
+
+    Attributes:
+        fakes: the arguments' tensors inside the trace.
+        index_of: argument number by the identity of its fake.
+        base_of: number of one view by the identity of the fake of its hidden base.
+        lying: the arguments that lie on a storage now; entered: that lay on it when the function began.
+        values: what the graph has to return.
+    """
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self.recorder = forward.recorder
+        self.fakes = forward.entry.fakes
+        self.index_of = {id(f): i for i, f in enumerate(self.fakes)}
+        self.base_of = {id(b): i for b, i in forward.entry.bases}
+        self.lying: dict[StorageState, list[int]] = {}
+        self.entered: dict[StorageState, list[int]] = {}
+        for i, fake in enumerate(self.fakes):
+            self.lying.setdefault(self.recorder.state(fake), []).append(i)
+            self.entered.setdefault(forward.entry.states[i], []).append(i)
+        self.values: list[Value] = []
+        self._whole: dict[StorageState, int] = {}
+
+    def value(self, node: fx.Node, where: Geometry, history: Tensor | None) -> int:
+        """The number of a value that the graph returns."""
+        self.values.append(Value(node, where, history))
+        return len(self.values) - 1
+
+    def memory(self, state: StorageState) -> Memory:
+        """Where a storage is to be found at the end of a call. One that the function made becomes a value."""
+        here = self.lying.get(state, ())
+        for i in here:
+            if self.forward.entry.states[i] is state:
+                return Memory(tensor=i)
+        entered = self.entered.get(state)
+        if entered:
+            return Memory(tensor=entered[0], entry=True)
+        if state not in self._whole:
+            base, node = state.base()
+            self._whole[state] = self.value(node, base, None)
+        return Memory(value=self._whole[state])
+
+    def rebound(self, event: Rebind, where: Geometry) -> Rebound:
+        """How the wrapper repeats that a tensor was put onto another storage, to lie there as `where`."""
+        return Rebound(self.memory(event.state), where, event.assigned, event.grad)
+
+    def provide(self, state: StorageState, value: int) -> None:
+        """The value `value` is what a storage that the function made holds, all of it."""
+        self._whole.setdefault(state, value)
+
+    def is_provided(self, state: StorageState) -> bool:
+        """Whether a storage is to be found without the graph returning it once more."""
+        return state in self._whole or state in self.entered
+
+
+def count_together(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors share a version counter."""
+    if first is second or root_of(first) is root_of(second):
+        return True
+    return internals.share_version_counter(first, second)
+
+
+def is_current(fake: Tensor) -> bool:
+    """Whether autograd can tell the tensor's history: of a view made under no_grad or by an operation with
+    several results it refuses to, once its base was written."""
+    try:
+        _ = fake.grad_fn
+    except RuntimeError:
+        return False
+    return True
+
+
+def root_of(fake: Tensor) -> Tensor:
+    """The tensor whose history `fake` shares. A view made by a custom `autograd.Function` has its own."""
+    if fake._is_view() and internals.creation_meta(fake) != "IN_CUSTOM_FUNCTION":
+        base = fake._base
+        assert base is not None
+        return base
+    return fake
