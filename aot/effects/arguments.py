@@ -94,8 +94,11 @@ class ArgumentEffects:
                 raise errors.AutogradStateMutation(
                     f"tensor {i} was detached in place and then made to require grad; do it outside"
                 )
-            events = self.recorder.changes_of(fake)
-            if fake.requires_grad and entry.requires_grad[i] and any(event.grad for event in events):
+            in_place = any(
+                event.grad and not (isinstance(event, Rebind) and event.assigned)
+                for event in self.recorder.changes_of(fake)
+            )
+            if fake.requires_grad and entry.requires_grad[i] and in_place:
                 raise errors.AutogradStateMutation(
                     f"tensor {i}, a leaf that requires grad, did not for a while and was changed then; do it "
                     f"under torch.no_grad()"

@@ -1,0 +1,112 @@
+"""What a function changes about its arguments besides their data: storage, size, requires_grad, history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import assert_agrees, leaf, non_leaf, values
+from torch import Tensor
+
+
+def _assign(x: Tensor, y: Tensor) -> None:
+    x.data = y
+
+
+def _without_grad(change: Callable[..., Any]) -> Callable[..., None]:
+    def f(*tensors: Tensor) -> None:
+        with torch.no_grad():
+            change(*tensors)
+
+    return f
+
+
+CHANGES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "resize_ to fewer": lambda x, y: x.resize_(2),
+    "resize_ to more, then filled": lambda x, y: x.resize_(3, 3).fill_(2),
+    "resize_as_": lambda x, y: x.resize_as_(y).zero_(),
+    "set_ to an argument": lambda x, y: x.set_(y),
+    "set_ to a part of an argument": lambda x, y: x.set_(y.untyped_storage(), 1, (2, 2), (2, 1)),
+    "set_ to a result": lambda x, y: x.set_(y * 2),
+    "set_ to nothing": lambda x, y: x.set_(),
+    ".data = an argument": _assign,
+    ".data = a result": lambda x, y: _assign(x, y * 2),
+    "requires_grad_": lambda x, y: x.requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+class TestChange:
+    def test_alone(self, change: str) -> None:
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            CHANGES[change](x, y)
+            return y + 1
+
+        assert_agrees(f, lambda: [values(4), values(6)])
+
+    def test_after_a_write(self, change: str) -> None:
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            x.mul_(2)
+            CHANGES[change](x, y)
+            return x.sum() + y.sum()
+
+        assert_agrees(f, lambda: [values(4), values(6)])
+
+    def test_before_a_write(self, change: str) -> None:
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            CHANGES[change](x, y)
+            with torch.no_grad():
+                x.add_(3)
+            return x * 1
+
+        assert_agrees(f, lambda: [values(4), values(6)])
+
+    def test_beside_an_alias(self, change: str) -> None:
+        def f(x: Tensor, y: Tensor, alias: Tensor) -> tuple[Tensor, Tensor]:
+            alias.add_(1)
+            CHANGES[change](x, y)
+            return alias * 1, x.detach()
+
+        assert_agrees(f, lambda: [x := values(4), values(6), x.data[1:]])
+
+
+@pytest.mark.parametrize("make", [leaf, non_leaf], ids=["leaf", "non_leaf"])
+def test_data_of_a_tensor_with_a_history_is_exchanged(make: Callable[..., Tensor]) -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        before = x * 2
+        x.data = y.detach()
+        return before + x.sum()
+
+    assert_agrees(f, lambda: [make(4), values(6)[:4]])
+
+
+def test_a_history_is_cut_off() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        before = x * 2
+        x.detach_()
+        return before, x * 3
+
+    assert_agrees(f, lambda: [non_leaf(4)])
+
+
+def test_a_leaf_no_longer_requires_grad() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        before = x * 2
+        x.requires_grad_(False)
+        return before, x * 3
+
+    assert_agrees(f, lambda: [leaf(4)])
+
+
+def test_a_result_is_a_leaf() -> None:
+    assert_agrees(lambda x: (x * 2).requires_grad_(), lambda: [values(4)])
+
+
+def test_elements_that_no_argument_shows_are_written() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.as_strided((6,), (1,)).mul_(2)
+        return x * 2
+
+    assert_agrees(f, lambda: [values(6)[:3]])
