@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
@@ -204,7 +204,7 @@ class _Recording:
             tangents.extend(recorded.tangents[e].node for e in sorted(recorded.tangents))
             with torch.no_grad():
                 gradients.extend(recorder.read(g) for g in recorded.gradients.values())
-            segments.append(self._segment(nodes.entrances, recorded, keeps))
+            segments.append(self._segment(nodes.entrances, recorded, keeps, self._led_to(nodes.nodes)))
             self.levels.append(self._level(nodes.entrances, recorded))
         for value in self.histories:
             if value not in entered:
@@ -229,7 +229,11 @@ class _Recording:
         return failing
 
     def _segment(
-        self, entrances: Mapping[Key, int | None], recorded: Recorded, kept: tuple[Kept, ...]
+        self,
+        entrances: Mapping[Key, int | None],
+        recorded: Recorded,
+        kept: tuple[Kept, ...],
+        led_to: Iterable[Target],
     ) -> Segment:
         bits = {entrance: 1 << j for j, entrance in enumerate(sorted(recorded.tangents))}
 
@@ -245,9 +249,15 @@ class _Recording:
                 self._entrance(value, edge, recorded.tangents.get(e))
                 for e, (edge, value) in enumerate(entrances.items())
             ),
-            tuple(gradients),
+            # Formulas that give nothing (a norm of order 0) run all the same, and check what they keep.
+            tuple(gradients) or tuple(Gradient(target, None, 0) for target in led_to),
             kept=kept,
         )
+
+    def _led_to(self, nodes: Iterable[Node]) -> list[Target]:
+        """The targets that come right after some nodes of the autograd graph."""
+        edges = dict.fromkeys((n, k) for node in nodes for n, k in node.next_functions if n is not None)
+        return [self.ends[edge] for edge in edges if edge in self.ends]
 
     def _level(self, entrances: Mapping[Key, int | None], recorded: Recorded) -> Level | None:
         """The segment, to be recorded again: its ends are its exits, those that get a gradient first."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import both, leaf, listed, non_leaf, values
+from agree import assert_agrees, both, leaf, listed, non_leaf, values
 from torch import Tensor
 
 
@@ -136,3 +136,8 @@ def test_the_error_names_the_cause_as_eager_does() -> None:
             y.mul_(2)
         with pytest.raises(RuntimeError, match=r"\[torch.FloatTensor \[3\]\].* is at version 1; expected"):
             y.sum().backward()
+
+
+def test_a_formula_that_gives_nothing_still_checks_what_it_keeps() -> None:
+    """The gradient of a norm of order 0 is nothing, and its backward wants its result unchanged."""
+    assert_agrees(lambda x: torch.linalg.vector_norm(x, 0), lambda: [leaf(3)])
