@@ -50,6 +50,7 @@ __all__ = [
     "fake_tensor",
     "graph_is_retained",
     "hooks_watched",
+    "is_function_node",
     "is_packed",
     "is_undeclared_view",
     "make_non_leaf",
@@ -340,6 +341,11 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
 
 
 _NON_LEAF: list[Tensor] = []
+
+
+def is_function_node(node: Node | None) -> bool:
+    """Whether a node of the autograd graph is one of a custom `autograd.Function`."""
+    return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:

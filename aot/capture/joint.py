@@ -30,7 +30,7 @@ from aot.capture.segments import (
     WrittenEdge,
     key_of,
 )
-from aot.effects import AliasRoot, Effects, ValueRoot, View, is_current, root_of
+from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, is_current, root_of
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
 from aot.inputs import Primal
@@ -348,6 +348,8 @@ def _exposed(
                 to = [root.value] if root.value in histories else []
             elif isinstance(root, AliasRoot):
                 to = [] if root.history is None else [root.history]
+            elif isinstance(root, FunctionViewRoot):
+                to = [root.history]
             else:
                 to = written.get(id(root_of(fakes[root.tensor])), [])
             add(forward.outputs[position], OutputEdge(position), None, to)

@@ -32,6 +32,7 @@ class ViewStep:
     index: int | None
     grad: bool  # whether grad mode was on: autograd remembers how a view was made
     in_place: bool = False  # it changed the metadata of the parent itself
+    by_function: bool = False  # a custom `autograd.Function` called it, which autograd remembers of the view
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """What the run did, as plain data: the vocabulary that the later stages are written in.
 
 A *root* is a tensor with an autograd history of its own: an argument, the hidden base of an argument, a
-tensor made by the function, or a detached alias of any of these. An output is a root or a view of one.
+tensor made by the function, a detached alias of any of these, or a view that a custom `autograd.Function` made.
+An output is a root or a view of one.
 """
 
 from __future__ import annotations
@@ -129,7 +130,27 @@ class AliasRoot:
     reinterpreted: bool = False
 
 
-Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot
+@dataclass(frozen=True, slots=True)
+class FunctionViewRoot:
+    """A view that a custom `autograd.Function` made: on the memory of an earlier root, and for autograd a view
+    of it, but with a history of its own.
+
+    Attributes:
+        base: the root that it is a view of.
+        where: how it lies there.
+        history: the value whose autograd history it carries.
+        made: how autograd has to remember its making.
+        reinterpreted: whether it shows that memory as another dtype, or lazily as other numbers.
+    """
+
+    base: int
+    where: Geometry
+    history: int
+    made: str
+    reinterpreted: bool = False
+
+
+Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot | FunctionViewRoot
 
 
 @dataclass(frozen=True, slots=True)

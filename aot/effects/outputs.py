@@ -18,6 +18,7 @@ from aot.effects.model import (
     ArgumentRoot,
     BaseRoot,
     Constant,
+    FunctionViewRoot,
     Memory,
     Output,
     Rebound,
@@ -27,7 +28,7 @@ from aot.effects.model import (
     View,
     Whole,
 )
-from aot.effects.world import World, is_current, root_of
+from aot.effects.world import World, is_current, is_function_view, root_of
 from aot.geometry import Geometry, alike, geometry
 
 
@@ -57,7 +58,7 @@ class OutputEffects:
         if id(value) in seen:
             return Repeat(seen[id(value)])
         seen[id(value)] = position
-        root = root_of(value)
+        root = self.world.root(value)
         if id(value) in self.world.index_of or root is value:
             return Whole(self.root(value))
         return self._view(value, root)
@@ -198,7 +199,8 @@ class OutputEffects:
         other = not alike(geometry(start), where)
         given = id(start) in self.world.index_of or id(start) in self.world.base_of
         special = None if made in ("DEFAULT", "NO_GRAD_MODE") else made
-        grad = made != "NO_GRAD_MODE"
+        without = is_current(value) and value.requires_grad and value.grad_fn is None
+        grad = made != "NO_GRAD_MODE" and not (made == "IN_CUSTOM_FUNCTION" and without)
         if not stale or made == "DEFAULT":
             return View(number, (), where, grad, False, other, special)
         # Of the history of such a view autograd says that it cannot be told any more.
@@ -213,12 +215,13 @@ class OutputEffects:
         root), how often that had been reshaped by then, and its version counter then. No steps where they do
         not lead there."""
         steps: list[ViewStep] = []
-        origin = self._origin(value)
+        origin, view = self._origin(value), value
         while origin is not None:
-            steps.insert(0, origin.step)
+            by_function = view is not origin.parent and _made_by_function(view, origin.parent)
+            steps.insert(0, replace(origin.step, by_function=True) if by_function else origin.step)
             if origin.parent is root or id(origin.parent) in self.world.index_of:
                 return origin.parent, tuple(steps), origin.reshapes, origin.version
-            origin = origin.before
+            origin, view = origin.before, origin.parent
         return root, (), 0, 0
 
     def check_leaves(self) -> None:
@@ -259,12 +262,13 @@ class OutputEffects:
         if id(fake) in self.world.base_of:
             return BaseRoot(self.world.base_of[id(fake)])
         leaf = fake.requires_grad and fake.grad_fn is None
-        if fake._is_view():
-            raise errors.UnsupportedOutput(
-                "an output is a view that was made by a custom autograd.Function; return a clone from it"
-            )
         state = self.recorder.state(fake)
         where = geometry(fake)
+        if is_function_view(fake):
+            base = root_of(fake)
+            value = self.world.value(state.read(where), where, fake)
+            other = not alike(geometry(base), where)
+            return FunctionViewRoot(self.root(base), where, value, internals.creation_meta(fake), other)
         history = fake if fake.requires_grad and fake.grad_fn is not None else None
         if not self.world.is_provided(state):
             base, _ = state.base()
@@ -314,6 +318,15 @@ class OutputEffects:
         roots: dict[StorageState, dict[int, Tensor]] = {}
         for value in self.world.forward.outputs:
             if isinstance(value, Tensor):
-                root = root_of(value)
+                root = self.world.root(value)
                 roots.setdefault(self.recorder.state(root), {})[id(root)] = root
         return {state: len(found) for state, found in roots.items()}
+
+
+def _made_by_function(view: Tensor, parent: Tensor) -> bool:
+    """Whether a custom `autograd.Function` made a view, where its parent was made otherwise."""
+
+    def by_function(tensor: Tensor) -> bool:
+        return tensor._is_view() and internals.creation_meta(tensor) == "IN_CUSTOM_FUNCTION"
+
+    return by_function(view) and not by_function(parent)

@@ -37,6 +37,18 @@ class World:
         self.values: list[Value] = []
         self._whole: dict[StorageState, int] = {}
 
+    def root(self, fake: Tensor) -> Tensor:
+        """The tensor whose history `fake` shares."""
+        view, known = fake, self.recorder.origins.get(id(fake))
+        origin = None if known is None else known[1]
+        while view._is_view() and id(view) not in self.index_of:
+            if is_function_view(view):
+                return view
+            if origin is None:
+                break
+            view, origin = origin.parent, origin.before
+        return root_of(fake)
+
     def value(self, node: fx.Node, where: Geometry, history: Tensor | None) -> int:
         """The number of a value that the graph returns."""
         self.values.append(Value(node, where, history))
@@ -87,9 +99,14 @@ def is_current(fake: Tensor) -> bool:
 
 
 def root_of(fake: Tensor) -> Tensor:
-    """The tensor whose history `fake` shares. A view made by a custom `autograd.Function` has its own."""
-    if fake._is_view() and internals.creation_meta(fake) != "IN_CUSTOM_FUNCTION":
+    """The tensor whose history `fake` shares, views that a custom `autograd.Function` made aside."""
+    if fake._is_view():
         base = fake._base
         assert base is not None
         return base
     return fake
+
+
+def is_function_view(fake: Tensor) -> bool:
+    """Whether a tensor is a view with a history of its own, as a custom `autograd.Function` makes them."""
+    return fake._is_view() and is_current(fake) and internals.is_function_node(fake.grad_fn)

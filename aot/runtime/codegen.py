@@ -15,6 +15,7 @@ from aot.effects import (
     ArgumentRoot,
     BaseRoot,
     Constant,
+    FunctionViewRoot,
     Rebound,
     Repeat,
     Root,
@@ -120,7 +121,9 @@ class _Call:
         self.tracked = {e.value for part in plan.parts for e in part.segment.entrances}
         # Values that reach the caller as an alias of other memory, not as the graph returned them.
         self.carried = {
-            r.history: r for r in plan.roots if isinstance(r, AliasRoot) and r.history is not None
+            r.history: r
+            for r in plan.roots
+            if isinstance(r, (AliasRoot, FunctionViewRoot)) and r.history is not None
         }
 
     def write(self) -> None:
@@ -225,6 +228,7 @@ class _Call:
         """Make one node of the caller's autograd graph."""
         segment = self.plan.parts[number].segment
         results, names = [], []
+        views: list[FunctionViewRoot] = []
         for e, entrance in enumerate(segment.entrances):
             if entrance.value is None:
                 size, dtype = self.writer.literal(entrance.size), self.writer.name("dtype", entrance.dtype)
@@ -232,7 +236,16 @@ class _Call:
                 names.append(f"h{number}_{e}")
                 continue
             root = self.carried.get(entrance.value)
-            results.append(alias(self.writer, root) if root is not None else f"detached(v{entrance.value})")
+            if isinstance(root, FunctionViewRoot):
+                self.mode.set(False)
+                view = seen_as(self.writer, f"r{root.base}", root.where, root.reinterpreted)
+                self.writer.line(f"f{entrance.value} = {view}")
+                results.append(f"f{entrance.value}")
+                views.append(root)
+            elif root is not None:
+                results.append(alias(self.writer, root))
+            else:
+                results.append(f"detached(v{entrance.value})")
             names.append(f"v{entrance.value}")
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
@@ -241,6 +254,8 @@ class _Call:
         # What leads nowhere requires grad all the same.
         arguments = ", ".join(targets) or "nowhere()"
         self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {arguments})")
+        for root in views:
+            self.writer.line(f"set_creation_meta(v{root.history}, {root.made!r})")
 
     def _target(self, target: Target) -> str:
         """The tensor that a gradient goes to."""
@@ -356,7 +371,7 @@ class _Call:
             return f"t{root.tensor}._base"
         if isinstance(root, ValueRoot):
             return f"v{root.value}" if root.value in self.tracked else f"detached(v{root.value})"
-        if root.history is not None:
+        if isinstance(root, FunctionViewRoot) or root.history is not None:
             return f"v{root.history}"
         return alias(self.writer, root)
 

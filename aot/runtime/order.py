@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 
 from aot.capture.joint import Segment
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
-from aot.effects import ArgumentRoot, BaseRoot, Effects, Repeat, ValueRoot, View, Whole
+from aot.effects import (
+    ArgumentRoot,
+    BaseRoot,
+    Effects,
+    FunctionViewRoot,
+    Repeat,
+    ValueRoot,
+    View,
+    Whole,
+)
 from aot.errors import UnsupportedOperation
 
 # What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,
@@ -45,6 +54,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
     # (The functions below refer to themselves; they must not keep the tensors of the trace.)
     writes, roots, outputs, required = effects.writes, effects.roots, effects.outputs, effects.required
     segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
+    function_views = {r.history: r.base for r in roots if isinstance(r, FunctionViewRoot)}
     order: dict[Item, None] = {}
     active: set[Item] = set()
 
@@ -53,6 +63,9 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         if kind == "segment":
             for gradient in segments[number].gradients:
                 yield from needs_of_target(gradient.target)
+            for entrance in segments[number].entrances:
+                if entrance.value in function_views:
+                    yield "root", function_views[entrance.value]
         elif kind == "storage":
             for write in writes:
                 if write.tracked and storages[write.tensor] == number:
@@ -87,7 +100,10 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         if isinstance(root, (ArgumentRoot, BaseRoot)):
             yield "storage", storages[root.tensor]
             return
-        if isinstance(root, ValueRoot):
+        if isinstance(root, FunctionViewRoot):
+            yield "root", root.base
+            values = [root.history]
+        elif isinstance(root, ValueRoot):
             values = [root.value]
         else:
             memory = root.memory

@@ -22,7 +22,7 @@ from torch import fx
 
 from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
-from aot.effects import AliasRoot, Effects, ValueRoot, View
+from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View
 from aot.geometry import Geometry
 from aot.partition.common import is_tangent, is_tensor
 from aot.partition.memory import memory_roots, spanned_bytes
@@ -268,8 +268,13 @@ def _memory_of(kept: Kept, effects: Effects, storages: tuple[int, ...]) -> _Memo
 
 def _memory_of_root(number: int, effects: Effects, storages: tuple[int, ...]) -> _Memory | None:
     root = effects.roots[number]
-    while isinstance(root, AliasRoot) and root.root is not None:
-        root = effects.roots[root.root]
+    while True:
+        if isinstance(root, FunctionViewRoot):
+            root = effects.roots[root.base]
+        elif isinstance(root, AliasRoot) and root.root is not None:
+            root = effects.roots[root.root]
+        else:
+            break
     if isinstance(root, ValueRoot):
         return ("value", root.value)
     if isinstance(root, AliasRoot):

@@ -115,6 +115,8 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
             writer.line(f"{writer.changed[id(one)]} = {source}")
         else:
             writer.line(f"{name} = {step(writer, source, one)}")
+            if one.by_function:
+                writer.line(f"set_creation_meta({name}, 'IN_CUSTOM_FUNCTION')")
             source = name
     if source != name:
         writer.line(f"{name} = {source}")

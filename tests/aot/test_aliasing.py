@@ -388,9 +388,57 @@ class _Dirty(torch.autograd.Function):
         return gradient * 5
 
 
-@pytest.mark.parametrize("kind", ["leaf", "non_leaf"])
-def test_a_view_made_by_a_custom_function(kind: str) -> None:
-    assert_agrees(_Flat.apply, lambda: [KINDS[kind](2, 3)], refusable=True)
+class _Halves(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x[:1], x[1:]
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        return torch.cat([2 * first, 3 * second])
+
+
+def _written(x: Tensor) -> Tensor:
+    view: Tensor = _Flat.apply(x)
+    x.mul_(2)
+    return view
+
+
+def _made_inside(x: Tensor) -> tuple[Tensor, Tensor]:
+    product = x * 2
+    return product, _Flat.apply(product)
+
+
+def _without_grad(x: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        view = _Flat.apply(x)
+    return view, view[1:]
+
+
+FUNCTION_VIEWS: dict[str, Callable[[Tensor], Any]] = {
+    "alone": _Flat.apply,
+    "sliced": lambda x: _Flat.apply(x)[1:],
+    "chunked": lambda x: _Flat.apply(x).chunk(2),
+    "with its slice": lambda x: ((view := _Flat.apply(x)), view[1:4], x * 2),
+    "of a view": lambda x: _Flat.apply(x.t().t()),
+    "twice": lambda x: _Flat.apply(_Flat.apply(x).view(2, 3)),
+    "several": lambda x: _Halves.apply(x),
+    "parts of several": lambda x: [part.t() for part in _Halves.apply(x)],
+    "made inside": _made_inside,
+    "without grad mode": _without_grad,
+    "detached": lambda x: _Flat.apply(x).detach(),
+    "as complex numbers": lambda x: torch.view_as_complex(_Flat.apply(x).view(3, 2)),
+    "after a write": lambda x: (x.mul_(2), _Flat.apply(x)),
+    "before a write": _written,
+}
+
+
+# (Eager does not write to a leaf that requires grad.)
+@pytest.mark.parametrize(
+    ("name", "kind"), [(n, k) for n in FUNCTION_VIEWS for k in KINDS if k != "leaf" or "a write" not in n]
+)
+def test_views_made_by_a_custom_function(name: str, kind: str) -> None:
+    assert_agrees(FUNCTION_VIEWS[name], lambda: [KINDS[kind](2, 3)])
 
 
 def test_a_custom_function_that_writes_its_argument() -> None:
