@@ -1,8 +1,8 @@
 """What the run did, as plain data: the vocabulary that the later stages are written in.
 
 A *root* is a tensor with an autograd history of its own: an argument, the hidden base of an argument, a
-tensor made by the function, a detached alias of any of these, or a view that a custom `autograd.Function` made.
-An output is a root or a view of one.
+tensor made by the function, a detached alias of any of these, or a view that a custom `autograd.Function`
+made. An output is a root or a view of one.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class AliasRoot:
 
 @dataclass(frozen=True, slots=True)
 class FunctionViewRoot:
-    """A view that a custom `autograd.Function` made: on the memory of an earlier root, and for autograd a view
-    of it, but with a history of its own.
+    """A view that a custom `autograd.Function` made: it lies in the memory of an earlier root and is a view
+    of it, but has a history of its own.
 
     Attributes:
         base: the root that it is a view of.

@@ -265,10 +265,10 @@ class OutputEffects:
         state = self.recorder.state(fake)
         where = geometry(fake)
         if is_function_view(fake):
-            base = root_of(fake)
-            value = self.world.value(state.read(where), where, fake)
-            other = not alike(geometry(base), where)
-            return FunctionViewRoot(self.root(base), where, value, internals.creation_meta(fake), other)
+            owner = root_of(fake)
+            carried = self.world.value(state.read(where), where, fake)
+            other = not alike(geometry(owner), where)
+            return FunctionViewRoot(self.root(owner), where, carried, internals.creation_meta(fake), other)
         history = fake if fake.requires_grad and fake.grad_fn is not None else None
         if not self.world.is_provided(state):
             base, _ = state.base()
@@ -283,8 +283,8 @@ class OutputEffects:
                 f"an output of shape {tuple(fake.shape)} is a leaf that the function made on memory that "
                 f"something else shows as well; make the leaf outside and pass it in"
             )
-        carried = None if history is None else self.world.value(state.read(where), where, history)
-        return self._alias(state, fake, where, carried)
+        own = None if history is None else self.world.value(state.read(where), where, history)
+        return self._alias(state, fake, where, own)
 
     def _alias(self, state: StorageState, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
         """An alias with the version counter that it has in eager: an argument's, an earlier root's, or the

@@ -422,7 +422,7 @@ FUNCTION_VIEWS: dict[str, Callable[[Tensor], Any]] = {
     "with its slice": lambda x: ((view := _Flat.apply(x)), view[1:4], x * 2),
     "of a view": lambda x: _Flat.apply(x.t().t()),
     "twice": lambda x: _Flat.apply(_Flat.apply(x).view(2, 3)),
-    "several": lambda x: _Halves.apply(x),
+    "several": _Halves.apply,
     "parts of several": lambda x: [part.t() for part in _Halves.apply(x)],
     "made inside": _made_inside,
     "without grad mode": _without_grad,
