@@ -82,10 +82,6 @@ class CompiledFunction:
         return tuple(self._cache.values())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_inference_mode_enabled():
-            raise errors.InferenceModeUnsupported(
-                "a compiled function was called under torch.inference_mode; use torch.no_grad"
-            )
         leaves, spec = internals.tree_flatten((args, kwargs))
         arguments = take_apart(leaves)
         key = (spec, arguments.key, internals.ambient_key())
@@ -94,19 +90,25 @@ class CompiledFunction:
             with self._lock:
                 specialization = self._cache.get(key)
                 if specialization is None:
-                    with internals.plain_autograd():
-                        specialization = self._cache[key] = self._specialize(arguments, spec)
+                    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+                    with (
+                        internals.plain_autograd(),
+                        internals.outside_inference_mode(),
+                        torch.set_grad_enabled(grad),
+                    ):
+                        specialization = self._specialize(arguments, spec, inference)
+                    self._cache[key] = specialization
         outputs = specialization.call(*arguments.tensors)
         return internals.tree_unflatten(outputs, specialization.spec)
 
-    def _specialize(self, arguments: Arguments, spec: internals.TreeSpec) -> Specialization:
+    def _specialize(self, arguments: Arguments, spec: internals.TreeSpec, inference: bool) -> Specialization:
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
             return self._function(*args, **kwargs)
 
         lifetimes = Lifetimes()
         try:
-            specialization = self._trace(flat, arguments, lifetimes)
+            specialization = self._trace(flat, arguments, lifetimes, inference)
         except BaseException:
             lifetimes.disarm()
             raise
@@ -115,10 +117,14 @@ class CompiledFunction:
         return specialization
 
     def _trace(
-        self, flat: Callable[[list[Any]], Any], arguments: Arguments, lifetimes: Lifetimes
+        self,
+        flat: Callable[[list[Any]], Any],
+        arguments: Arguments,
+        lifetimes: Lifetimes,
+        inference: bool,
     ) -> Specialization:
         grad = torch.is_grad_enabled()
-        forward = run_once(flat, arguments, self._decompositions, lifetimes)
+        forward = run_once(flat, arguments, self._decompositions, lifetimes, inference)
         try:
             effects = analyze(forward)
             joint = record_backward(forward, effects)
@@ -132,7 +138,16 @@ class CompiledFunction:
                 [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
             )
             plan = make_plan(
-                effects, joint, fw_module, parts, storages, parameters, leaves, grad, forward.grad_after
+                effects,
+                joint,
+                fw_module,
+                parts,
+                storages,
+                parameters,
+                leaves,
+                grad,
+                forward.grad_after,
+                inference,
             )
             compiled = self._compile_forward(fw_module, joint)
             if bw_module is None:

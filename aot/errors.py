@@ -92,8 +92,8 @@ class LeafCreatedInside(Unsupported):
 
 
 class InferenceModeUnsupported(Unsupported):
-    """The call or a part of the function runs under `torch.inference_mode`, or an argument is an inference
-    tensor."""
+    """A call in inference mode runs something outside of it, or inference tensors and others are to share
+    memory."""
 
 
 class DoubleBackwardUnsupported(Unsupported):

@@ -55,7 +55,6 @@ def take_apart(leaves: list[Any]) -> Arguments:
 
     Raises:
         UnsupportedArgument: a leaf is of a kind that cannot be part of a key.
-        InferenceModeUnsupported: a tensor was made under inference mode.
     """
     tensors: list[Tensor] = []
     seen: dict[int, int] = {}
@@ -97,6 +96,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
                 tensor.requires_grad,
                 tensor.is_leaf,
                 tensor.is_leaf and tensor.grad is not None,
+                tensor.is_inference(),
                 group,
                 base,
             )
@@ -127,8 +127,11 @@ def _check_tensor(position: int, tensor: Tensor) -> None:
         raise errors.UnsupportedArgument(
             f"{what} has layout {tensor.layout}: only strided tensors can be compiled; call to_dense()"
         )
-    if tensor.is_inference():
-        raise errors.InferenceModeUnsupported(f"{what} was made under inference mode; clone it outside")
+    if tensor.is_inference() and (tensor.requires_grad or internals.has_counter(tensor)):
+        raise errors.UnsupportedArgument(
+            f"{what} is an inference tensor that requires grad, or was detached from one outside of that "
+            f"mode; clone it"
+        )
 
 
 def _constant_key(position: int, value: object) -> object:
@@ -202,15 +205,21 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         if key not in storages:
             storages[key] = internals.memoryless_storage(real.untyped_storage().nbytes(), real.device)
         where = geometry(real)
+        fake: Tensor
         # (A fake of another dtype counts for itself: writes to such storages are refused.)
         relatives = [
             fake
             for other, fake in by_storage.get(key, ())
             if other.dtype == real.dtype and internals.share_version_counter(other, real)
         ]
-        if relatives:
+        if real.is_inference():
+            with torch.inference_mode():
+                fake = internals.memoryless(
+                    storages[key], where.size, where.stride, where.offset, real.dtype, real.device
+                )
+        elif relatives:
             with torch.no_grad():
-                fake: Tensor = relatives[0].detach()
+                fake = relatives[0].detach()
                 if where != geometry(fake):
                     fake = fake.as_strided(where.size, where.stride, where.offset).detach()
         else:
@@ -265,7 +274,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     edges = tuple(_edge(f) for f in fakes)
     base_edges = tuple(_edge(f) for f, _ in hidden)
     before = tuple(geometry(f) for f in fakes)
-    versions = tuple(f._version for f in fakes)
+    versions = tuple(internals.version(f) for f in fakes)
     states = tuple(recorder.state(f) for f in fakes)
     requires_grad = tuple(f.requires_grad for f in fakes)
     leaves = tuple(f.is_leaf for f in fakes)
@@ -320,7 +329,7 @@ def _root(tensor: Tensor) -> Tensor:
 
 
 def _view_fake(tensor: Tensor, base: Tensor) -> Tensor:
-    grad = internals.creation_meta(tensor) != "NO_GRAD_MODE"
+    grad = internals.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
     with torch.set_grad_enabled(grad):
         view = views.seen_as(base, geometry(tensor))
     internals.copy_creation_meta(tensor, view)

@@ -49,7 +49,11 @@ __all__ = [
     "disarm",
     "fake_tensor",
     "graph_is_retained",
+    "has_counter",
     "hooks_watched",
+    "inference_tensor",
+    "is_composite",
+    "is_composite_below_autograd",
     "is_function_node",
     "is_packed",
     "is_undeclared_view",
@@ -62,6 +66,7 @@ __all__ = [
     "move_on",
     "moved_version",
     "negative_view",
+    "outside_inference_mode",
     "plain_autograd",
     "saved_tensor_hooks",
     "set_creation_meta",
@@ -69,8 +74,10 @@ __all__ = [
     "set_lazy",
     "share_version_counter",
     "storage_key",
+    "take_apart",
     "tree_flatten",
     "tree_unflatten",
+    "version",
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -146,7 +153,7 @@ def memoryless(
     with torch._C._DisableTorchDispatch():
         tensor: Tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
     torch._C._set_throw_on_mutable_data_ptr(tensor)
-    if not torch.is_inference_mode_enabled():
+    if not tensor.is_inference():
         torch._C._autograd._unsafe_set_version_counter((tensor,), (0,))  # set_ has moved it
     return tensor
 
@@ -168,6 +175,18 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Operations go to their kernels directly, past autograd and its modes."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
     return manager
+
+
+def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
+    """Leave inference mode, if it is on, for as long as it lasts."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+
+
+def inference_tensor(value: Tensor) -> Tensor:
+    """An inference tensor on the memory of `value`."""
+    with torch.inference_mode():
+        alias = torch.empty(0, dtype=value.dtype, device=value.device)
+        return alias.set_(value.untyped_storage(), value.storage_offset(), value.size(), value.stride())
 
 
 def disarm(tensor: Tensor) -> None:
@@ -205,7 +224,7 @@ def fake_tensor(
     fake.fake_device = device
     fake.__dict__.update(_ATTRIBUTES)
     fake.fake_mode = mode
-    if not torch.is_inference_mode_enabled():
+    if not fake.is_inference():
         torch._C._autograd._unsafe_set_version_counter((fake,), (0,))  # set_ has moved it
     return fake
 
@@ -214,6 +233,44 @@ def may_alias(op: OpOverload) -> bool:
     """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
     neither says so."""
     return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
+
+
+def is_composite(op: OpOverload) -> bool:
+    """Whether `op` is made of others, for autograd too."""
+    return _has_kernel(op, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+def is_composite_below_autograd(op: OpOverload) -> bool:
+    """Whether `op` is made of others, but for autograd is an operation of its own."""
+    return _has_kernel(op, torch._C.DispatchKey.CompositeExplicitAutograd)
+
+
+def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run the kernel of a composite operation, inside a dispatch mode that it came to as a whole.
+
+    What it is made of is noticed by what notes views and versions (unless that waits for what `op` returns),
+    resolves lazy tensors, and casts. (`op.decompose` would prefer Python versions, which are not always
+    the same: that of dropout clones what the kernel returns as it is.)
+    """
+    keys = [torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative]
+    if not _has_kernel(op, torch._C.DispatchKey.ADInplaceOrView):
+        keys.append(torch._C.DispatchKey.ADInplaceOrView)
+    keys += [
+        getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
+        for device in AUTOCAST_DEVICES
+        if torch.is_autocast_enabled(device)
+    ]
+    kernel = torch._C.DispatchKey.CompositeImplicitAutograd
+    if not is_composite(op):
+        kernel = torch._C.DispatchKey.CompositeExplicitAutograd
+    with contextlib.ExitStack() as stack:
+        for key in keys:
+            stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
+        return op._op_dk(kernel, *args, **kwargs)
+
+
+def _has_kernel(op: OpOverload, key: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))  # type: ignore[no-untyped-call]
 
 
 def is_undeclared_view(op: OpOverload) -> bool:
@@ -398,6 +455,8 @@ def share_version_counter(first: Tensor, second: Tensor) -> bool:
 
     There is no query for it: one counter is moved, the other watched, and the first set back.
     """
+    if first.is_inference() or second.is_inference():
+        return False
     before, other = first._version, second._version
     if before != other:
         return False
@@ -405,6 +464,19 @@ def share_version_counter(first: Tensor, second: Tensor) -> bool:
     shared = second._version != other
     torch._C._autograd._unsafe_set_version_counter((first,), (before,))
     return shared
+
+
+def has_counter(tensor: Tensor) -> bool:
+    """Whether a tensor has a version counter: an inference tensor has none."""
+    try:
+        return tensor._version >= 0
+    except RuntimeError:
+        return False
+
+
+def version(tensor: Tensor) -> int:
+    """The version counter of a tensor; 0 for an inference tensor, which has none."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 @contextlib.contextmanager
@@ -432,6 +504,7 @@ def ambient_key() -> tuple[object, ...]:
         )
         if autocast
         else None,
+        torch.is_inference_mode_enabled(),
     )
 
 

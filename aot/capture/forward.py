@@ -6,7 +6,8 @@ behind: the recorder with its graph, the fakes of the arguments as they are now,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,14 +45,15 @@ def run_once(
     arguments: Arguments,
     decompositions: dict[Any, Callable[..., Any]],
     lifetimes: Lifetimes,
+    inference: bool,
 ) -> Forward:
-    """Run `function` on fakes of the arguments' leaves.
+    """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`.
 
     Raises:
         Unsupported: one of the refusals of `aot.errors`.
         Exception: whatever the function raises, as it raises it.
     """
-    recorder = Recorder(decompositions, lifetimes)
+    recorder = Recorder(decompositions, lifetimes, inference)
     primals: list[Primal] = []
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
@@ -60,10 +62,11 @@ def run_once(
     dtype = torch.get_default_dtype()
     try:
         with recorder.draws.traced():
-            with internals.hooks_watched(recorder.hooks.watch), recorder:
+            with internals.hooks_watched(recorder.hooks.watch), recorder, _inference_mode(inference, grad):
                 result = function(leaves)
+                grad_after = torch.is_grad_enabled()
             recorder.draws.check()
-        grad_after = torch.is_grad_enabled()
+        torch.set_grad_enabled(grad_after)
         if internals.ambient_key()[1:] != ambient[1:]:
             raise errors.UnsupportedOperation(
                 "the function leaves another default dtype, default device, deterministic mode or autocast "
@@ -87,6 +90,16 @@ def run_once(
     return Forward(recorder, entry, primals, tuple(flat), spec, grad_after)
 
 
+@contextlib.contextmanager
+def _inference_mode(inference: bool, grad: bool) -> Iterator[None]:
+    """Inference mode, if the call is made in it, and the call's grad mode."""
+    if not inference:
+        yield
+        return
+    with torch.inference_mode(), torch.set_grad_enabled(grad):
+        yield
+
+
 def _check_output(recorder: Recorder, position: int, value: Any) -> None:
     what = f"output {position} (counting the leaves of the output tree)"
     if isinstance(value, Tensor):
@@ -94,8 +107,6 @@ def _check_output(recorder: Recorder, position: int, value: Any) -> None:
             raise errors.UnsupportedOutput(f"{what} has layout {value.layout}; call to_dense() on it")
         if internals.storage_key(value) not in recorder.states:
             raise errors.ClosureTensor(f"{what} is a tensor that is not an argument; pass it as one")
-        if value.is_inference():
-            raise errors.UnsupportedOutput(f"{what} was made under inference mode; clone it outside of that")
     elif not isinstance(
         value, (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size)
     ):

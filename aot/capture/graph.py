@@ -155,7 +155,7 @@ class GraphBuilder:
         try:
             if op in _WITHOUT_META:
                 raise NotImplementedError
-            with typed_refusals(), self.mode, torch.no_grad():
+            with typed_refusals(), self.mode, internals.outside_inference_mode(), torch.no_grad():
                 result = op(*fakes[0], **fakes[1])
         except errors.Unsupported:
             raise
@@ -173,7 +173,7 @@ class GraphBuilder:
 
     def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata."""
-        with internals.modes_off(), torch.no_grad():
+        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
             real = torch.fx.node.map_arg((args, kwargs), self._blank)
             return op(*real[0], **real[1])
 

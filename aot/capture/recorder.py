@@ -34,7 +34,7 @@ from aot.capture.hooks import Hooks
 from aot.capture.known import Known
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.random import Draws
-from aot.capture.storages import StorageState, ViewStep
+from aot.capture.storages import Mode, StorageState, ViewStep
 from aot.geometry import Geometry, geometry, is_dense
 
 aten = torch.ops.aten
@@ -49,6 +49,7 @@ class Kind(enum.Enum):
     RESHAPE = "reshape"  # changes the metadata of its first argument, not its data
     RESIZE = "resize"  # the same, and the size of its storage where that is too small
     REBIND = "rebind"  # puts its first argument onto another storage
+    COMPOSITE = "composite"  # made of others; autograd takes it apart, unless inference tensors go past that
     REFUSED = "refused"
 
 
@@ -77,7 +78,7 @@ class Reshape:
     """An operation that changes an argument but not its data, to be repeated on the real one.
 
     Attributes:
-        grad: whether grad mode was on.
+        mode: in which mode it ran.
         stale: whether the argument is a view whose history autograd derived anew for it, as the version
             counter had moved.
     """
@@ -85,19 +86,19 @@ class Reshape:
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    grad: bool
+    mode: Mode
     stale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rebind:
     """A tensor was put onto the storage `state`, where it lies as `where`: by ``x.data = y`` (`assigned`), or
-    by ``set_``; `grad` tells whether grad mode was on."""
+    by ``set_``, in the mode `mode`."""
 
     state: StorageState
     where: Geometry
     assigned: bool
-    grad: bool
+    mode: Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +157,16 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         known: the values that depend on no argument.
         draws: the random draws so far.
         hooks: the hooks registered so far.
+        inference: whether the call is made in inference mode.
     """
 
-    def __init__(self, decompositions: dict[Any, Callable[..., Any]], lifetimes: Lifetimes) -> None:
+    def __init__(
+        self, decompositions: dict[Any, Callable[..., Any]], lifetimes: Lifetimes, inference: bool = False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lifetimes = lifetimes
+        self.inference = inference
+        self._inference_tensors = inference
         self.builder = GraphBuilder(internals.FakeTensorMode())
         self.states: dict[int, StorageState] = {}
         self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
@@ -203,7 +209,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def adopt(self, fake: Tensor) -> StorageState:
         """Start to follow the storage of `fake`."""
         storage = fake.untyped_storage()
-        state = self.states[internals.storage_key(fake)] = StorageState(self.builder, storage)
+        state = StorageState(self.builder, storage, fake.is_inference())
+        self._inference_tensors |= state.inference
+        self.states[internals.storage_key(fake)] = state
         state.of_backward = self.builder.backward
         return state
 
@@ -222,9 +230,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""
-        if torch.is_inference_mode_enabled():
+        if self.inference and not torch.is_inference_mode_enabled():
             raise errors.InferenceModeUnsupported(
-                f"the function runs {func} under torch.inference_mode; use torch.no_grad inside of it"
+                f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
+                f"under torch.no_grad"
             )
         if func in self._decompositions:
             with self:
@@ -233,6 +242,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         operation = classify(func)
         kind = operation.kind
+        if kind is Kind.PURE and self._inference_tensors and _goes_past_autograd(func, args):
+            kind = Kind.COMPOSITE
         if kind is Kind.PURE:
             return self.pure(func, operation, args, kwargs)
         if kind is Kind.VIEW:
@@ -245,6 +256,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.resize(func, args, kwargs)
         if kind is Kind.REBIND:
             return self.rebind(func, args, kwargs)
+        if kind is Kind.COMPOSITE:
+            with self:
+                return internals.take_apart(func, args, kwargs)
         return self.special(func, args, kwargs)
 
     def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -305,13 +319,13 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         state = self.state(parent)
         result = func(*args, **kwargs)
         rest = tuple(args[1:])
-        grad = torch.is_grad_enabled()
+        mode = Mode.now()
         where = geometry(parent)
         if isinstance(result, Tensor):
-            self._note_view(state, parent, where, result, ViewStep(func, rest, kwargs, None, grad))
+            self._note_view(state, parent, where, result, ViewStep(func, rest, kwargs, None, mode))
         else:
             for i, part in enumerate(result):
-                self._note_view(state, parent, where, part, ViewStep(func, rest, kwargs, i, grad))
+                self._note_view(state, parent, where, part, ViewStep(func, rest, kwargs, i, mode))
         return result
 
     def _note_view(
@@ -515,12 +529,12 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten.resize_.default and before == geometry(fake):
             return result  # which does not count as a change
         stale = fake.requires_grad and fake._is_view() and self._moved_unnoticed(fake)
-        event = Reshape(func, tuple(args[1:]), kwargs, torch.is_grad_enabled(), stale)
+        event = Reshape(func, tuple(args[1:]), kwargs, Mode.now(), stale)
         functional = functional_form(func)
         if functional not in (None, aten.as_strided.default, aten.resize.default):
-            state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.grad))
+            state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.mode))
         if id(fake) in self.origins:
-            self._note_origin(fake, fake, ViewStep(func, event.args, kwargs, None, event.grad, True))
+            self._note_origin(fake, fake, ViewStep(func, event.args, kwargs, None, event.mode, True))
         self._note_change(fake, event)
         if all(view is not fake for view in state.reshaped):
             state.reshaped.append(fake)
@@ -568,6 +582,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "set_() in grad mode to a tensor that requires grad: autograd cannot differentiate it; call "
                 "it under torch.no_grad()"
             )
+        if torch.is_inference_mode_enabled() or fake.is_inference():
+            raise errors.InferenceModeUnsupported(
+                "set_() under torch.inference_mode or on a tensor that was made there; call it under "
+                "torch.no_grad"
+            )
         result = func(*args, **kwargs)
         if source is None:
             where = geometry(fake)
@@ -579,7 +598,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 device=fake.device,
             )
             self.adopt(fake).define(where, node)
-        self._note_change(fake, Rebind(self.state(fake), geometry(fake), False, torch.is_grad_enabled()))
+        self._note_change(fake, Rebind(self.state(fake), geometry(fake), False, Mode.now()))
         return result
 
     # ---- changes of arguments
@@ -588,18 +607,24 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """From here on, note when the argument `fake` is put elsewhere by ``x.data = y``, which no operation
         tells."""
         self._places[id(fake)] = (self.state(fake), geometry(fake))
-        self._entered_at.setdefault(id(fake), fake._version)
+        self._entered_at.setdefault(id(fake), internals.version(fake))
 
     def settle(self, fake: Tensor) -> None:
         """Note that an argument was put elsewhere since it was last looked at."""
         place = self._places.get(id(fake))
         if place is not None and place != (self.state(fake), geometry(fake)):
-            self._note_change(fake, Rebind(self.state(fake), geometry(fake), True, torch.is_grad_enabled()))
+            if place[0].inference != self.state(fake).inference:
+                raise errors.InferenceModeUnsupported(
+                    "an inference tensor and another are put onto one storage (.data = ...); clone it first"
+                )
+            self._note_change(fake, Rebind(self.state(fake), geometry(fake), True, Mode.now()))
 
     def _note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
         self._changes.setdefault(id(fake), (fake, []))[1].append(event)
         # An operation moves the counter as soon as it returns to autograd; an assignment does not.
-        self._changed_at[id(fake)] = fake._version + (isinstance(event, Reshape) or not event.assigned)
+        self._changed_at[id(fake)] = internals.version(fake) + (
+            isinstance(event, Reshape) or not event.assigned
+        )
         if id(fake) in self._places:
             self.follow(fake)
 
@@ -613,11 +638,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return any(isinstance(event, Reshape) or not event.assigned for event in self.changes_of(fake))
 
     def _moved_unnoticed(self, fake: Tensor) -> bool:
-        return fake._version != self._changed_at.get(id(fake), self._entered_at.get(id(fake), 0))
+        return internals.version(fake) != self._changed_at.get(id(fake), self._entered_at.get(id(fake), 0))
 
     def moved_since(self, fake: Tensor) -> bool:
         """Whether the version counter moved after the last of these changes."""
-        return fake._version != self._changed_at[id(fake)]
+        return internals.version(fake) != self._changed_at[id(fake)]
 
     def reshaped(self, fake: Tensor) -> int:
         """How often something changed about a tensor besides its data."""
@@ -630,11 +655,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = (self.state(parent), geometry(parent))
         if before is not None and not step.in_place and (before.state, before.where) != place:
             before = None  # it has been put elsewhere since
-        version = parent._version
+        version = internals.version(parent)
         if step.in_place and before is not None:
             # A metadata mutation moves the counter as soon as it returns to autograd, which takes note of it
             # only where there is a history.
-            version = version + 1 if view.requires_grad and step.grad else before.version
+            version = version + 1 if view.requires_grad and step.mode is Mode.GRAD else before.version
         origin = ViewOrigin(
             parent, step, before, self.reshaped(parent), version, self.state(view), geometry(view)
         )
@@ -680,6 +705,16 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "a random operation with an explicit generator; use torch.manual_seed and the default one"
             )
         return value
+
+
+def _goes_past_autograd(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the kernel of an operation is made of others that are noticed one by one: outside of inference
+    mode, for inference tensors, which autograd does not hold back."""
+    if torch.is_inference_mode_enabled() or not internals.is_composite_below_autograd(func):
+        return False
+    tensors = [a for arg in args for a in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+    tensors = [t for t in tensors if isinstance(t, Tensor)]
+    return bool(tensors) and all(t.is_inference() for t in tensors)
 
 
 def fake_of(where: Geometry, device: torch.device) -> Tensor:
@@ -734,6 +769,8 @@ def _classify(func: Any) -> Operation:
         return Operation(_STORAGE_OPS[name])
     if func in (aten.lift_fresh.default, aten.lift.default) or func in _READS_GRAD_MODE:
         return Operation(Kind.REFUSED)
+    if internals.is_composite(func):
+        return Operation(Kind.COMPOSITE)
     if torch.Tag.inplace_view in tags:
         return Operation(Kind.RESHAPE)
     written: list[int | str] = []

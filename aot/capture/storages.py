@@ -9,6 +9,7 @@ tensor lies is scattered into the old base instead of replacing it.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,21 @@ from aot.geometry import Geometry, geometry, is_dense
 aten = torch.ops.aten
 
 
+class Mode(enum.Enum):
+    """In which mode an operation runs: autograd remembers it of a view that is made."""
+
+    GRAD = "grad"
+    NO_GRAD = "no_grad"
+    INFERENCE = "inference"
+
+    @classmethod
+    def now(cls) -> Mode:
+        """The mode of this moment."""
+        if torch.is_inference_mode_enabled():
+            return cls.INFERENCE
+        return cls.GRAD if torch.is_grad_enabled() else cls.NO_GRAD
+
+
 @dataclass(frozen=True, slots=True)
 class ViewStep:
     """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result."""
@@ -30,7 +46,7 @@ class ViewStep:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     index: int | None
-    grad: bool  # whether grad mode was on: autograd remembers how a view was made
+    mode: Mode
     in_place: bool = False  # it changed the metadata of the parent itself
     by_function: bool = False  # a custom `autograd.Function` called it, which autograd remembers of the view
 
@@ -47,6 +63,7 @@ class StorageState:
     """The current value of one storage.
 
     Attributes:
+        inference: whether tensors on it are inference tensors.
         entries: the caller's arguments on this storage; empty for a storage that the function made.
         members: the arguments on this storage.
         of_backward: whether the storage was made while a backward was recorded.
@@ -57,8 +74,9 @@ class StorageState:
         grown: larger storages that stand for it, since it has grown.
     """
 
-    def __init__(self, builder: GraphBuilder, storage: torch.UntypedStorage) -> None:
+    def __init__(self, builder: GraphBuilder, storage: torch.UntypedStorage, inference: bool) -> None:
         self.storage = storage  # kept alive: its address is its name
+        self.inference = inference
         self.grown: list[torch.UntypedStorage] = []
         self.entries: list[EntryView] = []
         self.members: list[Tensor] = []

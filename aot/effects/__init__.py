@@ -89,6 +89,7 @@ def analyze(forward: Forward) -> Effects:
         root_fakes=tuple(outputs.fakes),
         outputs=results,
         written=arguments.written,
+        inference=frozenset(i for i, f in enumerate(forward.entry.fakes) if f.is_inference()),
         several_counters=arguments.several_counters(),
         retaining=_retaining(forward.entry.fakes),
         retaining_outputs=_retaining(forward.outputs),

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from aot import errors, views
+from aot import torch_internals as internals
 from aot.capture.recorder import Rebind, Reshape
-from aot.capture.storages import StorageState
+from aot.capture.storages import Mode, StorageState
 from aot.effects.model import Change, Write
 from aot.effects.world import World, count_together, is_current, root_of
 from aot.geometry import Geometry, alike, covers, geometry
@@ -57,7 +58,7 @@ class ArgumentEffects:
         for i, fake in enumerate(self.fakes):
             changes = [self._change(i, event) for event in self.recorder.changes_of(fake)]
             if i in required or self.world.index_of.get(id(root_of(fake))) in required:
-                changes = [replace(change, grad=False) for change in changes]
+                changes = [replace(c, mode=Mode.NO_GRAD) if c.mode is Mode.GRAD else c for c in changes]
             if changes:
                 found.append((i, tuple(changes)))
         return tuple(found)
@@ -95,7 +96,7 @@ class ArgumentEffects:
                     f"tensor {i} was detached in place and then made to require grad; do it outside"
                 )
             in_place = any(
-                event.grad and not (isinstance(event, Rebind) and event.assigned)
+                event.mode is Mode.GRAD and not (isinstance(event, Rebind) and event.assigned)
                 for event in self.recorder.changes_of(fake)
             )
             if fake.requires_grad and entry.requires_grad[i] and in_place:
@@ -240,7 +241,8 @@ class ArgumentEffects:
             steps = zip(where.size, where.stride, strict=True)
             where = through = where._replace(size=tuple(1 if s == 0 else n for n, s in steps))
         value = self.world.value(state.read(where), where, None)
-        return Write(member, value, False, self._counted(state, member), early, through)
+        counted = state.inference or self._counted(state, member)
+        return Write(member, value, False, counted, early, through, inference=state.inference)
 
     def _beyond(self, state: StorageState, where: Geometry, target: Tensor) -> Write:
         """A write to elements that no argument showed when the function began."""
@@ -249,8 +251,17 @@ class ArgumentEffects:
         member = together[0] if together else entered[0]
         value = self.world.value(state.read(where), where, None)
         other = not alike(where, self.forward.entry.before[member])
-        counted = bool(together)
-        return Write(member, value, False, counted, through=where, entry=True, reinterpreted=other)
+        counted = state.inference or bool(together)
+        return Write(
+            member,
+            value,
+            False,
+            counted,
+            through=where,
+            entry=True,
+            reinterpreted=other,
+            inference=state.inference,
+        )
 
     def grown(self) -> tuple[tuple[int, int], ...]:
         """Storages that have grown: an argument on each, and how many bytes they have now."""
@@ -289,7 +300,7 @@ class ArgumentEffects:
         touched.update(i for i, fake in enumerate(self.fakes) if self.recorder.moves(fake))
         silent: dict[int, None] = {}
         for i, fake in enumerate(self.fakes):
-            if fake._version == self.forward.entry.versions[i]:
+            if internals.version(fake) == self.forward.entry.versions[i]:
                 continue
             others = touched
             if self.recorder.moves(fake):

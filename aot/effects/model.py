@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from aot.capture.recorder import Reshape
-from aot.capture.storages import ViewStep
+from aot.capture.storages import Mode, ViewStep
 from aot.geometry import Geometry
 
 
@@ -25,11 +25,13 @@ class Value:
         node: where it is computed.
         where: its size, stride and dtype as the caller must see them.
         history: the fake tensor whose autograd history it carries; None where it carries none.
+        inference: whether the caller gets it as an inference tensor.
     """
 
     node: fx.Node
     where: Geometry
     history: Tensor | None
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Write:
         base: whether that is a view of the argument's base.
         entry: whether it is one of the storage that the argument lay in when the call began.
         reinterpreted: whether it shows the base as another dtype, or lazily as other numbers.
+        inference: whether the argument is an inference tensor.
     """
 
     tensor: int
@@ -58,6 +61,7 @@ class Write:
     base: bool = False
     entry: bool = False
     reinterpreted: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +81,13 @@ class Rebound:
     Attributes:
         memory, where: that storage, and how it lies there.
         assigned: by ``x.data = y``, which autograd does not see; otherwise by ``set_``.
-        grad: whether grad mode was on.
+        mode: in which mode that was done.
     """
 
     memory: Memory
     where: Geometry
     assigned: bool
-    grad: bool
+    mode: Mode
 
 
 Change = Reshape | Rebound
@@ -117,9 +121,12 @@ class AliasRoot:
 
     Attributes:
         memory, root: the memory, or the earlier root whose memory it is; one of the two.
-        counted: whether it shares that tensor's version counter (`detach`) or has its own (`.data`).
+        counted: whether it shares that tensor's version counter (`detach`) or has its own (`.data`). An
+            inference tensor has none, nor has a view of it; but what is detached from it outside of inference
+            mode has.
         history: the value whose autograd history it carries.
         reinterpreted: whether it shows that memory as another dtype, or lazily as other numbers.
+        inference: whether that memory is one of inference tensors.
     """
 
     where: Geometry
@@ -128,6 +135,7 @@ class AliasRoot:
     counted: bool
     history: int | None
     reinterpreted: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +238,7 @@ class Effects:
         roots, outputs: how the outputs are made.
         root_fakes: the roots' tensors inside the trace.
         written: arguments that lie in a storage that a write changes.
+        inference: arguments that are inference tensors.
         several_counters: arguments in a storage that others show under another version counter.
         retaining, retaining_outputs: the arguments and outputs on which `retain_grad` was called.
     """
@@ -246,6 +255,7 @@ class Effects:
     root_fakes: tuple[Tensor, ...]
     outputs: tuple[Output, ...]
     written: frozenset[int]
+    inference: frozenset[int]
     several_counters: frozenset[int]
     retaining: tuple[int, ...]
     retaining_outputs: tuple[int, ...]

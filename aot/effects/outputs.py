@@ -12,7 +12,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.recorder import Rebind, ViewOrigin
-from aot.capture.storages import StorageState, ViewStep
+from aot.capture.storages import Mode, StorageState, ViewStep
 from aot.effects.model import (
     AliasRoot,
     ArgumentRoot,
@@ -30,6 +30,8 @@ from aot.effects.model import (
 )
 from aot.effects.world import World, is_current, is_function_view, root_of
 from aot.geometry import Geometry, alike, geometry
+
+_WITHOUT_GRAD = ("NO_GRAD_MODE", "INFERENCE_MODE")
 
 
 class OutputEffects:
@@ -70,10 +72,10 @@ class OutputEffects:
         rebound = self._put(value, origin)
         if self.recorder.state(start) is not state:
             index = self.world.index_of.get(id(start))
-            if index is not None and steps and not reshapes and value._version == version:
+            if index is not None and steps and not reshapes and internals.version(value) == version:
                 return View(self.root(start), steps, None, True, early=True, rebound=rebound)
             return self._left_behind(value, start, state, rebound)
-        stale = origin is not None and root.requires_grad and value._version != origin.version
+        stale = origin is not None and root.requires_grad and internals.version(value) != origin.version
         leaf = is_current(value) and value.is_leaf
         index = self.world.index_of.get(id(start))
         given = id(root) in self.world.index_of or id(root) in self.world.base_of
@@ -89,7 +91,7 @@ class OutputEffects:
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that the function lets "
                     f"require grad, and not simply that; call requires_grad_ outside of the function"
                 )
-            if leaf and internals.creation_meta(value) != "NO_GRAD_MODE":
+            if leaf and internals.creation_meta(value) not in _WITHOUT_GRAD:
                 view = self._by_geometry(value, start, root, False)
                 if steps:
                     view = View(self.root(start), steps, None, True)
@@ -167,7 +169,7 @@ class OutputEffects:
         if origin is None or (origin.state is state and origin.where == where):
             return None
         known = [e for e in self.recorder.changes_of(value) if isinstance(e, Rebind)]
-        event = known[-1] if known else Rebind(state, where, True, True)
+        event = known[-1] if known else Rebind(state, where, True, Mode.GRAD)
         return self.world.rebound(event, where)
 
     def _left_behind(
@@ -186,7 +188,7 @@ class OutputEffects:
                 f"put onto another storage since (set_, .data = ...); take the view afterwards"
             )
         if rebound is None:
-            rebound = self.world.rebound(Rebind(state, where, True, True), where)
+            rebound = self.world.rebound(Rebind(state, where, True, Mode.GRAD), where)
         return View(self.root(start), (), Geometry((0,), (1,), 0, start.dtype), True, rebound=rebound)
 
     def _by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
@@ -200,7 +202,7 @@ class OutputEffects:
         given = id(start) in self.world.index_of or id(start) in self.world.base_of
         special = None if made in ("DEFAULT", "NO_GRAD_MODE") else made
         without = is_current(value) and value.requires_grad and value.grad_fn is None
-        grad = made != "NO_GRAD_MODE" and not (made == "IN_CUSTOM_FUNCTION" and without)
+        grad = made not in _WITHOUT_GRAD and not (made == "IN_CUSTOM_FUNCTION" and without)
         if not stale or made == "DEFAULT":
             return View(number, (), where, grad, False, other, special)
         # Of the history of such a view autograd says that it cannot be told any more.
@@ -217,11 +219,12 @@ class OutputEffects:
         steps: list[ViewStep] = []
         origin, view = self._origin(value), value
         while origin is not None:
-            by_function = view is not origin.parent and _made_by_function(view, origin.parent)
+            parent = origin.parent
+            by_function = view is not parent and _made_by_function(view, parent)
             steps.insert(0, replace(origin.step, by_function=True) if by_function else origin.step)
-            if origin.parent is root or id(origin.parent) in self.world.index_of:
-                return origin.parent, tuple(steps), origin.reshapes, origin.version
-            origin, view = origin.before, origin.parent
+            if parent is root or id(parent) in self.world.index_of:
+                return parent, tuple(steps), origin.reshapes, origin.version
+            origin, view = origin.before, parent
         return root, (), 0, 0
 
     def check_leaves(self) -> None:
@@ -273,8 +276,9 @@ class OutputEffects:
         if not self.world.is_provided(state):
             base, _ = state.base()
             alone = self._sharing[state] == 1 and state not in self.world.lying
-            if alone or base == where:
-                value = self.world.value(state.read(where), where, history)
+            counts_apart = state.inference and internals.has_counter(fake)
+            if (alone or base == where) and not counts_apart:
+                value = self.world.value(state.read(where), where, history, state.inference)
                 self.world.provide(state, value)
                 self._leaves += [fake] if leaf else []
                 return ValueRoot(value, leaf)
@@ -293,7 +297,9 @@ class OutputEffects:
         def alias(
             other: Geometry, counted: bool, memory: Memory | None = None, root: int | None = None
         ) -> AliasRoot:
-            return AliasRoot(where, memory, root, counted, history, not alike(other, where))
+            if state.inference:
+                counted = not internals.has_counter(fake)
+            return AliasRoot(where, memory, root, counted, history, not alike(other, where), state.inference)
 
         world = self.world
         for i in world.entered.get(state, ()):

@@ -49,9 +49,9 @@ class World:
             view, origin = origin.parent, origin.before
         return root_of(fake)
 
-    def value(self, node: fx.Node, where: Geometry, history: Tensor | None) -> int:
+    def value(self, node: fx.Node, where: Geometry, history: Tensor | None, inference: bool = False) -> int:
         """The number of a value that the graph returns."""
-        self.values.append(Value(node, where, history))
+        self.values.append(Value(node, where, history, inference and not self.recorder.inference))
         return len(self.values) - 1
 
     def memory(self, state: StorageState) -> Memory:
@@ -65,12 +65,12 @@ class World:
             return Memory(tensor=entered[0], entry=True)
         if state not in self._whole:
             base, node = state.base()
-            self._whole[state] = self.value(node, base, None)
+            self._whole[state] = self.value(node, base, None, state.inference)
         return Memory(value=self._whole[state])
 
     def rebound(self, event: Rebind, where: Geometry) -> Rebound:
         """How the wrapper repeats that a tensor was put onto another storage, to lie there as `where`."""
-        return Rebound(self.memory(event.state), where, event.assigned, event.grad)
+        return Rebound(self.memory(event.state), where, event.assigned, event.mode)
 
     def provide(self, state: StorageState, value: int) -> None:
         """The value `value` is what a storage that the function made holds, all of it."""

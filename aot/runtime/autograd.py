@@ -54,6 +54,7 @@ def build(
         "physical": views.physical,
         "seen_as": views.seen_as,
         "set_creation_meta": internals.set_creation_meta,
+        "inference_tensor": internals.inference_tensor,
         "stretch_of_bytes": views.stretch_of_bytes,
         "counter": _counter,
         "modified": _modified,

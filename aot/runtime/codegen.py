@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
+from aot.capture.storages import Mode
 from aot.effects import (
     AliasRoot,
     ArgumentRoot,
@@ -117,7 +118,7 @@ class _Call:
     def __init__(self, writer: Writer, plan: Plan) -> None:
         self.writer = writer
         self.plan = plan
-        self.mode = GradMode(writer, plan.grad)
+        self.mode = GradMode(writer, plan.grad, plan.inference)
         self.tracked = {e.value for part in plan.parts for e in part.segment.entrances}
         # Values that reach the caller as an alias of other memory, not as the graph returned them.
         self.carried = {
@@ -150,13 +151,19 @@ class _Call:
             else:
                 self._output(number)
         self._keep()
-        self.mode.set(plan.grad_after)
+        self._leave()
         writer.indent -= 1
         writer.line("except BaseException:")
         writer.line(f"    set_grad_enabled({plan.grad})")
         writer.line("    raise")
         writer.line(f"return [{', '.join(f'o{i}' for i in range(len(plan.outputs)))}]")
         writer.indent -= 1
+
+    def _leave(self) -> None:
+        """Set the grad mode that the function leaves behind."""
+        now = self.plan.grad if self.plan.inference else self.mode.now
+        if now != self.plan.grad_after:
+            self.writer.line(f"set_grad_enabled({self.plan.grad_after})")
 
     def _inputs(self) -> list[str]:
         names = []
@@ -187,6 +194,8 @@ class _Call:
         results = [f"v{i}" for i in range(len(plan.values))] + [f"s{i}" for i in range(plan.saved)]
         call = f"run_forward([{', '.join(inputs)}])"
         self.writer.line(f"{', '.join(results)}, = {call}" if results else call)
+        for i in plan.converted:
+            self.writer.line(f"v{i} = inference_tensor(v{i})")
         keep = {
             Saving.AS_IS: "detached(s{0})",
             Saving.COPY: "copied(s{0}, {1})",
@@ -292,7 +301,7 @@ class _Call:
                 writer.line(f"m{tensor}.untyped_storage().resize_({nbytes})")
         required = [i for i in plan.required if plan.storages[i] == number]
         for tensor in list(changes) if required else ():
-            if not any(change.grad for change in changes[tensor]):
+            if not any(change.mode is Mode.GRAD for change in changes[tensor]):
                 for change in changes.pop(tensor):
                     write_change(writer, self.mode, f"t{tensor}", change)
         for tensor in required:
@@ -327,7 +336,8 @@ class _Call:
             target = _past_autograd(write)
         if write.through is not None:
             target = seen_as(self.writer, target, write.through, write.reinterpreted)
-        self.writer.line(f"{target}.copy_(v{write.value})")
+        within = self.mode.within(Mode.INFERENCE) if write.inference else ""
+        self.writer.line(f"{within}{target}.copy_(v{write.value})")
 
     def _left(self) -> list[int]:
         """The arguments whose memory on entry is needed after they were put elsewhere."""

@@ -59,6 +59,8 @@ class Plan:
         writes, changes, required, released, detached, grown, moves, roots, outputs, retaining,
             retaining_outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
+        inference: whether the call is made in inference mode.
+        converted: the values that the caller gets as inference tensors.
     """
 
     tensors: int
@@ -82,6 +84,8 @@ class Plan:
     retaining_outputs: tuple[int, ...]
     grad: bool
     grad_after: bool
+    inference: bool
+    converted: tuple[int, ...]
 
 
 def make_plan(
@@ -94,6 +98,7 @@ def make_plan(
     leaves: frozenset[int],
     grad: bool,
     grad_after: bool,
+    inference: bool,
 ) -> Plan:
     """Combine what the stages learnt.
 
@@ -134,4 +139,6 @@ def make_plan(
         retaining_outputs=effects.retaining_outputs,
         grad=grad,
         grad_after=grad_after,
+        inference=inference,
+        converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
     )

@@ -192,7 +192,9 @@ class Savings:
         everything: int,
     ) -> Saving:
         tensor = self._tensor_of.get(self._roots[node])
-        if (tensor is not None and tensor in self._effects.written) or node in self._excessive:
+        if tensor is not None and (tensor in self._effects.written or tensor in self._effects.inference):
+            return Saving.COPY  # (Autograd saves no inference tensor.)
+        if node in self._excessive:
             return Saving.COPY
         if memory is None:
             return Saving.AS_IS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aot.capture.recorder import Reshape
-from aot.capture.storages import ViewStep
+from aot.capture.storages import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry
 
@@ -50,16 +50,24 @@ class Writer:
 
 
 class GradMode:
-    """Emits a change of grad mode only where there is one."""
+    """Emits a change of grad mode only where there is one. A call made in inference mode stays in it."""
 
-    def __init__(self, writer: Writer, now: bool) -> None:
+    def __init__(self, writer: Writer, now: bool, inference: bool) -> None:
         self.writer = writer
         self.now = now
+        self.inference = inference
 
     def set(self, grad: bool) -> None:
-        if grad != self.now:
+        if grad != self.now and not self.inference:
             self.writer.line(f"set_grad_enabled({grad})")
             self.now = grad
+
+    def within(self, mode: Mode) -> str:
+        """What a statement begins with that is to run in `mode`."""
+        if mode is Mode.INFERENCE and not self.inference:
+            return "with torch.inference_mode(): "
+        self.set(mode is Mode.GRAD)
+        return ""
 
 
 def seen_as(writer: Writer, source: str, where: Geometry, reinterpreted: bool) -> str:
@@ -84,6 +92,9 @@ def memory_of(memory: Memory) -> str:
 def alias(writer: Writer, root: AliasRoot) -> str:
     """A detached alias: a tensor of its own for autograd, on the same memory."""
     source = f"r{root.root}" if root.memory is None else memory_of(root.memory)
+    if root.inference:
+        view = seen_as(writer, source, root.where, root.reinterpreted)
+        return view if root.counted else f"{view}.detach()"
     source += ".detach()" if root.counted else ".data"
     return f"{seen_as(writer, source, root.where, root.reinterpreted)}.detach()"
 
@@ -107,14 +118,14 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
             source, steps = writer.changed[id(steps[k])], steps[k + 1 :]
             break
     for one in steps:
-        mode.set(one.grad)
+        within = mode.within(one.mode)
         if one.in_place:
             # Whatever else is a view of what is changed here goes on from the same tensor.
-            writer.line(step(writer, source, one))
+            writer.line(within + step(writer, source, one))
             writer.changed[id(one)] = f"w{len(writer.changed)}"
             writer.line(f"{writer.changed[id(one)]} = {source}")
         else:
-            writer.line(f"{name} = {step(writer, source, one)}")
+            writer.line(f"{within}{name} = {step(writer, source, one)}")
             if one.by_function:
                 writer.line(f"set_creation_meta({name}, 'IN_CUSTOM_FUNCTION')")
             source = name
@@ -126,17 +137,17 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
 
 def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> None:
     """A change of the metadata or the storage of the tensor `name`."""
-    mode.set(change.grad)
+    within = mode.within(change.mode)
     if isinstance(change, Reshape):
         if change.stale:
             writer.line(f"torch.autograd.graph.increment_version({name})")
         arguments = [name, *(writer.literal(a) for a in change.args)]
         arguments += [f"{k}={writer.literal(v)}" for k, v in change.kwargs.items()]
-        writer.line(f"{writer.op(change.op)}({', '.join(arguments)})")
+        writer.line(f"{within}{writer.op(change.op)}({', '.join(arguments)})")
         return
     source, where = memory_of(change.memory), change.where
     if change.assigned:
-        writer.line(f"{name}.data = {seen_as(writer, source, where, True)}.detach()")
+        writer.line(f"{within}{name}.data = {seen_as(writer, source, where, True)}.detach()")
     else:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
         writer.line(f"{name}.set_({source}.untyped_storage(), {where.offset}, {size}, {stride})")
