@@ -242,7 +242,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         operation = classify(func)
         kind = operation.kind
-        if kind is Kind.PURE and self._inference_tensors and _goes_past_autograd(func, args):
+        if kind is Kind.PURE and self._inference_tensors and self._ends_in_a_view(func, args, kwargs):
             kind = Kind.COMPOSITE
         if kind is Kind.PURE:
             return self.pure(func, operation, args, kwargs)
@@ -260,6 +260,19 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return internals.take_apart(func, args, kwargs)
         return self.special(func, args, kwargs)
+
+    def _ends_in_a_view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the result of a pure operation is a view of what its kernel makes. Autograd hides that, but
+        not from inference tensors outside of inference mode, which go past it."""
+        if torch.is_inference_mode_enabled() or not internals.is_composite_below_autograd(func):
+            return False
+        tensors = [a for arg in args for a in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+        tensors = [t for t in tensors if isinstance(t, Tensor)]
+        if not tensors or not all(t.is_inference() for t in tensors):
+            return False
+        result = self.builder.run_apart(func, self._nodes(args), kwargs)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        return any(isinstance(r, Tensor) and r._is_view() for r in results)
 
     def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A pure operation: append it, and make fakes for its results."""
@@ -705,16 +718,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "a random operation with an explicit generator; use torch.manual_seed and the default one"
             )
         return value
-
-
-def _goes_past_autograd(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether the kernel of an operation is made of others that are noticed one by one: outside of inference
-    mode, for inference tensors, which autograd does not hold back."""
-    if torch.is_inference_mode_enabled() or not internals.is_composite_below_autograd(func):
-        return False
-    tensors = [a for arg in args for a in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-    tensors = [t for t in tensors if isinstance(t, Tensor)]
-    return bool(tensors) and all(t.is_inference() for t in tensors)
 
 
 def fake_of(where: Geometry, device: torch.device) -> Tensor:

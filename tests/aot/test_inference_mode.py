@@ -22,9 +22,10 @@ def assert_agrees_in(
 ) -> aot.CompiledFunction:
     """Compare a call with eager's, twice, in inference mode or not."""
     compiled = aot.aot_function(function, checking_nop)
+    scenario = {"inference": inference, "grad": not inference}
+    eager = observe(function, lambda: fresh(make), **scenario)
     for _ in range(2):
-        eager = observe(function, lambda: fresh(make), inference=inference, grad=not inference)
-        target = observe(compiled, lambda: fresh(make), inference=inference, grad=not inference)
+        target = observe(compiled, lambda: fresh(make), **scenario)
         verdict = judge(eager, target, None, lambda: eager)
         assert verdict.outcome is Outcome.AGREE, "\n".join(map(str, verdict.findings))
     assert len(compiled.specializations) == 1 or eager.raised is not None
