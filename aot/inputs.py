@@ -79,6 +79,8 @@ def take_apart(leaves: list[Any]) -> Arguments:
         root = tensor._base if tensor._is_view() else tensor
         assert root is not None
         storage = internals.storage_key(tensor)
+        if storage not in groups:
+            key.append(tensor.untyped_storage().nbytes())
         group = groups.setdefault(storage, len(groups))
         base = bases.setdefault(id(root), len(bases))
         if all(root is not other for other in members.setdefault(storage, [])):
@@ -206,11 +208,8 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
             storages[key] = internals.memoryless_storage(real.untyped_storage().nbytes(), real.device)
         where = geometry(real)
         fake: Tensor
-        # (A fake of another dtype counts for itself: writes to such storages are refused.)
         relatives = [
-            fake
-            for other, fake in by_storage.get(key, ())
-            if other.dtype == real.dtype and internals.share_version_counter(other, real)
+            fake for other, fake in by_storage.get(key, ()) if internals.share_version_counter(other, real)
         ]
         if real.is_inference():
             with torch.inference_mode():
@@ -221,7 +220,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
             with torch.no_grad():
                 fake = relatives[0].detach()
                 if where != geometry(fake):
-                    fake = fake.as_strided(where.size, where.stride, where.offset).detach()
+                    fake = _seen_as(fake, where).detach()
         else:
             fake = internals.memoryless(
                 storages[key], where.size, where.stride, where.offset, real.dtype, real.device
@@ -291,6 +290,16 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         bases=tuple(hidden),
         base_edges=base_edges,
     )
+
+
+def _seen_as(fake: Tensor, where: Geometry) -> Tensor:
+    try:
+        return views.seen_as(fake, where)
+    except RuntimeError as error:
+        raise errors.UnsupportedArgument(
+            f"an argument shows the end of a storage as {where.dtype}, another all of it as {fake.dtype}, "
+            f"and the one does not divide it evenly: that cannot be modelled; clone it"
+        ) from error
 
 
 def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor | None:

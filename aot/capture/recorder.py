@@ -170,6 +170,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.builder = GraphBuilder(internals.FakeTensorMode())
         self.states: dict[int, StorageState] = {}
         self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
+        self._histories: dict[int, list[Node | None]] = {}
         self._entered_at: dict[int, int] = {}
         self._changed_at: dict[int, int] = {}
         self._places: dict[int, tuple[StorageState, Geometry]] = {}
@@ -191,6 +192,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states.clear()
         self.backward_reads.clear()
         self._changes.clear()
+        self._histories.clear()
         self._places.clear()
 
     # ---- reading and writing
@@ -634,6 +636,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
         self._changes.setdefault(id(fake), (fake, []))[1].append(event)
+        base = fake._base if fake._is_view() else None
+        self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)
         # An operation moves the counter as soon as it returns to autograd; an assignment does not.
         self._changed_at[id(fake)] = internals.version(fake) + (
             isinstance(event, Reshape) or not event.assigned
@@ -645,6 +649,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What changed about a tensor besides its data, in order."""
         known = self._changes.get(id(fake))
         return () if known is None else tuple(known[1])
+
+    def histories_of(self, fake: Tensor) -> tuple[Node | None, ...]:
+        """The place in the autograd graph that the tensor, or its base, had at each of these changes."""
+        return tuple(self._histories.get(id(fake), ()))
 
     def moves(self, fake: Tensor) -> bool:
         """Whether one of these changes moves the version counter."""

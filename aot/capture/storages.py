@@ -68,6 +68,7 @@ class StorageState:
         members: the arguments on this storage.
         of_backward: whether the storage was made while a backward was recorded.
         writes: the tensors that were written to, by geometry and by the tensor that they are views of.
+        tracked: the names of those roots that were written to in grad mode.
         counted: the tensors whose version counter a write moved.
         reshaped: differentiable views whose metadata was changed in place.
         stretch: makes a graph input of the caller's elements of a dtype from one to another.
@@ -83,6 +84,7 @@ class StorageState:
         self.of_backward = False
         self.writes: dict[tuple[Geometry, int], Tensor] = {}
         self.counted: list[Tensor] = []
+        self.tracked: set[int] = set()
         self.reshaped: list[Tensor] = []
         self._builder = builder
         self._base: tuple[Geometry, fx.Node] | None = None
@@ -236,9 +238,12 @@ class StorageState:
         where = geometry(target)
         root = target._base if target._is_view() else target
         self.writes.setdefault((where, id(root)), target)
+        if torch.is_grad_enabled():
+            self.tracked.add(id(root))
         if counted:
             self.counted.append(target)
         if 0 in where.size:
+            self._nodes[where] = value  # which is another tensor with a history of its own all the same
             return
         if self._base is None:
             self._base = self._entry_base()
@@ -315,7 +320,10 @@ class StorageState:
         """The same value at storage offset 0: torch's scatters keep their argument's offset, other backends
         need not, and `as_strided` counts from the start of the storage. (And torch's `as_strided_scatter`
         wants an argument that requires grad to be contiguous.)"""
-        if self._builder.offsets.get(node, 0) == 0 and is_contiguous(self._builder.meta(node)):
+        meta = self._builder.meta(node)
+        # (And it wants the storage to hold a whole number of elements.)
+        whole = self.storage.nbytes() % meta.dtype.itemsize == 0
+        if whole and self._builder.offsets.get(node, 0) == 0 and is_contiguous(meta):
             return node
         return self._builder.emit(aten.clone.default, node)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aot import errors, views
 from aot import torch_internals as internals
-from aot.capture.recorder import Rebind, Reshape
+from aot.capture.recorder import Rebind
 from aot.capture.storages import Mode, StorageState
 from aot.effects.model import Change, Write
 from aot.effects.world import World, count_together, is_current, root_of
@@ -169,7 +169,7 @@ class ArgumentEffects:
         for i, fake in enumerate(self.fakes):
             root = root_of(fake)
             if self.changed_history(i):
-                on = found.setdefault(self.recorder.state(root), {})
+                on = found.setdefault(self._written_state(root), {})
                 if id(root) not in on or root is fake:
                     on[id(root)] = (root, i)
         return {state: list(roots.values()) for state, roots in found.items()}
@@ -202,8 +202,10 @@ class ArgumentEffects:
                 for i in self.world.lying[state]
             )
             return None if repeated else geometry(self.fakes[member])
-        if not self._is_steady(root):
+        if not self._is_early(root):
             return geometry(root)
+        if self._is_left(root):
+            return self.forward.entry.before[self.world.index_of[id(root)]]
         members = [i for i in self.world.entered.get(state, ()) if root_of(self.fakes[i]) is root]
         candidates = [*wheres, *(self.forward.entry.before[i] for i in members)]
         fitting = [
@@ -216,19 +218,57 @@ class ArgumentEffects:
         stop = -(-max(w.bytes[1] for w in wheres) // where.dtype.itemsize)
         return Geometry((stop - start,), (1,), start, where.dtype, where.conj, where.neg)
 
-    def _is_steady(self, root: Tensor) -> bool:
-        """Whether a root keeps its storage, so that a write that carries history may come before its changes
-        of metadata, at the places that it showed when the function began."""
-        return all(isinstance(event, Reshape) for event in self.recorder.changes_of(root))
+    def _is_early(self, root: Tensor) -> bool:
+        """Whether a write that carries history comes before what else is changed about the root, at the
+        places that it showed when the function began."""
+        changes = self.recorder.changes_of(root)
+        if any(isinstance(event, Rebind) for event in changes):
+            return self._is_left(root)
+        unnoticed = [event.mode is not Mode.GRAD for event in changes]
+        if not any(unnoticed):
+            return True  # autograd knows the changes, whichever came first
+        edge = self.forward.entry.edges[self.world.index_of[id(root)]]
+        start = None if edge is None else edge.node
+        before = [node is start for node in self.recorder.histories_of(root)]
+        if not any(b and u for b, u in zip(before, unnoticed, strict=True)):
+            return True
+        if all(before):
+            return False
+        raise errors.AutogradStateMutation(
+            f"the metadata of tensor {self.world.index_of[id(root)]} was changed under torch.no_grad() "
+            f"before and after it was written to in grad mode; change it outside"
+        )
+
+    def _is_left(self, root: Tensor) -> bool:
+        """Whether all writes to a root that carry history went to the storage that it lay in when the
+        function began, and it was put elsewhere since."""
+        index = self.world.index_of.get(id(root))
+        if index is None:
+            return False
+        entry, now = self.forward.entry.states[index], self.recorder.state(root)
+        if entry is now or id(root) not in entry.tracked:
+            return False
+        if id(root) in now.tracked or root.shape != self.forward.entry.before[index].size:
+            raise errors.StorageMutation(
+                f"tensor {index} was written to in grad mode and then put onto another storage, where it was "
+                f"written to again or has another shape; put it there outside"
+            )
+        return True
+
+    def _written_state(self, root: Tensor) -> StorageState:
+        """The storage that a root lay in when it was written to in grad mode."""
+        if self._is_left(root):
+            return self.forward.entry.states[self.world.index_of[id(root)]]
+        return self.recorder.state(root)
 
     def _tracked(self, state: StorageState, root: Tensor, member: int, region: Geometry) -> Write:
-        early = self._is_steady(root)
+        early = self._is_early(root)
         base = id(root) not in self.world.index_of
         tensor = member if base else self.world.index_of[id(root)]
         there = self.forward.entry.before[tensor] if early and not base else geometry(root)
         through = None if region == there else region
         fake = root
-        if region != geometry(root):
+        if region != geometry(root) and not self._is_left(root):
             with self.recorder, torch.enable_grad():
                 fake = views.seen_as(root, region)
         value = self.world.value(state.read(region), region, fake)

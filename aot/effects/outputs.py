@@ -84,6 +84,14 @@ class OutputEffects:
                 f"an output of shape {tuple(value.shape)} is a view that was taken while its base did not "
                 f"require grad; call requires_grad_ outside of the function"
             )
+        if start is not root and id(start) in self._required and not value.requires_grad:
+            if not steps or stale or reshapes != self.recorder.reshaped(start):
+                raise errors.AutogradStateMutation(
+                    f"an output of shape {tuple(value.shape)} is a view of a view that the function lets "
+                    f"require grad, and not simply that; call requires_grad_ outside of the function"
+                )
+            view = View(self.root(start), steps, None, True)
+            return replace(view, unrequired=True, required=index, rebound=rebound)
         if id(root) in self._required or (root.requires_grad and root.is_leaf and not given):
             reshaped = reshapes != self.recorder.reshaped(root) or state.grown
             if start is not root or len(steps) > 1 or stale or reshaped:
@@ -100,7 +108,8 @@ class OutputEffects:
         if leaf and value.requires_grad and not root.requires_grad:
             self._leaves.append(value)
             return replace(self._by_geometry(value, start, root, False), requires_grad=True, rebound=rebound)
-        if not leaf and value.requires_grad and not root.requires_grad:
+        after = start is not root and id(start) in self._required
+        if not leaf and value.requires_grad and not root.requires_grad and not after:
             if index is None or reshapes or stale or not self._required_grad(root):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
