@@ -48,6 +48,7 @@ class ViewStep:
     index: int | None
     mode: Mode
     in_place: bool = False  # it changed the metadata of the parent itself
+    leaf: bool = False  # `requires_grad_` was called on what it made
     by_function: bool = False  # a custom `autograd.Function` called it, which autograd remembers of the view
 
 

@@ -10,11 +10,14 @@ from torch import Tensor
 
 from aot import errors, views
 from aot import torch_internals as internals
-from aot.capture.recorder import Rebind
+from aot.capture.recorder import Rebind, Reshape
 from aot.capture.storages import Mode, StorageState
 from aot.effects.model import Change, Write
 from aot.effects.world import World, count_together, is_current, root_of
 from aot.geometry import Geometry, alike, covers, geometry
+
+# Autograd refuses these where there is a history.
+_RESIZES = (torch.ops.aten.resize_.default, torch.ops.aten.resize_as_.default)
 
 
 class ArgumentEffects:
@@ -197,10 +200,7 @@ class ArgumentEffects:
             if root_of(view) is root and id(view) not in self.world.index_of
         ]
         if not wheres:
-            repeated = any(
-                root_of(self.fakes[i]) is root and self.recorder.changes_of(self.fakes[i])
-                for i in self.world.lying[state]
-            )
+            repeated = any(root_of(f) is root and self.recorder.changes_of(f) for f in self.fakes)
             return None if repeated else geometry(self.fakes[member])
         if not self._is_early(root):
             return geometry(root)
@@ -224,9 +224,12 @@ class ArgumentEffects:
         changes = self.recorder.changes_of(root)
         if any(isinstance(event, Rebind) for event in changes):
             return self._is_left(root)
-        unnoticed = [event.mode is not Mode.GRAD for event in changes]
+        unnoticed = [
+            event.mode is not Mode.GRAD or (isinstance(event, Reshape) and event.op in _RESIZES)
+            for event in changes
+        ]
         if not any(unnoticed):
-            return True  # autograd knows the changes, whichever came first
+            return True  # autograd takes note of the changes, whichever came first
         edge = self.forward.entry.edges[self.world.index_of[id(root)]]
         start = None if edge is None else edge.node
         before = [node is start for node in self.recorder.histories_of(root)]

@@ -73,6 +73,7 @@ class OutputEffects:
         if self.recorder.state(start) is not state:
             index = self.world.index_of.get(id(start))
             if index is not None and steps and not reshapes and internals.version(value) == version:
+                self._leaves += [value] if steps[-1].leaf else []
                 return View(self.root(start), steps, None, True, early=True, rebound=rebound)
             return self._left_behind(value, start, state, rebound)
         stale = origin is not None and root.requires_grad and internals.version(value) != origin.version
@@ -93,18 +94,26 @@ class OutputEffects:
             view = View(self.root(start), steps, None, True)
             return replace(view, unrequired=True, required=index, rebound=rebound)
         if id(root) in self._required or (root.requires_grad and root.is_leaf and not given):
-            reshaped = reshapes != self.recorder.reshaped(root) or state.grown
-            if start is not root or len(steps) > 1 or stale or reshaped:
+            reshaped = reshapes != self.recorder.reshaped(start) or state.grown
+            # (A view from outside has no part in it, though one taken without grad mode says so.)
+            apart = start is not root and value.requires_grad and not leaf
+            twice = len(steps) > 1 and leaf and value.requires_grad
+            if apart or twice or stale or reshaped or (start is not root and not steps):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that the function lets "
                     f"require grad, and not simply that; call requires_grad_ outside of the function"
                 )
+            if start is not root:
+                return View(self.root(start), steps, None, True, rebound=rebound)
             if leaf and internals.creation_meta(value) not in _WITHOUT_GRAD:
                 view = self._by_geometry(value, start, root, False)
                 if steps:
                     view = View(self.root(start), steps, None, True)
                 owner = self.world.index_of.get(id(root))
                 return replace(view, unrequired=True, required=owner, rebound=rebound)
+        if any(step.leaf for step in steps) and self.recorder.reshaped(start) == reshapes:
+            self._leaves += [value] if steps[-1].leaf else []
+            return View(self.root(start), steps, None, True, rebound=rebound)
         if leaf and value.requires_grad and not root.requires_grad:
             self._leaves.append(value)
             return replace(self._by_geometry(value, start, root, False), requires_grad=True, rebound=rebound)
@@ -190,7 +199,9 @@ class OutputEffects:
         where = geometry(value) if origin is None else origin.where
         if index is not None and self.world.forward.entry.states[index] is state:
             other = not alike(self.world.forward.entry.before[index], where)
-            return View(self.root(start), (), where, True, True, other, rebound=rebound)
+            made = _made_a_leaf(value)
+            self._leaves += [value] if made else []
+            return View(self.root(start), (), where, True, True, other, requires_grad=made, rebound=rebound)
         if value.requires_grad:
             raise errors.StorageMutation(
                 f"an output of shape {tuple(value.shape)} is a view that requires grad of a tensor that was "
@@ -230,7 +241,11 @@ class OutputEffects:
         while origin is not None:
             parent = origin.parent
             by_function = view is not parent and _made_by_function(view, parent)
-            steps.insert(0, replace(origin.step, by_function=True) if by_function else origin.step)
+            made = value.requires_grad and view is not parent and _made_a_leaf(view)
+            step = origin.step
+            if by_function or made:
+                step = replace(step, by_function=by_function, leaf=made)
+            steps.insert(0, step)
             if parent is root or id(parent) in self.world.index_of:
                 return parent, tuple(steps), origin.reshapes, origin.version
             origin, view = origin.before, parent
@@ -336,6 +351,11 @@ class OutputEffects:
                 root = self.world.root(value)
                 roots.setdefault(self.recorder.state(root), {})[id(root)] = root
         return {state: len(found) for state, found in roots.items()}
+
+
+def _made_a_leaf(view: Tensor) -> bool:
+    """Whether the function has made a leaf of a view, by `requires_grad_`."""
+    return is_current(view) and view.is_leaf and view.requires_grad and not root_of(view).requires_grad
 
 
 def _made_by_function(view: Tensor, parent: Tensor) -> bool:

@@ -205,7 +205,8 @@ class Savings:
         if checked and need & ~checked:
             return Saving.COPY
         apart = memory in self._bumped or (tensor is not None and memory[1] in self._apart)
-        if need | checked != everything or apart:
+        # (Under which of several counters autograd would check it, the watched tensors tell.)
+        if need | checked != everything or apart or memory in uncounted:
             return Saving.OWN_COUNTER
         return Saving.AS_IS
 

@@ -128,6 +128,8 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
             writer.line(f"{within}{name} = {step(writer, source, one)}")
             if one.by_function:
                 writer.line(f"set_creation_meta({name}, 'IN_CUSTOM_FUNCTION')")
+            if one.leaf:
+                writer.line(f"{name}.requires_grad_()")
             source = name
     if source != name:
         writer.line(f"{name} = {source}")
