@@ -25,17 +25,30 @@ def seen_as(tensor: Tensor, where: Geometry) -> Tensor:
     """A view of a tensor's storage with the geometry `where`; differentiable as far as dtypes allow."""
     if where.dtype != tensor.dtype:
         tensor = lazy(tensor, False, False)
+        stop = 0 if 0 in where.size else where.stop
         if is_part(where.dtype, tensor.dtype):
             tensor = torch.view_as_real(tensor)
         elif is_part(tensor.dtype, where.dtype):
-            tensor = torch.view_as_complex(tensor.as_strided((where.stop, 2), (2, 1), 0))
+            tensor = torch.view_as_complex(tensor.as_strided((stop, 2), (2, 1), 0))
         else:
             # All of the storage up to there, as numbers of the one dtype, then of the other.
             ours, theirs = tensor.dtype.itemsize, where.dtype.itemsize
-            count = -(-where.stop * theirs // ours)
+            count = -(-stop * theirs // ours)
             count += -count % max(1, theirs // ours)
+            if count * ours > tensor.untyped_storage().nbytes():
+                return _put_at(tensor, where)
             tensor = tensor.as_strided((count,), (1,), 0).view(where.dtype)
     return lazy(tensor.as_strided(where.size, where.stride, where.offset), where.conj, where.neg)
+
+
+def _put_at(tensor: Tensor, where: Geometry) -> Tensor:
+    """The same where the storage is no whole number of the tensor's elements: an alias that shares its
+    version counter, but is no view."""
+    there = torch.empty(0, dtype=where.dtype, device=tensor.device)
+    there.set_(tensor.untyped_storage(), where.offset, where.size, where.stride)
+    alias = tensor.detach()
+    alias.data = there
+    return lazy(alias, where.conj, where.neg)
 
 
 def is_part(real: torch.dtype, number: torch.dtype) -> bool:

@@ -549,7 +549,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if functional not in (None, aten.as_strided.default, aten.resize.default):
             state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.mode))
         if id(fake) in self.origins:
-            self._note_origin(fake, fake, ViewStep(func, event.args, kwargs, None, event.mode, True))
+            origin = self.origins[id(fake)][1]
+            if (origin.state, origin.where) == (state, before):
+                self._note_origin(fake, fake, ViewStep(func, event.args, kwargs, None, event.mode, True))
+            else:
+                del self.origins[id(fake)]  # it has been put elsewhere since: no steps lead there
         self._note_change(fake, event)
         if all(view is not fake for view in state.reshaped):
             state.reshaped.append(fake)

@@ -349,7 +349,7 @@ class ArgumentEffects:
             if self.recorder.moves(fake):
                 # Of a view that was reshaped and whose base was written afterwards, autograd derives the
                 # history anew.
-                if not self.recorder.moved_since(fake):
+                if not fake._is_view() or not self.recorder.moved_since(fake):
                     continue
                 others = late
             if i not in others and not any(count_together(fake, self.fakes[j]) for j in (*others, *silent)):

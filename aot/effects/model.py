@@ -7,6 +7,7 @@ made. An output is a root or a view of one.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +176,15 @@ class Whole:
     root: int
 
 
+class Taken(enum.Enum):
+    """When a view is taken: autograd treats one that was there before a change of its base in its own way."""
+
+    FIRST = "before the argument is written or changed"
+    UNREQUIRED = "just before its root begins to require grad"
+    LEFT = "when the argument is written, before its metadata and storage are changed"
+    LAST = "when everything is done"
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """An output that is a differentiable view of a root.
@@ -183,15 +193,13 @@ class View:
         steps: the operations that made it; empty where they do not lead there.
         where: without steps, its geometry.
         grad: whether a view by geometry is taken in grad mode.
-        early: the view is taken before the argument is written or changed. Autograd treats a view that
-            was there before a write in its own way, and so meets the same situation as in eager.
+        taken: when the view is taken.
         reinterpreted: whether a view by geometry shows the root as another dtype, or lazily as other numbers.
         made: how autograd has to remember the making of a view by geometry, if not as usual.
         stale: whether the root's version counter is to move after the view was made: it is one whose
             history autograd cannot tell any more.
         requires_grad: whether it is a leaf that the function made.
-        unrequired: the view is taken just before its root begins to require grad: argument `required`, or
-            one that the function made.
+        required: the argument that begins to require grad, if the view is taken before that one does.
         rebound: where the view was put after it was made.
         through: the output that the steps start from, where another one lies on the way: its gradient is to
             have the part that comes through this one.
@@ -201,12 +209,11 @@ class View:
     steps: tuple[ViewStep, ...]
     where: Geometry | None
     grad: bool
-    early: bool = False
+    taken: Taken = Taken.LAST
     reinterpreted: bool = False
     made: str | None = None
     stale: bool = False
     requires_grad: bool = False
-    unrequired: bool = False
     required: int | None = None
     rebound: Rebound | None = None
     through: int | None = None

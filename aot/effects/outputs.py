@@ -24,6 +24,7 @@ from aot.effects.model import (
     Rebound,
     Repeat,
     Root,
+    Taken,
     ValueRoot,
     View,
     Whole,
@@ -74,7 +75,7 @@ class OutputEffects:
             index = self.world.index_of.get(id(start))
             if index is not None and steps and not reshapes and internals.version(value) == version:
                 self._leaves += [value] if steps[-1].leaf else []
-                return View(self.root(start), steps, None, True, early=True, rebound=rebound)
+                return View(self.root(start), steps, None, True, taken=Taken.LEFT, rebound=rebound)
             return self._left_behind(value, start, state, rebound)
         stale = origin is not None and root.requires_grad and internals.version(value) != origin.version
         leaf = is_current(value) and value.is_leaf
@@ -92,7 +93,7 @@ class OutputEffects:
                     f"require grad, and not simply that; call requires_grad_ outside of the function"
                 )
             view = View(self.root(start), steps, None, True)
-            return replace(view, unrequired=True, required=index, rebound=rebound)
+            return replace(view, taken=Taken.UNREQUIRED, required=index, rebound=rebound)
         if id(root) in self._required or (root.requires_grad and root.is_leaf and not given):
             reshaped = reshapes != self.recorder.reshaped(start) or state.grown
             # (A view from outside has no part in it, though one taken without grad mode says so.)
@@ -110,7 +111,7 @@ class OutputEffects:
                 if steps:
                     view = View(self.root(start), steps, None, True)
                 owner = self.world.index_of.get(id(root))
-                return replace(view, unrequired=True, required=owner, rebound=rebound)
+                return replace(view, taken=Taken.UNREQUIRED, required=owner, rebound=rebound)
         if any(step.leaf for step in steps) and self.recorder.reshaped(start) == reshapes:
             self._leaves += [value] if steps[-1].leaf else []
             return View(self.root(start), steps, None, True, rebound=rebound)
@@ -124,16 +125,17 @@ class OutputEffects:
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
                 )
-            return View(self.root(start), steps, None, True, early=True, rebound=rebound)
+            return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
         if stale or not steps or self.recorder.reshaped(start) != reshapes:
             source = start if not steps else root
             return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
-        early = False
+        taken = Taken.LAST
         if any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
             self.moving.add(index)
-            early = reshapes == 0 and version == self.world.forward.entry.versions[index]
-        return View(self.root(start), steps, None, True, early, rebound=rebound)
+            if reshapes == 0 and version == self.world.forward.entry.versions[index]:
+                taken = Taken.FIRST
+        return View(self.root(start), steps, None, True, taken, rebound=rebound)
 
     def _passes_leaf(self, value: Tensor, root: Tensor) -> bool:
         """Whether `value`, or what it is a view of, is cut off from a root that requires grad, as one that
@@ -163,7 +165,7 @@ class OutputEffects:
         """Take views of views that are outputs themselves from these."""
         return tuple(
             self._linked(output, self.world.forward.outputs[p], outputs, seen)
-            if isinstance(output, View) and output.steps and not output.early and not output.unrequired
+            if isinstance(output, View) and output.steps and output.taken is Taken.LAST
             else output
             for p, output in enumerate(outputs)
         )
@@ -201,7 +203,11 @@ class OutputEffects:
             other = not alike(self.world.forward.entry.before[index], where)
             made = _made_a_leaf(value)
             self._leaves += [value] if made else []
-            return View(self.root(start), (), where, True, True, other, requires_grad=made, rebound=rebound)
+            taken = Taken.LEFT if internals.version(start) == internals.version(value) else Taken.FIRST
+            if origin is None or origin.version != internals.version(value):
+                taken = Taken.FIRST
+            grad = internals.creation_meta(value) not in _WITHOUT_GRAD
+            return View(self.root(start), (), where, grad, taken, other, requires_grad=made, rebound=rebound)
         if value.requires_grad:
             raise errors.StorageMutation(
                 f"an output of shape {tuple(value.shape)} is a view that requires grad of a tensor that was "
@@ -224,9 +230,10 @@ class OutputEffects:
         without = is_current(value) and value.requires_grad and value.grad_fn is None
         grad = made not in _WITHOUT_GRAD and not (made == "IN_CUSTOM_FUNCTION" and without)
         if not stale or made == "DEFAULT":
-            return View(number, (), where, grad, False, other, special)
+            return View(number, (), where, grad, Taken.LAST, other, special)
         # Of the history of such a view autograd says that it cannot be told any more.
-        return View(number, (), where, grad, given, other, special, stale=not given)
+        taken = Taken.FIRST if given else Taken.LAST
+        return View(number, (), where, grad, taken, other, special, stale=not given)
 
     def _origin(self, value: Tensor) -> ViewOrigin | None:
         known = self.recorder.origins.get(id(value))

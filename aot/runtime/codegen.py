@@ -20,6 +20,7 @@ from aot.effects import (
     Rebound,
     Repeat,
     Root,
+    Taken,
     ValueRoot,
     View,
     Whole,
@@ -138,7 +139,7 @@ class _Call:
         for i in self._left():
             writer.line(f"m{i} = t{i}.detach()")
         for position, output in enumerate(plan.outputs):
-            if isinstance(output, View) and output.early:
+            if isinstance(output, View) and output.taken is Taken.FIRST:
                 self._view(position, output, self._root(plan.roots[output.root]))
         for kind, number in plan.order:
             if kind == "segment":
@@ -254,7 +255,8 @@ class _Call:
             elif root is not None:
                 results.append(alias(self.writer, root))
             else:
-                results.append(f"detached(v{entrance.value})")
+                given = entrance.value in self.plan.bare  # the tensor itself keeps its history
+                results.append(f"v{entrance.value}.detach()" if given else f"detached(v{entrance.value})")
             names.append(f"v{entrance.value}")
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
@@ -306,7 +308,7 @@ class _Call:
                     write_change(writer, self.mode, f"t{tensor}", change)
         for tensor in required:
             for position, output in enumerate(plan.outputs):
-                if isinstance(output, View) and output.unrequired and output.required == tensor:
+                if isinstance(output, View) and output.required == tensor:
                     self._view(position, output, self._root(plan.roots[output.root]))
             writer.line(f"t{tensor}.requires_grad_()")
         for tensor in plan.released:
@@ -318,6 +320,11 @@ class _Call:
         for write in writes:
             if write.early and write.tracked:
                 self._write(write)
+        for position, output in enumerate(plan.outputs):
+            if isinstance(output, View) and output.taken is Taken.LEFT:
+                root = plan.roots[output.root]
+                if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
+                    self._view(position, output, f"t{root.tensor}")
         for tensor, events in changes.items():
             for change in events:
                 write_change(writer, self.mode, f"t{tensor}", change)
@@ -355,7 +362,7 @@ class _Call:
         root = self.plan.roots[number]
         if isinstance(root, ValueRoot) and root.requires_grad:
             for position, output in enumerate(self.plan.outputs):
-                if isinstance(output, View) and output.unrequired and output.root == number:
+                if isinstance(output, View) and output.taken is Taken.UNREQUIRED and output.root == number:
                     self._view(position, output, f"r{number}")
             self.writer.line(f"r{number}.requires_grad_()")
 
@@ -367,7 +374,7 @@ class _Call:
             self.writer.line(f"o{position} = o{output.output}")
         elif isinstance(output, Whole):
             self.writer.line(f"o{position} = r{output.root}")
-        elif not output.early and not output.unrequired:
+        elif output.taken is Taken.LAST:
             start = f"r{output.root}" if output.through is None else f"o{output.through}"
             self._view(position, output, start)
 

@@ -17,6 +17,7 @@ from aot.effects import (
     Effects,
     FunctionViewRoot,
     Repeat,
+    Taken,
     ValueRoot,
     View,
     Whole,
@@ -76,7 +77,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
             output = outputs[number]
             if isinstance(output, Repeat):
                 yield "output", output.output
-            elif isinstance(output, Whole) or (isinstance(output, View) and not output.early):
+            elif isinstance(output, Whole) or (isinstance(output, View) and output.taken is not Taken.FIRST):
                 yield "root", output.root
                 if isinstance(output, View) and output.through is not None:
                     yield "output", output.through

@@ -53,6 +53,7 @@ class Plan:
         leaves: those that are leaves and require grad.
         inputs: the forward graph's inputs.
         values: the layout of each value that the forward graph returns.
+        bare: the values that are graph inputs.
         saved: how many saved values it returns after these.
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
@@ -68,6 +69,7 @@ class Plan:
     leaves: frozenset[int]
     inputs: tuple[Input, ...]
     values: tuple[Geometry, ...]
+    bare: frozenset[int]
     saved: int
     parts: tuple[Part, ...]
     order: tuple[Item, ...]
@@ -123,6 +125,7 @@ def make_plan(
         leaves=leaves.union(effects.required),
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
         values=tuple(v.where for v in effects.values),
+        bare=frozenset(i for i, v in enumerate(effects.values) if v.node.op == "placeholder"),
         saved=savings.count,
         parts=tuple(parts),
         order=arrange(effects, joint.segments, storages),
