@@ -19,8 +19,10 @@ FACTOR is 4: reordering a sum of n terms changes its error by a small factor wit
 probability, not by n; torch's own accuracy minifier allows 2 to 10 on the root mean square, which is
 laxer. ULPS is 4: a chain of two or three correctly rounded operations in place of one fused operation
 differs by that much, and an error of a wrong formula is thousands of ulps. ulp(x) is eps * |x| of the
-value's dtype, and no less than its smallest subnormal number; in double precision, where the reference
-is no better than eager and shows no error, it is that of the tensor's largest element.
+value's dtype, and no less than its smallest subnormal number; of a complex number, both of whose parts are
+rounded in proportion to the whole (R. Brent, C. Percival, P. Zimmermann, Error bounds on complex
+floating-point multiplication, Math. Comp. 76, 2007), x is its absolute value; in double precision, where the
+reference is no better than eager and shows no error, it is that of the tensor's largest element.
 
 Where eager itself has lost more than half of its digits against the reference, its numbers are noise:
 a difference there proves nothing and is marked as such.
@@ -101,19 +103,21 @@ def _compare_floating(eager: Value, target: Value, reference: Value | None, scal
     with np.errstate(all="ignore"):
         if reference is None:
             distance = np.abs(t - e)
-            allowed = ULPS * _ulp(np.maximum(np.abs(e), scale), info)
+            allowed = ULPS * _ulp(np.maximum(_magnitude(e, eager), scale), info)
         else:
             r = _parts(reference)
             error, distance = np.abs(e - r), np.abs(t - r)
             known = np.isfinite(e) & np.isfinite(r)
             half = _half_of_the_digits(r, info)
             largest = float(np.max(error, where=known, initial=0.0))
-            magnitude = np.full_like(r, _largest(r)) if info.eps == torch.finfo(torch.float64).eps else r
-            magnitude = np.maximum(np.abs(magnitude), scale)
+            magnitude = _magnitude(r, eager)
+            if info.eps == torch.finfo(torch.float64).eps:
+                magnitude = np.full_like(r, _largest(r))
+            magnitude = np.maximum(magnitude, scale)
             allowed = np.maximum(FACTOR * error + ULPS * _ulp(magnitude, info), min(FACTOR * largest, half))
             # Where the reference has no number there is nothing to measure against but eager.
             distance = np.where(np.isfinite(r), distance, np.abs(t - e))
-            allowed = np.where(np.isfinite(r), allowed, ULPS * _ulp(e, info))
+            allowed = np.where(np.isfinite(r), allowed, ULPS * _ulp(_magnitude(e, eager), info))
             noise = bool(np.any(np.isfinite(e) != np.isfinite(r))) or largest > half
         far = ~special & ~(e == t) & ~(distance <= allowed)
         wrong |= far
@@ -133,6 +137,14 @@ def _parts(value: Value) -> _Array:
         tensor = torch.view_as_real(tensor.to(torch.complex128)).reshape(-1)
     array: _Array = tensor.to(torch.float64).numpy()
     return array
+
+
+def _magnitude(parts: _Array, value: Value) -> _Array:
+    """What the rounding of each element is measured by: its size, of a complex number that of the whole."""
+    if not value.dtype.is_complex:
+        return np.abs(parts)
+    pairs = parts.reshape(-1, 2)
+    return np.repeat(np.hypot(pairs[:, 0], pairs[:, 1]), 2)
 
 
 def _elements(wrong: npt.NDArray[np.bool_], value: Value) -> npt.NDArray[np.bool_]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,20 +96,17 @@ class OutputEffects:
             return replace(view, taken=Taken.UNREQUIRED, required=index, rebound=rebound)
         if id(root) in self._required or (root.requires_grad and root.is_leaf and not given):
             reshaped = reshapes != self.recorder.reshaped(start) or state.grown
-            # (A view from outside has no part in it, though one taken without grad mode says so.)
-            apart = start is not root and value.requires_grad and not leaf
-            twice = len(steps) > 1 and leaf and value.requires_grad
-            if apart or twice or stale or reshaped or (start is not root and not steps):
+            # (Of two views, one is taken before and one after.)
+            parted = not leaf and self._passes(value, lambda v: v.is_leaf and v is not start)
+            if stale or reshaped or parted or (start is not root and not steps):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that the function lets "
                     f"require grad, and not simply that; call requires_grad_ outside of the function"
                 )
-            if start is not root:
-                return View(self.root(start), steps, None, True, rebound=rebound)
-            if leaf and internals.creation_meta(value) not in _WITHOUT_GRAD:
-                view = self._by_geometry(value, start, root, False)
-                if steps:
-                    view = View(self.root(start), steps, None, True)
+            if leaf:
+                view = View(self.root(start), steps, None, True)
+                if not steps:
+                    view = self._by_geometry(value, start, root, False)
                 owner = self.world.index_of.get(id(root))
                 return replace(view, taken=Taken.UNREQUIRED, required=owner, rebound=rebound)
         if any(step.leaf for step in steps) and self.recorder.reshaped(start) == reshapes:
@@ -142,9 +139,13 @@ class OutputEffects:
         was taken before that did."""
         if not root.requires_grad or id(root) in self._required or not self._required_grad(root):
             return False
-        origin, view = self._origin(value), value
+        return self._passes(value, lambda v: v.is_leaf and internals.creation_meta(v) == "DEFAULT")
+
+    def _passes(self, value: Tensor, is_such: Callable[[Tensor], bool]) -> bool:
+        """Whether a view, or one on the way to it from an argument or its base, is such a one."""
+        root, view, origin = self.world.root(value), value, self._origin(value)
         while view is not root and id(view) not in self.world.index_of:
-            if is_current(view) and view.is_leaf and internals.creation_meta(view) == "DEFAULT":
+            if is_current(view) and is_such(view):
                 return True
             if origin is None:
                 return False

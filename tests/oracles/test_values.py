@@ -146,6 +146,14 @@ def test_complex_numbers_are_compared_part_by_part(exact: bool) -> None:
     assert mismatch(eager, value([1 + 2j, 3 + 4j], torch.complex64), exact=exact) is None
 
 
+def test_a_complex_number_is_rounded_as_a_whole() -> None:
+    eager = value([1000 + 1j], torch.complex64)
+    assert mismatch(eager, value([1000 + 1.0001j], torch.complex64)) is None
+    assert mismatch(eager, value([1000 + 1.001j], torch.complex64)) is not None
+    real = value([1000.0, 1.0])
+    assert mismatch(real, value([1000.0, 1.0001])) is not None
+
+
 def test_complex_reference_in_double_precision() -> None:
     reference = value([1 + 2j], torch.complex128)
     eager = value([1.00001 + 2j], torch.complex64)
