@@ -7,7 +7,14 @@ Example:
 
 from aot.api import CompiledFunction, aot_function
 from aot.compilers import make_boxed_compiler, make_boxed_func, nop
-from aot.errors import AotError, BackendError, DoubleBackwardUnsupported, PartitionError, Unsupported
+from aot.errors import (
+    AotError,
+    BackendError,
+    DoubleBackwardUnsupported,
+    PartitionError,
+    RecompileWarning,
+    Unsupported,
+)
 from aot.explain import explain
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
@@ -18,6 +25,7 @@ __all__ = [
     "CompiledFunction",
     "DoubleBackwardUnsupported",
     "PartitionError",
+    "RecompileWarning",
     "Unsupported",
     "aot_function",
     "default_partition",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +20,15 @@ from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
+from aot.guards import Guards, guards_of
 from aot.inputs import Arguments, take_apart
 from aot.partition.common import drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.runtime.autograd import build
 from aot.runtime.plan import make_plan
+
+WARN_AT = 8  # compiles for calls that are alike
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -39,6 +43,7 @@ class Specialization:
         forward: the forward graph.
         backwards: the backward graphs, one for each part of the backward that runs as a whole.
         wrapper: the generated source around them.
+        guards: what the function read besides its arguments.
     """
 
     call: Callable[..., list[Any]]
@@ -46,6 +51,7 @@ class Specialization:
     forward: fx.GraphModule
     backwards: tuple[fx.GraphModule, ...]
     wrapper: str
+    guards: Guards
 
 
 class CompiledFunction:
@@ -72,23 +78,25 @@ class CompiledFunction:
         self._partition = partition_fn
         self._decompositions = decompositions
         self._num_params_buffers = num_params_buffers
-        self._cache: dict[object, Specialization] = {}
+        self._cache: dict[object, tuple[Specialization, ...]] = {}  # newest first
         self._lock = threading.RLock()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+        self._specializations: list[Specialization] = []
 
     @property
     def specializations(self) -> tuple[Specialization, ...]:
-        return tuple(self._cache.values())
+        return tuple(self._specializations)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, spec = internals.tree_flatten((args, kwargs))
         arguments = take_apart(leaves)
         key = (spec, arguments.key, internals.ambient_key())
-        specialization = self._cache.get(key)
+        specialization = self._known(key)
         if specialization is None:
             with self._lock:
-                specialization = self._cache.get(key)
+                specialization = self._known(key)
                 if specialization is None:
                     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
                     with (
@@ -97,9 +105,29 @@ class CompiledFunction:
                         torch.set_grad_enabled(grad),
                     ):
                         specialization = self._specialize(arguments, spec, inference)
-                    self._cache[key] = specialization
+                    self._remember(key, specialization)
         outputs = specialization.call(*arguments.tensors)
         return internals.tree_unflatten(outputs, specialization.spec)
+
+    def _known(self, key: object) -> Specialization | None:
+        for specialization in self._cache.get(key, ()):
+            if specialization.guards.hold():
+                return specialization
+        return None
+
+    def _remember(self, key: object, specialization: Specialization) -> None:
+        alike = self._cache.get(key, ())
+        self._cache[key] = (specialization, *alike)
+        self._specializations.append(specialization)
+        if len(alike) + 1 == WARN_AT:
+            changing = dict.fromkeys(path for other in alike for path in other.guards.changed())
+            warnings.warn(
+                f"{self.__name__} has been compiled {WARN_AT} times for calls that are alike, as "
+                f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
+                f"is a number",
+                errors.RecompileWarning,
+                stacklevel=3,
+            )
 
     def _specialize(self, arguments: Arguments, spec: internals.TreeSpec, inference: bool) -> Specialization:
         def flat(leaves: list[Any]) -> Any:
@@ -107,8 +135,9 @@ class CompiledFunction:
             return self._function(*args, **kwargs)
 
         lifetimes = Lifetimes()
+        guards = guards_of(self._function)
         try:
-            specialization = self._trace(flat, arguments, lifetimes, inference)
+            specialization = self._trace(flat, arguments, lifetimes, guards, inference)
         except BaseException:
             lifetimes.disarm()
             raise
@@ -121,6 +150,7 @@ class CompiledFunction:
         flat: Callable[[list[Any]], Any],
         arguments: Arguments,
         lifetimes: Lifetimes,
+        guards: Guards,
         inference: bool,
     ) -> Specialization:
         grad = torch.is_grad_enabled()
@@ -128,6 +158,7 @@ class CompiledFunction:
         try:
             effects = analyze(forward)
             joint = record_backward(forward, effects)
+            guards.check()
             numbers: dict[int, int] = {}
             keys = [internals.storage_key(t) for t in arguments.tensors]
             storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
@@ -156,9 +187,8 @@ class CompiledFunction:
             torch.set_grad_enabled(grad)
         backwards = [module for module, _ in parts]
         call, wrapper = build(plan, compiled, backwards, _levels(joint, backwards), self._bw_compiler)
-        return Specialization(
-            call, forward.spec, fw_module, tuple(b for b in backwards if b is not None), wrapper
-        )
+        graphs = tuple(b for b in backwards if b is not None)
+        return Specialization(call, forward.spec, fw_module, graphs, wrapper, guards)
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated
@@ -226,9 +256,9 @@ def aot_function(
     """Compile `fn` ahead of time: forward and backward become functional ATen graphs, handed to compilers.
 
     The user's Python runs once per kind of call (shapes, dtypes, strides, aliasing, ``requires_grad``,
-    grad mode, Python scalars, ...); a later call of a known kind runs compiled code only, so prints and
-    other effects of the Python itself happen once. Everything else is as in eager: input mutations,
-    aliasing outputs, gradients, randomness.
+    grad mode, Python scalars, what `fn` reads from its closure, globals and objects, ...); a later call
+    of a known kind runs compiled code only, so prints and other effects of the Python itself happen once.
+    Everything else is as in eager: input mutations, aliasing outputs, gradients, randomness.
 
     Args:
         fn: takes tensors, numbers, strings, None and containers of them, and returns the like.

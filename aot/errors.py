@@ -30,6 +30,11 @@ class PartitionError(AotError):
     backward needs a value that can neither be saved nor recomputed; or an option has no meaning."""
 
 
+class RecompileWarning(UserWarning):
+    """A function is compiled again and again for calls that are alike, because something that it reads
+    besides its arguments keeps changing."""
+
+
 class Unsupported(AotError):
     """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made."""
 
@@ -61,6 +66,11 @@ class DataDependentValue(Unsupported):
 class ClosureTensor(Unsupported):
     """The function reads a tensor that is not among its arguments. Freezing it would make later calls stale;
     pass it as an argument."""
+
+
+class ClosureMutation(Unsupported):
+    """The function changes something that it reads: a variable of its closure or of a module, an attribute,
+    an entry of a container. A compiled call runs none of its Python, and would leave it as it is."""
 
 
 class EscapedTensor(Unsupported):

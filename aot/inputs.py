@@ -19,20 +19,8 @@ from aot import torch_internals as internals
 from aot.capture.graph import ValueMeta, intern, meta_of
 from aot.capture.recorder import Recorder, fake_of
 from aot.capture.storages import StorageState
+from aot.constants import CONSTANTS, key_of
 from aot.geometry import Geometry, geometry
-
-_CONSTANTS = (
-    int,
-    float,
-    bool,
-    complex,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +125,12 @@ def _check_tensor(position: int, tensor: Tensor) -> None:
 
 
 def _constant_key(position: int, value: object) -> object:
-    if not isinstance(value, _CONSTANTS):
+    if not isinstance(value, CONSTANTS):
         raise errors.UnsupportedArgument(
             f"argument {position} (counting the leaves of the argument tree) is a {type(value).__name__}; "
             f"tensors, numbers, strings, None and containers of them can be compiled"
         )
-    if isinstance(value, float):
-        return (float, value.hex())  # 0.0 == -0.0 and nan != nan
-    if isinstance(value, complex):
-        return (complex, value.real.hex(), value.imag.hex())
-    return (type(value), value)
+    return key_of(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,14 @@ def _hook_on_argument(x: Tensor) -> Tensor:
     return x * 2
 
 
+RATES = [1.0]
+
+
+def _changes_what_it_reads(x: Tensor) -> Tensor:
+    RATES[0] = RATES[0] / 2 + 1
+    return x * RATES[0]
+
+
 def _seeding(x: Tensor) -> Tensor:
     torch.manual_seed(3)
     return x * torch.rand(3)
@@ -161,6 +169,13 @@ REFUSALS = (
         lambda: [non_leaf(3)],
     ),
     Refusal("stored outside", errors.EscapedTensor, "return it", _stores, lambda: [values(3)]),
+    Refusal(
+        "changes what it reads",
+        errors.ClosureMutation,
+        "return the new one",
+        _write_and(_changes_what_it_reads),
+        lambda: [leaf(3)],
+    ),
     Refusal("backward", errors.AutogradStateMutation, "autograd.grad", _backward_inside, lambda: [leaf(3)]),
     Refusal("leaf inside", errors.LeafCreatedInside, "outside", _write_and(_leaf_inside), lambda: [leaf(3)]),
     Refusal(

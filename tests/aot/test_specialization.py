@@ -281,7 +281,6 @@ def test_a_default_dtype_that_the_function_leaves_behind() -> None:
     assert_agrees(f, lambda: [values(2)], refusable=True)
 
 
-@pytest.mark.xfail(strict=True, reason="issue 5: numbers of the closure are not guarded yet")
 def test_numbers_of_the_closure() -> None:
     scale = 2.0
 
@@ -291,11 +290,7 @@ def test_numbers_of_the_closure() -> None:
     compiled = aot.aot_function(f, aot.nop)
     assert torch.equal(compiled(values(2)), values(2) * 2)
     scale = 3.0
-    try:
-        result = compiled(values(2))
-    except aot.Unsupported:
-        return
-    assert torch.equal(result, values(2) * 3)
+    assert torch.equal(compiled(values(2)), values(2) * 3)
 
 
 def test_the_python_runs_once_for_each_specialization() -> None:

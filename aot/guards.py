@@ -1,0 +1,441 @@
+"""What a function reads besides its arguments, and whether it still finds there what it found.
+
+`guards_of` walks from a function to everything that its Python may read: variables of closures, globals,
+defaults, attributes of objects, classes and modules, entries of containers; and on through functions, methods
+and callable objects that it finds there. What each of these holds is noted as a `Guard`. Values are held
+against values, everything else against its identity, and is walked on through. Which attributes count is
+decided by name (`reads`): a name that no code on the way uses is not looked at.
+
+The code of torch, numpy and the standard library is taken as it is. Its objects are, too, unless the
+function's own code reads attributes of them; and modules of torch are objects like others, whose attributes
+are also read by the code of their classes.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import importlib.util
+import operator
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot.constants import CONSTANTS, key_of
+from aot.errors import ClosureMutation
+from aot.reads import OPTIONAL, Names, Reads, all_names, reads_of
+
+_LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
+_SEQUENCES = (list, set, deque)
+_BUFFERS = (bytearray, memoryview)
+_CALLED = frozenset(
+    ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
+)
+_MISSING: Any = object()
+
+
+class Kind(enum.IntEnum):
+    """How a guard looks; cheapest first."""
+
+    ENTRY = 0  # the value under a name, in a namespace
+    CELL = 1  # the value of a closure's variable
+    ATTRIBUTE = 2  # an attribute that is in no namespace
+    ABSENT = 3  # that a namespace has none of these names
+    ITEMS = 4  # what a list or a set holds, in order
+    ENTRIES = 5  # the keys and values of a dict, in order
+    BYTES = 6  # what is in a memory
+
+
+_TESTS = {
+    Kind.ENTRY: "(e := o{i}.get({name!r}, missing)) is v{i} or same(e, v{i})",
+    Kind.CELL: "(e := o{i}.cell_contents) is v{i} or same(e, v{i})",
+    Kind.ATTRIBUTE: "(e := o{i}.{name}) is v{i} or same(e, v{i})",
+    Kind.ABSENT: "o{i}.keys().isdisjoint(v{i})",
+    Kind.ITEMS: "len(o{i}) == {count} and (all(map(is_, o{i}, v{i})) or same(tuple(o{i}), v{i}))",
+    Kind.ENTRIES: (
+        "len(o{i}) == {count}"
+        " and (all(map(is_, o{i}.values(), v{i}[1])) or same(tuple(o{i}.values()), v{i}[1]))"
+        " and (all(map(is_, o{i}, v{i}[0])) or same(tuple(o{i}), v{i}[0]))"
+    ),
+    Kind.BYTES: "contents(o{i}) == v{i}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """One place that the function reads, and what was there.
+
+    Attributes:
+        path: how the function gets there, as one would write it.
+        owner: where to look.
+        name: what to look for, if it has a name.
+        expected: what was there.
+    """
+
+    path: str
+    kind: Kind
+    owner: Any
+    name: str
+    expected: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Guards:
+    """Everything that a function reads besides its arguments, as it was.
+
+    Attributes:
+        hold: whether all of it is as it was. It costs some 30 ns for each value.
+    """
+
+    guards: tuple[Guard, ...]
+    hold: Callable[[], bool]
+
+    def changed(self) -> list[str]:
+        """The paths of what is not as it was."""
+        return [guard.path for guard in self.guards if not _compile((guard,))()]
+
+    def check(self) -> None:
+        """Refuse a function that has changed what it reads.
+
+        Raises:
+            ClosureMutation: something is not as it was.
+        """
+        if not self.hold():
+            places = ", ".join(self.changed()[:4])
+            raise ClosureMutation(
+                f"the function changes what it reads itself: {places}. A compiled call runs none of its "
+                f"Python, and would leave that as it is; pass the value as an argument and return the new one"
+            )
+
+
+def guards_of(function: Callable[..., Any]) -> Guards:
+    """Note what the Python of `function` may read besides its arguments.
+
+    Example:
+        >>> scale = {"by": 2.0}
+        >>> guards = guards_of(lambda x: x * scale["by"])
+        >>> guards.hold(), scale.update(by=3.0), guards.hold()
+        (True, None, False)
+    """
+    attributes, opened = Names(), set[int]()
+    while True:  # more attributes count as more code is found that reads attributes
+        walk = _Walk(attributes, opened)
+        walk.go(function)
+        if (walk.attributes, walk.opened) == (attributes, opened):
+            break
+        attributes, opened = walk.attributes, walk.opened
+    guards = tuple(sorted(walk.guards.values(), key=lambda guard: guard.kind))
+    return Guards(guards, _compile(guards))
+
+
+def _compile(guards: tuple[Guard, ...]) -> Callable[[], bool]:
+    """The test for all of them, as one expression."""
+    if not guards:
+        return lambda: True
+    scope: dict[str, Any] = {
+        "same": _same,
+        "contents": _contents,
+        "is_": operator.is_,
+        "missing": _MISSING,
+    }
+    tests = []
+    for i, guard in enumerate(guards):
+        scope[f"o{i}"], scope[f"v{i}"] = guard.owner, guard.expected
+        count = _count(guard)
+        test = f"not o{i}" if count == 0 else _TESTS[guard.kind].format(i=i, name=guard.name, count=count)
+        tests.append(f"({test})")
+    body = "\n        and ".join(tests)
+    source = (
+        f"def hold():\n    try:\n        return bool({body})\n"
+        # An empty cell or slot, or another thread that writes.
+        "    except (ValueError, AttributeError, RuntimeError):\n"
+        "        return False\n"
+    )
+    exec(compile(source, "<guards>", "exec"), scope)
+    hold: Callable[[], bool] = scope["hold"]
+    return hold
+
+
+def _count(guard: Guard) -> int | None:
+    """How many things a container held; None for what is no container."""
+    if guard.kind is Kind.ENTRIES:
+        return len(guard.expected[0])
+    return len(guard.expected) if guard.kind is Kind.ITEMS else None
+
+
+def _same(value: Any, expected: Any) -> bool:
+    """Whether the function can take the one for the other, without looking further."""
+    if value is expected:
+        return True
+    kind = type(value)
+    if kind is not type(expected):
+        return False
+    if isinstance(value, CONSTANTS):
+        return bool(key_of(value) == key_of(expected))
+    if isinstance(value, tuple):
+        return len(value) == len(expected) and all(map(_same, value, expected))
+    # To compute with a tensor is refused, but not to ask what it is like.
+    return isinstance(value, Tensor) and _likeness(value) == _likeness(expected)
+
+
+def _likeness(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.device, tensor.layout, tensor.shape, tensor.requires_grad, tensor.is_leaf
+
+
+def _contents(owner: Any) -> tuple[object, ...]:
+    memory = memoryview(owner)
+    return memory.format, memory.shape, memory.tobytes()
+
+
+def _is_library(module: str | None) -> bool:
+    return module is not None and module.split(".", 1)[0] in _LIBRARIES
+
+
+@functools.lru_cache(maxsize=8192)
+def _library_names(cls: type, called: frozenset[str]) -> frozenset[str]:
+    """What the methods `called` of a library's class, and those that they call, may read of an instance."""
+    functions = {
+        name: value
+        for base in reversed(cls.__mro__[:-1])
+        if _is_library(base.__module__)
+        for name, value in vars(base).items()
+        if isinstance(value, types.FunctionType)
+    }
+    names, ahead = set(called), [name for name in called if name in functions]
+    while ahead:
+        found = frozenset(all_names(functions[ahead.pop()].__code__)) - names
+        names |= found
+        ahead += [name for name in found if name in functions]
+    return frozenset(names)
+
+
+class _Walk:
+    """One walk.
+
+    Args:
+        names: the attributes that count on this walk.
+        whole: the objects (by id) of which every attribute counts.
+
+    Attributes:
+        attributes, opened: the same, after what the walk has found.
+        guards: by place.
+    """
+
+    def __init__(self, names: Names, whole: set[int]) -> None:
+        self._names = names
+        self._whole = whole
+        self.attributes = names
+        self.opened = set(whole)
+        self.guards: dict[tuple[int, Kind, str], Guard] = {}
+        self._seen: dict[int, Any] = {}
+        self._ahead: deque[tuple[Any, str]] = deque()
+
+    def go(self, root: Any) -> None:
+        """Walk from `root` as far as it leads."""
+        self._reach(root, getattr(root, "__name__", type(root).__name__))
+        while self._ahead:
+            self._visit(*self._ahead.popleft())
+
+    def _reach(self, value: Any, path: str, whole: bool = False) -> None:
+        if whole:
+            self.opened.add(id(value))
+        if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, Tensor, str, bytes)):
+            self._seen[id(value)] = value
+            self._ahead.append((value, path))
+
+    def _guard(self, path: str, kind: Kind, owner: Any, name: str, expected: Any) -> None:
+        self.guards.setdefault((id(owner), kind, name), Guard(path, kind, owner, name, expected))
+
+    def _visit(self, value: Any, path: str) -> None:
+        if isinstance(value, types.FunctionType):
+            self._function(value, path)
+        elif isinstance(value, types.MethodType):
+            self._reach(value.__func__, path)
+            self._reach(value.__self__, "self")
+        elif isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self._reach(part, path)
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._reach(value.__func__, path)
+        elif isinstance(value, property):
+            self._reach(value.fget, path)
+        elif isinstance(value, functools.cached_property):
+            self._reach(value.func, path)
+        elif isinstance(value, types.ModuleType):
+            if not _is_library(value.__name__):
+                more = vars(value).keys() if id(value) in self._whole else ()
+                self._namespace(vars(value), self._names, path, more)
+        elif isinstance(value, type):
+            self._class(value, path)
+        else:
+            self._contained(value, path)
+            self._instance(value, path)
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        self._reach(getattr(function, "__wrapped__", None), path)
+        if _is_library(function.__globals__.get("__name__")):
+            for cell in function.__closure__ or ():  # what a decorator has taken
+                content = _content(cell)
+                if callable(content):
+                    self._reach(content, path)
+            return
+        reads = reads_of(function.__code__)
+        self._note(reads)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            value = getattr(function, name)
+            if value is not None:
+                self._guard(f"{path}.{name}", Kind.ATTRIBUTE, function, name, value)
+                if name != "__code__":
+                    self._reach(value, f"{path}.{name}")
+        if function.__dict__:
+            self._namespace(function.__dict__, self._names, path)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            value = _content(cell)
+            if value is not _MISSING and _counts(reads.cells, name, value):
+                self._guard(name, Kind.CELL, cell, name, value)
+                self._reach(value, name, reads.everything)
+        space = function.__globals__
+        self._namespace(space, reads.names, "", whole=reads.everything)
+        for level, name in reads.modules:
+            package = space.get("__package__") or space.get("__name__") or ""
+            full = importlib.util.resolve_name("." * level + name, package) if level else name
+            parts = full.split(".")
+            for count in range(1, len(parts) + 1):
+                self._reach(sys.modules.get(".".join(parts[:count])), ".".join(parts[:count]))
+
+    def _note(self, reads: Reads) -> None:
+        read = self.attributes.read | reads.attributes.read
+        self.attributes = Names(read, (self.attributes.written | reads.attributes.written) - read)
+
+    def _namespace(
+        self,
+        space: Mapping[str, Any],
+        names: Names,
+        path: str,
+        more: Collection[str] = (),
+        whole: bool = False,
+    ) -> None:
+        """Note what stands under the names in a namespace, and that under the others nothing does."""
+        absent = []
+        for name in names.read | names.written | frozenset(more):
+            if not name.isidentifier():
+                continue  # of a tool that rewrites code, as pytest does with assert
+            value = space.get(name, _MISSING)
+            where = f"{path}.{name}" if path else name
+            if value is _MISSING:
+                absent.append(name)
+            elif name in more or _counts(names, name, value):
+                self._guard(where, Kind.ENTRY, space, name, value)
+                self._reach(value, where, whole)
+        if absent:
+            self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", frozenset(absent))
+
+    def _class(self, cls: type, path: str) -> None:
+        if _is_library(cls.__module__):
+            return
+        below = [base for base in cls.__mro__[1:] if _is_library(base.__module__)]
+        called = [
+            name
+            for name, value in vars(cls).items()
+            if isinstance(value, (types.FunctionType, staticmethod, classmethod))
+            and (name.startswith("__") or any(name in vars(base) for base in below))
+            and name not in OPTIONAL
+        ]
+        self._namespace(vars(cls), self._names, path, vars(cls).keys() if id(cls) in self._whole else called)
+        for base in cls.__mro__[1:]:
+            self._reach(base, base.__name__)
+
+    def _instance(self, value: Any, path: str) -> None:
+        cls: Any = type(value)
+        library = _is_library(cls.__module__)
+        names = self._names
+        space = _dict_of(value)
+        whole = not library and (id(value) in self._whole or _reads_everything(cls))
+        if space is not None:
+            if "__wrapped__" in space:
+                self._reach(space["__wrapped__"], path)
+            more: frozenset[str] = frozenset()
+            if whole:
+                more |= space.keys()
+            if not library or isinstance(value, torch.nn.Module):
+                more |= _library_names(cls, names.read | _CALLED) & space.keys()
+            self._namespace(space, names, path, more)
+        if library:
+            return
+        if space is not None:
+            self._guard(f"{path}.__class__", Kind.ATTRIBUTE, value, "__class__", cls)
+        self._reach(cls, cls.__name__)
+        for base in cls.__mro__:
+            for name, slot in vars(base).items():
+                if isinstance(slot, types.MemberDescriptorType) and (whole or name in names.read):
+                    content = getattr(value, name, _MISSING)
+                    if content is not _MISSING:
+                        self._guard(f"{path}.{name}", Kind.ATTRIBUTE, value, name, content)
+                        self._reach(content, f"{path}.{name}")
+
+    def _contained(self, value: Any, path: str) -> None:
+        where = f"{path}[...]"
+        if isinstance(value, (dict, types.MappingProxyType)):
+            keys, values = tuple(value), tuple(value.values())
+            self._guard(where, Kind.ENTRIES, value, "", (keys, values))
+            for key, one in zip(keys, values, strict=True):
+                self._reach(key, where)
+                self._reach(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
+        elif isinstance(value, (*_SEQUENCES, tuple, frozenset)):
+            if isinstance(value, _SEQUENCES):
+                self._guard(where, Kind.ITEMS, value, "", tuple(value))
+            for i, one in enumerate(value):
+                self._reach(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
+        elif _has_memory(value):
+            self._guard(where, Kind.BYTES, value, "", _contents(value))
+
+
+def _counts(names: Names, name: str, value: Any) -> bool:
+    """Whether what is under a name is read. What is only written to is not, unless its own Python decides
+    what that means."""
+    if name in names.read:
+        return True
+    return not isinstance(value, (*CONSTANTS, *_SEQUENCES, dict, Tensor))
+
+
+def _reads_everything(cls: type) -> bool:
+    """Whether a method reads attributes under names that it computes."""
+    return any(
+        reads_of(function.__code__).everything
+        for base in cls.__mro__
+        if not _is_library(base.__module__)
+        for function in vars(base).values()
+        if isinstance(function, types.FunctionType)
+    )
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _MISSING
+
+
+def _dict_of(value: Any) -> dict[str, Any] | None:
+    """The attributes that an object has itself, past whatever its class says about attributes."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _has_memory(value: Any) -> bool:
+    if isinstance(value, bytes) or type(value).__module__.startswith("torch"):
+        return False
+    try:
+        memoryview(value)
+    except (TypeError, ValueError, BufferError):
+        return False
+    return True

@@ -1,0 +1,161 @@
+"""What a code object may read from outside of its own locals, by name.
+
+Told from the bytecode, so it needs no source and holds for generated code. Names are all that is told: which
+object an attribute is read from is only known when the code runs. A name that the code does nothing with but
+write (``count += 1``, ``log.append(x)``, ``seen[key] = x``) is no read: what is written happens when the code
+runs, and nothing that the code computes depends on it.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import CodeType
+
+# Methods of containers that return nothing.
+_WRITES = frozenset(
+    ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
+)
+_ASKS_BY_NAME = frozenset(("getattr", "hasattr"))
+_ASKS_FOR_ALL = frozenset(("vars", "__dict__", "attrgetter", "dir"))
+_GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
+_CELLS = frozenset(("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"))
+_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"))
+_TEXT = ("__repr__", "__str__", "__format__")
+_EQUAL = ("__eq__", "__ne__")
+_ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
+# Methods that are called without being named: by an instruction, or by a builtin or a method of a container.
+_IMPLIED = {
+    **dict.fromkeys(("FORMAT_VALUE", "FORMAT_SIMPLE", "str", "repr", "format", "print"), _TEXT),
+    **dict.fromkeys(("==", "!=", "CONTAINS_OP", "index", "count", "remove"), _EQUAL),
+    **dict.fromkeys(("<", "<=", ">", ">=", "min", "max", "sorted", "sort"), _ORDER),
+}
+OPTIONAL = frozenset(name for names in _IMPLIED.values() for name in names) | {"__hash__"}
+_STORES = {
+    **dict.fromkeys(_GLOBALS, frozenset(("STORE_GLOBAL", "STORE_NAME"))),
+    **dict.fromkeys(_CELLS, frozenset(("STORE_DEREF",))),
+    **dict.fromkeys(_ATTRIBUTES, frozenset(("STORE_ATTR",))),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names that are read, and among `written` those with which nothing is done but write.
+
+    The latter are reads all the same if what they lead to is an object whose Python decides what a write is.
+    """
+
+    read: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a code object, and those of the functions and comprehensions in it, may read.
+
+    Attributes:
+        names: of globals, or else of builtins.
+        cells: of variables of enclosing functions.
+        attributes: of whatever objects.
+        everything: whether attributes are read under names that the code computes.
+        modules: what it imports: the level and the name.
+    """
+
+    names: Names
+    cells: Names
+    attributes: Names
+    everything: bool
+    modules: frozenset[tuple[int, str]]
+
+
+@functools.lru_cache(maxsize=8192)
+def reads_of(code: CodeType) -> Reads:
+    """What the code may read."""
+    found: dict[str, tuple[set[str], set[str]]] = {
+        k: (set(), set()) for k in ("names", "cells", "attributes")
+    }
+    everything = False
+    modules: set[tuple[int, str]] = set()
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
+    for kind, opnames in (("names", _GLOBALS), ("cells", _CELLS), ("attributes", _ATTRIBUTES)):
+        at = [i for i, one in enumerate(instructions) if one.opname in opnames]
+        for name in {instructions[i].argval for i in at}:
+            loads = [i for i in at if instructions[i].argval == name]
+            plain = sum(not _written_into(instructions, i) for i in loads)
+            found[kind][plain <= _updates(instructions, name, opnames)].add(name)
+    for i, one in enumerate(instructions):
+        if one.opname in _GLOBALS | _ATTRIBUTES or one.opname == "COMPARE_OP":
+            found["attributes"][0].update(_IMPLIED.get(one.argval, ()))
+        found["attributes"][0].update(_IMPLIED.get(one.opname, ()))
+        if one.opname in _GLOBALS and one.argval in _ASKS_BY_NAME:
+            asked = _constant_name(instructions, i)
+            everything |= asked is None
+            found["attributes"][0].update(() if asked is None else (asked,))
+        elif one.opname in _GLOBALS | _ATTRIBUTES and one.argval in _ASKS_FOR_ALL:
+            everything = True
+        elif one.opname == "IMPORT_NAME":
+            level = next(k.argval for k in reversed(instructions[: i - 1]) if k.opname == "LOAD_CONST")
+            modules.add((level, one.argval))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner = reads_of(constant)
+            for kind in found:
+                names: Names = getattr(inner, kind)
+                found[kind][0].update(names.read)
+                found[kind][1].update(names.written)
+            everything |= inner.everything
+            modules |= inner.modules
+    told = {k: Names(frozenset(read), frozenset(written - read)) for k, (read, written) in found.items()}
+    return Reads(**told, everything=everything, modules=frozenset(modules))
+
+
+def all_names(code: CodeType) -> Iterator[str]:
+    """Every name that the code uses for something, in no order."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from all_names(constant)
+
+
+def _written_into(instructions: Sequence[dis.Instruction], i: int) -> bool:
+    """Whether what the instruction loads is only written into: a method that returns nothing is called, or an
+    entry is stored or updated."""
+    depth = 1  # of the stack, from what is loaded on
+    for k, one in enumerate(instructions[i + 1 :], i + 1):
+        if depth == 1 and one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
+            return one.argval in _WRITES
+        if depth == 2 and one.opname == "STORE_SUBSCR":
+            return True
+        if depth == 2 and [o.opname for o in instructions[k : k + 3]] == ["COPY", "COPY", "BINARY_SUBSCR"]:
+            return True
+        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs or one.opname in ("COPY", "SWAP"):
+            return False
+        depth += dis.stack_effect(one.opcode, one.arg, jump=False)
+        if depth < 2:
+            return False
+    return False
+
+
+def _updates(instructions: Sequence[dis.Instruction], name: str, loads: frozenset[str]) -> int:
+    """How often the code says ``name += ...``, or the like; each of these has one load that is not a read."""
+    stores = frozenset().union(*(_STORES[opname] for opname in loads))
+    count = 0
+    for i, one in enumerate(instructions):
+        if one.opname in stores and one.argval == name:
+            before = instructions[i - 1]
+            if before.opname == "SWAP":
+                before = instructions[i - 2]
+            count += before.opname == "BINARY_OP" and before.argrepr.endswith("=")
+    return count
+
+
+def _constant_name(instructions: Sequence[dis.Instruction], i: int) -> str | None:
+    """The name that `getattr` at `i` asks for, if it is a constant."""
+    for one in instructions[i + 1 :]:
+        if one.opname == "LOAD_CONST":
+            return one.argval if isinstance(one.argval, str) else None
+        if one.opname not in ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_ATTR", "PUSH_NULL"):
+            return None
+    return None
