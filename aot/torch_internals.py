@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -26,12 +27,15 @@ from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from aot.errors import UnsupportedOperation
+
 __all__ = [
     "AUTOCAST_DEVICES",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "HigherOrderOperator",
     "OpOverload",
     "TorchDispatchMode",
     "TreeSpec",
@@ -73,8 +77,10 @@ __all__ = [
     "set_grad_enabled",
     "set_lazy",
     "share_version_counter",
+    "skip_dynamo",
     "storage_key",
     "take_apart",
+    "takes_functions",
     "tree_flatten",
     "tree_unflatten",
     "version",
@@ -94,6 +100,15 @@ _ATTRIBUTES = {
     "_unique_consecutive_memo": None,
     "_nested_int_memo": None,
 }
+
+
+def skip_dynamo(function: Any) -> Any:
+    """Let Dynamo trace neither `function` nor what it calls. Unlike `torch.compiler.disable`, it costs calls
+    nothing more."""
+    frames = torch._C._dynamo.eval_frame
+    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    frames.set_code_exec_strategy(function.__code__, strategy)
+    return function
 
 
 def storage_key(tensor: Tensor) -> int:
@@ -332,18 +347,45 @@ def _one_hot_without_looking(original: Callable[..., Tensor]) -> Callable[..., T
     return one_hot
 
 
+def takes_functions(name: str) -> UnsupportedOperation:
+    """The refusal of an operator that takes functions."""
+    return UnsupportedOperation(
+        f"the function calls {name}, an operator that takes functions, which cannot be recorded; write what "
+        f"it does in Python, or compute it outside"
+    )
+
+
+def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+    def module(frame: Any) -> str:
+        return str(frame.f_globals.get("__name__", ""))
+
+    @functools.wraps(original)
+    def compile(*args: Any, **options: Any) -> Any:
+        frame: Any = sys._getframe(1)
+        if getattr(_watch, "now", None) is not None and module(frame).startswith(_COMPILES):
+            while frame.f_back is not None and module(frame.f_back).startswith("torch."):
+                frame = frame.f_back
+            raise takes_functions(f"{module(frame)}.{frame.f_code.co_name}")
+        return original(*args, **options)
+
+    return compile
+
+
+_COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (Tensor, "__repr__", _shown),
     (torch.nn.functional, "one_hot", _one_hot_without_looking),
+    (torch, "compile", _refusing_operators_that_take_functions),
 )
 
 
 @contextlib.contextmanager
 def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`; a memoryless tensor can be printed, for which torch would run kernels on it; and
-    `one_hot` checks its argument in the graph, where torch looks at the values at once.
+    tensor, hook)`; a memoryless tensor can be printed, for which torch would run kernels on it; `one_hot`
+    checks its argument in the graph, where torch looks at the values at once; and `torch.cond` and its like
+    are refused before they call Dynamo, which an error that passes through it leaves unusable.
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.

@@ -182,6 +182,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hooks = Hooks(lambda: self.builder.backward)
         self._decompositions = decompositions
 
+    supports_higher_order_operators = True  # they come to `dispatch` like others
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # otherwise torch wraps every call of __torch_dispatch__ in torch._dynamo.disable
@@ -225,6 +227,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # ---- dispatch
 
+    @internals.skip_dynamo  # which may have compiled a part of the function
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -237,6 +240,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
                 f"under torch.no_grad"
             )
+        if isinstance(func, internals.HigherOrderOperator):
+            raise internals.takes_functions(str(func))
         if func in self._decompositions:
             with self:
                 result = self._decompositions[func](*args, **kwargs)

@@ -376,7 +376,7 @@ def element_of_a_set() -> Case:
 
 def functions_in_a_dict() -> Case:
     table = {"f": double}
-    return table["f"], entry(table, "f", triple), entry(table, "f", double)
+    return lambda x: table["f"](x) + 1, entry(table, "f", triple), entry(table, "f", double)
 
 
 def nested_containers() -> Case:
@@ -761,3 +761,16 @@ def test_a_compiled_function_within_another() -> None:
     config = Config()
     inner = aot.aot_function(lambda x: x * config.rate, checking_nop)
     assert {guard.path for guard in guards_of(lambda x: inner(x) + 1).guards} >= {"config", "config.rate"}
+
+
+def test_a_container_that_is_made_again_as_it_was() -> None:
+    config = types.SimpleNamespace(rates=[1.0, 2.0], table={"a": (1.0,)})
+    compiled = aot.aot_function(lambda x: x * config.rates[1] * config.table["a"][0], checking_nop)
+    compiled(values(2))
+    config.rates, config.table = [1.0, float("2")], {"a": (float("1"),)}
+    compiled(values(2))
+    assert len(compiled.specializations) == 1
+    config.rates = [1.0, 3.0]
+    assert torch.equal(compiled(values(2)), values(2) * 3)
+    config.table = {"a": (2.0,)}
+    assert torch.equal(compiled(values(2)), values(2) * 6)
