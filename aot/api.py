@@ -135,14 +135,18 @@ class CompiledFunction:
             return self._function(*args, **kwargs)
 
         lifetimes = Lifetimes()
-        guards = guards_of(self._function)
+        guards, surroundings = guards_of(self._function)
         try:
             specialization = self._trace(flat, arguments, lifetimes, guards, inference)
         except BaseException:
+            surroundings.put_back()
             lifetimes.disarm()
             raise
-        if not specialization.backwards:  # as in `forget`
-            lifetimes.check()  # (Second derivatives are recorded from the trace, which then lives on.)
+        surroundings.put_back()
+        if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
+            lifetimes.check_stored(surroundings.stored)
+        else:  # as in `forget`
+            lifetimes.check()
         return specialization
 
     def _trace(

@@ -20,7 +20,7 @@ import operator
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from aot.constants import CONSTANTS, key_of
 from aot.errors import ClosureMutation
-from aot.reads import OPTIONAL, Names, Reads, all_names, reads_of
+from aot.reads import OPTIONAL, WRITES, Names, Reads, all_names, reads_of
 
 _LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
 _SEQUENCES = (list, set, deque)
@@ -115,12 +115,46 @@ class Guards:
             )
 
 
-def guards_of(function: Callable[..., Any]) -> Guards:
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the walk from a function has come to.
+
+    Attributes:
+        objects: all that can hold others, with a path to each.
+        caches: what torch's modules keep for themselves: the namespace, the name and the value.
+    """
+
+    objects: tuple[tuple[str, Any], ...]
+    caches: tuple[tuple[dict[str, Any], str, Any], ...]
+
+    def put_back(self) -> None:
+        """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
+        list of the weights that it was called with last, and those of a trace have no values."""
+        for space, name, value in self.caches:
+            if space.get(name) is not value:
+                space[name] = value
+
+    def stored(self, tensors: Sequence[Tensor]) -> str | None:
+        """A path to where one of the tensors is, if one is anywhere here."""
+        sought = {id(tensor) for tensor in tensors}
+        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in _parts(value)]
+        seen: set[int] = set()
+        while ahead:
+            path, value = ahead.pop()
+            if id(value) in sought:
+                return path.removeprefix(".")
+            if isinstance(value, (dict, tuple, *_SEQUENCES)) and id(value) not in seen:
+                seen.add(id(value))
+                ahead += [(f"{path}{part}", one) for part, one in _parts(value)]
+        return None
+
+
+def guards_of(function: Callable[..., Any]) -> tuple[Guards, Surroundings]:
     """Note what the Python of `function` may read besides its arguments.
 
     Example:
         >>> scale = {"by": 2.0}
-        >>> guards = guards_of(lambda x: x * scale["by"])
+        >>> guards, _ = guards_of(lambda x: x * scale["by"])
         >>> guards.hold(), scale.update(by=3.0), guards.hold()
         (True, None, False)
     """
@@ -132,7 +166,8 @@ def guards_of(function: Callable[..., Any]) -> Guards:
             break
         attributes, opened = walk.attributes, walk.opened
     guards = tuple(sorted(walk.guards.values(), key=lambda guard: guard.kind))
-    return Guards(guards, _compile(guards))
+    surroundings = Surroundings(tuple(walk.objects), tuple(walk.caches))
+    return Guards(guards, _compile(guards)), surroundings
 
 
 def _compile(guards: tuple[Guard, ...]) -> Callable[[], bool]:
@@ -210,13 +245,13 @@ def _library_names(cls: type, called: frozenset[str]) -> frozenset[str]:
         for name, value in vars(base).items()
         if isinstance(value, types.FunctionType)
     }
-    names, ahead = set(called), [name for name in called if name in functions]
+    names: set[str] = set()
+    ahead = [name for name in called if name in functions]
     while ahead:
         found = frozenset(all_names(functions[ahead.pop()].__code__)) - names
         names |= found
         ahead += [name for name in found if name in functions]
-    # What a class of a library's keeps for itself (an LSTM the list of its weights) is its own business.
-    return frozenset(name for name in names if not name.startswith("_") or name in _REGISTRIES)
+    return frozenset(names)
 
 
 class _Walk:
@@ -229,6 +264,7 @@ class _Walk:
     Attributes:
         attributes, opened: the same, after what the walk has found.
         guards: by place.
+        objects, caches: see `Surroundings`.
     """
 
     def __init__(self, names: Names, whole: set[int]) -> None:
@@ -237,7 +273,9 @@ class _Walk:
         self.attributes = names
         self.opened = set(whole)
         self.guards: dict[tuple[int, Kind, str], Guard] = {}
-        self._seen: dict[int, Any] = {}
+        self.objects: list[tuple[str, Any]] = []
+        self.caches: list[tuple[dict[str, Any], str, Any]] = []
+        self._seen: set[int] = set()
         self._ahead: deque[tuple[Any, str]] = deque()
 
     def go(self, root: Any) -> None:
@@ -250,7 +288,8 @@ class _Walk:
         if whole:
             self.opened.add(id(value))
         if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, Tensor, str, bytes)):
-            self._seen[id(value)] = value
+            self._seen.add(id(value))
+            self.objects.append((path, value))
             self._ahead.append((value, path))
 
     def _guard(self, path: str, kind: Kind, owner: Any, name: str, expected: Any) -> None:
@@ -262,6 +301,11 @@ class _Walk:
         elif isinstance(value, types.MethodType):
             self._reach(value.__func__, path)
             self._reach(value.__self__, "self")
+        elif isinstance(value, types.BuiltinMethodType):
+            if value.__name__ not in WRITES:
+                self._reach(value.__self__, path)
+            else:
+                self.objects.append((path, value.__self__))
         elif isinstance(value, functools.partial):
             for part in (value.func, value.args, value.keywords):
                 self._reach(part, path)
@@ -304,7 +348,10 @@ class _Walk:
             if value is not _MISSING and _counts(reads.cells, name, value):
                 self._guard(name, Kind.CELL, cell, name, value)
                 self._reach(value, name, reads.everything)
+            elif value is not _MISSING:
+                self.objects.append((name, value))
         space = function.__globals__
+        self.objects.append(("", space))
         self._namespace(space, reads.names, "", whole=reads.everything)
         for level, name in reads.modules:
             package = space.get("__package__") or space.get("__name__") or ""
@@ -333,10 +380,12 @@ class _Walk:
             value = space.get(name, _MISSING)
             where = f"{path}.{name}" if path else name
             if value is _MISSING:
-                absent.append(name)
+                absent += [name] if name in names.read else []
             elif name in more or _counts(names, name, value):
                 self._guard(where, Kind.ENTRY, space, name, value)
                 self._reach(value, where, whole)
+            else:
+                self.objects.append((where, value))
         if absent:
             self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", frozenset(absent))
 
@@ -368,7 +417,12 @@ class _Walk:
             if whole:
                 more |= space.keys()
             if not library or isinstance(value, torch.nn.Module):
-                more |= _library_names(cls, names.read | _CALLED) & space.keys()
+                for name in _library_names(cls, names.read | _CALLED) & space.keys():
+                    # What a class of torch's keeps for itself is its own business.
+                    if not name.startswith("_") or name in _REGISTRIES:
+                        more |= {name}
+                    elif isinstance(value, torch.nn.Module) and name not in names.read:
+                        self.caches.append((space, name, space[name]))
             self._namespace(space, names, path, more)
         if library:
             return
@@ -417,6 +471,31 @@ def _reads_everything(cls: type) -> bool:
         for function in vars(base).values()
         if isinstance(function, types.FunctionType)
     )
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What is directly in an object, and how one gets there from it."""
+    if isinstance(value, types.FunctionType):
+        names = value.__code__.co_freevars
+        cells = [(f".{n}", _content(c)) for n, c in zip(names, value.__closure__ or (), strict=True)]
+        return cells + [(f".{name}", one) for name, one in value.__dict__.items()]
+    if isinstance(value, type):
+        return [(f".{name}", one) for name, one in vars(value).items()]
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        parts += [
+            (f"[{key!r}]" if isinstance(key, (str, int)) else "[...]", one) for key, one in value.items()
+        ]
+    elif isinstance(value, (tuple, frozenset, *_SEQUENCES)):
+        parts += [(f"[{i}]", one) for i, one in enumerate(value)]
+    space = _dict_of(value)
+    if space is not None:
+        parts += [(f".{name}", one) for name, one in space.items()]
+    for base in type(value).__mro__[:-1]:
+        for name, slot in vars(base).items():
+            if isinstance(slot, types.MemberDescriptorType) and not _is_library(base.__module__):
+                parts.append((f".{name}", getattr(value, name, None)))
+    return parts
 
 
 def _content(cell: types.CellType) -> Any:

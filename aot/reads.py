@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 # Methods of containers that return nothing.
-_WRITES = frozenset(
+WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
 )
 _ASKS_BY_NAME = frozenset(("getattr", "hasattr"))
@@ -125,7 +125,7 @@ def _written_into(instructions: Sequence[dis.Instruction], i: int) -> bool:
     depth = 1  # of the stack, from what is loaded on
     for k, one in enumerate(instructions[i + 1 :], i + 1):
         if depth == 1 and one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
-            return one.argval in _WRITES
+            return one.argval in WRITES
         if depth == 2 and one.opname == "STORE_SUBSCR":
             return True
         if depth == 2 and [o.opname for o in instructions[k : k + 3]] == ["COPY", "COPY", "BINARY_SUBSCR"]:

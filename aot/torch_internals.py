@@ -27,7 +27,7 @@ from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from aot.errors import UnsupportedOperation
+from aot.errors import EscapedTensor, UnsupportedOperation
 
 __all__ = [
     "AUTOCAST_DEVICES",
@@ -72,6 +72,7 @@ __all__ = [
     "negative_view",
     "outside_inference_mode",
     "plain_autograd",
+    "reserve",
     "saved_tensor_hooks",
     "set_creation_meta",
     "set_grad_enabled",
@@ -208,6 +209,30 @@ def disarm(tensor: Tensor) -> None:
     """Make a memoryless tensor an empty one, so that nothing that is done with it can crash."""
     with torch._C._DisableTorchDispatch(), torch.inference_mode(tensor.is_inference()):
         tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+class Reserved(Tensor):
+    """A tensor of a trace that is over: nobody but a trace that goes on may use it."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not getattr(_tracing, "depth", 0):
+            raise EscapedTensor(
+                "this tensor was made while a function was compiled, and stored by it somewhere else than in "
+                "its result: it has no values; return it instead"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+
+_tracing = threading.local()
+
+
+def reserve(tensor: Tensor) -> None:
+    """Let nobody but traces use a memoryless tensor: whatever else is done with it raises EscapedTensor."""
+    tensor.__class__ = Reserved
 
 
 def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
@@ -417,8 +442,9 @@ def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tenso
 
 @contextlib.contextmanager
 def plain_autograd() -> Iterator[None]:
-    """Autograd without the saved-tensor hooks and the anomaly mode that the caller has entered: they are for
-    the tensors of the call, not for those of a trace."""
+    """Autograd for a trace: without the saved-tensor hooks and the anomaly mode that the caller has entered,
+    which are for the tensors of the call, and with the tensors of a trace that is over."""
+    _tracing.depth = getattr(_tracing, "depth", 0) + 1
     hooks = []
     while (top := saved_tensor_hooks()) is not None:
         hooks.append(top)
@@ -428,6 +454,7 @@ def plain_autograd() -> Iterator[None]:
     try:
         yield
     finally:
+        _tracing.depth -= 1
         torch.set_anomaly_enabled(anomaly, check_nan)
         for pack, unpack in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)

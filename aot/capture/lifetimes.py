@@ -3,12 +3,17 @@
 What still holds one afterwards is either the traceback of an error, or a place where the function has stored
 it (a list outside, an attribute of a module). A program that does the latter cannot be compiled: later calls
 would not store anything.
+
+Where a backward was recorded, the trace itself lives on, and its tensors with it. Then one that was stored is
+looked for where the function's Python can get at something; and all of them become such that only a trace can
+use them, so that one which was stored elsewhere raises as soon as somebody looks at it.
 """
 
 from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -48,6 +53,26 @@ class Lifetimes:
                 f"the function stored a tensor of shape {shape} somewhere else than in its result (a list "
                 f"outside, an attribute of a module); return it instead"
             )
+
+    def check_stored(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
+        """Refuse a function that has kept one, when the trace lives on, and let nobody else use them.
+
+        Args:
+            stored: where one of the given tensors is stored, if it finds one.
+
+        Raises:
+            EscapedTensor: one is stored somewhere.
+        """
+        alive = self._alive()
+        path = stored(alive)
+        if path is not None:
+            self.disarm()
+            raise EscapedTensor(
+                f"the function stored a tensor somewhere else than in its result, at {path}; return it "
+                f"instead"
+            )
+        for fake in alive:
+            internals.reserve(fake)
 
     def _alive(self) -> list[Tensor]:
         return [fake for ref in self._made if (fake := ref()) is not None]

@@ -1,0 +1,324 @@
+"""Tensors that a function stores somewhere else than in its result: refused, and never read."""
+
+from __future__ import annotations
+
+import contextvars
+import copy
+import queue
+import sys
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import checking_nop, leaf, values
+from torch import Tensor, nn
+
+import aot
+from aot import errors
+from aot import torch_internals as internals
+
+LOG: list[Any] = []
+last: Any = None
+HERE = sys.modules[__name__]
+Case = tuple[Callable[[Tensor], None], Callable[[], Any]]
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+
+class Slotted:
+    __slots__ = ("last",)
+
+
+def global_list() -> Case:
+    LOG.clear()
+    return LOG.append, lambda: LOG[0]
+
+
+def global_variable() -> Case:
+    def store(x: Tensor) -> None:
+        global last
+        last = x
+
+    return store, lambda: last
+
+
+def variable_of_the_closure() -> Case:
+    kept = None
+
+    def store(x: Tensor) -> None:
+        nonlocal kept
+        kept = x
+
+    return store, lambda: kept
+
+
+def attribute() -> Case:
+    holder = Holder()
+
+    def store(x: Tensor) -> None:
+        holder.last = x  # type: ignore[attr-defined]
+
+    return store, lambda: holder.last  # type: ignore[attr-defined]
+
+
+def attribute_of_a_class() -> Case:
+    class Local(Holder):
+        pass
+
+    def store(x: Tensor) -> None:
+        Local.last = x  # type: ignore[attr-defined]
+
+    return store, lambda: Local.last  # type: ignore[attr-defined]
+
+
+def attribute_of_a_module() -> Case:
+    layer = nn.ReLU()
+
+    def store(x: Tensor) -> None:
+        layer.last = layer(x)
+
+    return store, lambda: layer.last
+
+
+def attribute_of_a_function() -> Case:
+    def store(x: Tensor) -> None:
+        store.last = x  # type: ignore[attr-defined]
+
+    return store, lambda: store.last  # type: ignore[attr-defined]
+
+
+def slot() -> Case:
+    holder = Slotted()
+
+    def store(x: Tensor) -> None:
+        holder.last = x
+
+    return store, lambda: holder.last
+
+
+def list_of_an_object() -> Case:
+    holder = Holder()
+    return holder.seen.append, lambda: holder.seen[0]
+
+
+def list_that_a_helper_gets() -> Case:
+    seen: list[Tensor] = []
+
+    def helper(where: list[Tensor], x: Tensor) -> None:
+        where.append(x)
+
+    return lambda x: helper(seen, x), lambda: seen[0]
+
+
+def within_something_new() -> Case:
+    holder = Holder()
+
+    def store(x: Tensor) -> None:
+        holder.seen = [{"x": (x,)}]  # type: ignore[list-item]
+
+    return store, lambda: holder.seen[0]["x"][0]  # type: ignore[call-overload]
+
+
+def entry_of_a_dict() -> Case:
+    seen: dict[Any, Tensor] = {}
+
+    def store(x: Tensor) -> None:
+        seen[len(x)] = x
+
+    return store, lambda: seen[3]
+
+
+def queue_of_two_ends() -> Case:
+    seen: deque[Tensor] = deque()
+    return seen.appendleft, lambda: seen[0]
+
+
+def queue_of_a_library() -> Case:
+    seen: queue.Queue[Tensor] = queue.Queue()
+    return seen.put, lambda: seen.queue[0]
+
+
+def namespace() -> Case:
+    space = types.SimpleNamespace()
+
+    def store(x: Tensor) -> None:
+        space.last = x
+
+    return store, lambda: space.last
+
+
+CASES = [
+    *(global_list, global_variable, variable_of_the_closure, attribute, attribute_of_a_class),
+    *(attribute_of_a_module, attribute_of_a_function, slot, list_of_an_object, list_that_a_helper_gets),
+    *(within_something_new, entry_of_a_dict, queue_of_two_ends, queue_of_a_library, namespace),
+]
+STORED: dict[str, Callable[[Tensor], Tensor]] = {
+    "argument": lambda x: x,
+    "view": lambda x: x[1:],
+    "saved": lambda x: x.exp(),
+    "not saved": lambda x: x + 1,
+    "detached": lambda x: x.exp().detach(),
+    "data": lambda x: x.exp().data,
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_what_is_stored_is_refused(case: Callable[[], Case], grad: bool) -> None:
+    store, stored = case()
+
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.mul_(2)
+        y = x.exp()
+        store(y)
+        return y.sin()
+
+    compiled = aot.aot_function(f, checking_nop)
+    x = values(3).requires_grad_(grad)
+    with pytest.raises((errors.EscapedTensor, errors.ClosureMutation)) as caught:
+        compiled(x)
+    assert type(caught.value) is errors.EscapedTensor or case is list_that_a_helper_gets
+    assert torch.equal(x, values(3))
+    assert x._version == 0
+    assert compiled.specializations == ()
+    assert stored().shape == (0,)  # of no use, and no harm
+    (stored() + 1).sum()
+    HERE.last = None
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("kind", STORED)
+def test_whatever_tensor_it_is(kind: str, grad: bool) -> None:
+    seen: list[Tensor] = []
+
+    def f(x: Tensor) -> Tensor:
+        y = x.exp() if kind == "argument" else STORED[kind](x)
+        seen.append(x if kind == "argument" else y)
+        return y * x[1:].sum()
+
+    with pytest.raises(errors.EscapedTensor, match="return it"):
+        aot.aot_function(f, checking_nop)(values(3).requires_grad_(grad))
+    assert seen[0].tolist() == []
+
+
+def test_the_refusal_names_the_place() -> None:
+    holder = Holder()
+
+    def f(x: Tensor) -> Tensor:
+        holder.seen.append(x)
+        holder.seen.append(x * 2)
+        return x.exp()
+
+    with pytest.raises(errors.EscapedTensor, match=r"at holder\.seen\[\d\]; return it"):
+        aot.aot_function(f, checking_nop)(leaf(3))
+
+
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "add": lambda x: x + 1,
+    "sum": torch.sum,
+    "write": lambda x: x.mul_(2),
+    "stack": lambda x: torch.stack([torch.ones(3), x]),
+    "copy": lambda x: torch.ones(3).copy_(x),
+    "matmul": lambda x: torch.ones(3) @ x,
+    "index": lambda x: x[0],
+    "item": lambda x: x[0].item(),
+    "list": Tensor.tolist,
+    "numpy": lambda x: x.detach().numpy(),
+    "print": repr,
+    "deepcopy": copy.deepcopy,
+    "address": Tensor.data_ptr,
+    "backward": lambda x: x.sum().backward(),
+    "data": lambda x: x.data,
+    "another call": aot.aot_function(torch.sin, aot.nop),
+    "within a call": lambda x: aot.aot_function(lambda y: x + y, aot.nop)(values(3)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_is_stored_where_nobody_looks_cannot_be_used(read: str) -> None:
+    hidden: contextvars.ContextVar[Tensor] = contextvars.ContextVar("hidden")
+
+    def f(x: Tensor) -> Tensor:
+        y = x.exp()
+        hidden.set(y)
+        return y.sin()
+
+    compiled = aot.aot_function(f, checking_nop)
+    x = leaf(3)
+    y = compiled(x)
+    with pytest.raises(aot.Unsupported):
+        READS[read](hidden.get())
+    (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    z = x.detach().clone().requires_grad_()
+    (expected,) = torch.autograd.grad(z.exp().sin().sum(), z, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(expected.sum(), z)[0])
+    with pytest.raises(errors.EscapedTensor, match="has no values"):
+        hidden.get().sum()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_a_module_of_torchs_keeps_for_itself_is_put_back(grad: bool) -> None:
+    layer = nn.LSTM(2, 2)
+    kept = list(layer._flat_weights)
+
+    def f(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, parameters, (x,))[0]
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        parameters = {n: p.detach().clone().requires_grad_(grad) for n, p in layer.named_parameters()}
+        torch.testing.assert_close(compiled(parameters, torch.ones(1, 1, 2)), layer(torch.ones(1, 1, 2))[0])
+    assert all(one is other for one, other in zip(layer._flat_weights, kept, strict=True))
+    assert len(compiled.specializations) == 1
+
+
+def test_what_the_functions_own_objects_hold_is_its_own_business() -> None:
+    class Keeping(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.kept = [x.exp()]
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * ctx.kept[0]
+
+    def f(x: Tensor) -> Tensor:
+        holder = Holder()
+        holder.seen.append(x * 3)
+        return Keeping.apply(x) * holder.seen[0]
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        got = []
+        for function in (f, compiled):
+            x = leaf(3)
+            (gradient,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(gradient.sum(), x)
+            got.append((gradient.detach(), second))
+        torch.testing.assert_close(got[0], got[1])
+
+
+def test_a_reserved_tensor_is_one_for_traces() -> None:
+    fake = internals.memoryless(
+        internals.memoryless_storage(12, torch.device("cpu")),
+        (3,),
+        (1,),
+        0,
+        torch.float32,
+        torch.device("cpu"),
+    )
+    internals.reserve(fake)
+    with internals.plain_autograd():
+        assert fake.shape == (3,)
+        assert type(fake[1:]) is Tensor
+    with pytest.raises(errors.EscapedTensor):
+        fake.shape  # noqa: B018
