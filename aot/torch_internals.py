@@ -11,6 +11,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -54,11 +55,11 @@ __all__ = [
     "fake_tensor",
     "graph_is_retained",
     "has_counter",
-    "hooks_watched",
     "inference_tensor",
     "is_composite",
     "is_composite_below_autograd",
     "is_function_node",
+    "is_memoryless",
     "is_packed",
     "is_undeclared_view",
     "make_non_leaf",
@@ -85,6 +86,7 @@ __all__ = [
     "tree_flatten",
     "tree_unflatten",
     "version",
+    "watched",
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -358,6 +360,13 @@ def _has_memory(tensor: Tensor) -> bool:
         return False
 
 
+def is_memoryless(value: Any) -> bool:
+    """Whether it is a tensor on which no kernel may run, as it has elements and no memory."""
+    if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.device.type == "meta":
+        return False
+    return value.layout is torch.strided and not _has_memory(value)
+
+
 def _one_hot_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(original)
     def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -396,37 +405,62 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
     return compile
 
 
+def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: threading.Thread) -> None:
+        elsewhere = getattr(_watch, "elsewhere", None)
+        if elsewhere is not None:
+            self.run = elsewhere(self.run)  # type: ignore[method-assign]
+        original(self)
+
+    return start
+
+
+def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def submit(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        elsewhere = getattr(_watch, "elsewhere", None)
+        return original(self, function if elsewhere is None else elsewhere(function), *args, **kwargs)
+
+    return submit
+
+
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (Tensor, "__repr__", _shown),
     (torch.nn.functional, "one_hot", _one_hot_without_looking),
     (torch, "compile", _refusing_operators_that_take_functions),
+    (threading.Thread, "start", _handing_on),
+    (ThreadPoolExecutor, "submit", _handing_over),
 )
 
 
 @contextlib.contextmanager
-def hooks_watched(watch: Callable[[str, Tensor, Any], Any]) -> Iterator[None]:
+def watched(
+    watch: Callable[[str, Tensor, Any], Any], elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`; a memoryless tensor can be printed, for which torch would run kernels on it; `one_hot`
-    checks its argument in the graph, where torch looks at the values at once; and `torch.cond` and its like
-    are refused before they call Dynamo, which an error that passes through it leaves unusable.
+    tensor, hook)`; what it gives another thread to run is `elsewhere(function)`; a memoryless tensor can be
+    printed, for which torch would run kernels on it; `one_hot` checks its argument in the graph, where torch
+    looks at the values at once; and `torch.cond` and its like are refused before they call Dynamo, which an
+    error that passes through it leaves unusable.
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.
     """
     global _watching
-    before = getattr(_watch, "now", None)
+    before = getattr(_watch, "now", None), getattr(_watch, "elsewhere", None)
     with _watching_lock:
         _watching += 1
         if _watching == 1:
             for owner, name, replace in _REPLACED:
                 setattr(owner, name, replace(getattr(owner, name)))
-    _watch.now = watch
+    _watch.now, _watch.elsewhere = watch, elsewhere
     try:
         yield
     finally:
-        _watch.now = before
+        _watch.now, _watch.elsewhere = before
         with _watching_lock:
             _watching -= 1
             if _watching == 0:

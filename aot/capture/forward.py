@@ -18,6 +18,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.recorder import Recorder
+from aot.capture.threads import Threads
 from aot.inputs import Arguments, Entry, Primal, enter
 
 
@@ -60,10 +61,15 @@ def run_once(
     grad = torch.is_grad_enabled()
     ambient = internals.ambient_key()
     dtype = torch.get_default_dtype()
+    threads = Threads()
     try:
         with recorder.draws.traced():
-            with internals.hooks_watched(recorder.hooks.watch), recorder, _inference_mode(inference, grad):
-                result = function(leaves)
+            with (
+                internals.watched(recorder.hooks.watch, threads.watched),
+                recorder,
+                _inference_mode(inference, grad),
+            ):
+                result = _called(function, leaves, threads)
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
         torch.set_grad_enabled(grad_after)
@@ -98,6 +104,16 @@ def _inference_mode(inference: bool, grad: bool) -> Iterator[None]:
         return
     with torch.inference_mode(), torch.set_grad_enabled(grad):
         yield
+
+
+def _called(function: Callable[..., Any], leaves: list[Any], threads: Threads) -> Any:
+    try:
+        result = function(leaves)
+    except Exception as error:
+        threads.check(error)
+        raise
+    threads.check()
+    return result
 
 
 def _check_output(recorder: Recorder, position: int, value: Any) -> None:
