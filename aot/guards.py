@@ -13,6 +13,7 @@ are also read by the code of their classes.
 
 from __future__ import annotations
 
+import argparse
 import enum
 import functools
 import importlib.util
@@ -33,7 +34,7 @@ from aot.reads import OPTIONAL, WRITES, Names, Reads, all_names, reads_of
 
 _LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
 _SEQUENCES = (list, set, deque)
-_BUFFERS = (bytearray, memoryview)
+_RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _CALLED = frozenset(
     ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
 )
@@ -406,7 +407,7 @@ class _Walk:
 
     def _instance(self, value: Any, path: str) -> None:
         cls: Any = type(value)
-        library = _is_library(cls.__module__)
+        library = _is_library(cls.__module__) and not isinstance(value, _RECORDS)
         names = self._names
         space = _dict_of(value)
         whole = not library and (id(value) in self._whole or _reads_everything(cls))

@@ -153,9 +153,21 @@ def _updates(instructions: Sequence[dis.Instruction], name: str, loads: frozense
 
 def _constant_name(instructions: Sequence[dis.Instruction], i: int) -> str | None:
     """The name that `getattr` at `i` asks for, if it is a constant."""
-    for one in instructions[i + 1 :]:
-        if one.opname == "LOAD_CONST":
-            return one.argval if isinstance(one.argval, str) else None
+    for k, one in enumerate(instructions[i + 1 :], i + 1):
+        if one.opname == "LOAD_CONST" and isinstance(one.argval, str):
+            return one.argval if _is_passed_on(instructions, k) else None
         if one.opname not in ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_ATTR", "PUSH_NULL"):
             return None
     return None
+
+
+def _is_passed_on(instructions: Sequence[dis.Instruction], i: int) -> bool:
+    """Whether what the instruction loads is an argument of a call as it is."""
+    depth = 1  # of the stack, from what is loaded on
+    for one in instructions[i + 1 :]:
+        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+            return False
+        depth += dis.stack_effect(one.opcode, one.arg, jump=False)
+        if depth < 2:
+            return one.opname in ("PRECALL", "CALL")
+    return False

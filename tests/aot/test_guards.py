@@ -67,6 +67,19 @@ class Slotted:
         self.rate = 2.0
 
 
+class Slotless:
+    """Has an attribute that no code names."""
+
+    def __init__(self) -> None:
+        self.put(2.0)
+
+    def put(self, value: float) -> None:
+        setattr(self, "_".join(["its", "tempo"]), value)
+
+    def look(self, name: str) -> float:
+        return getattr(self, f"its_{name}")  # type: ignore[no-any-return]
+
+
 class Derived(Config):
     offset = 1.0
 
@@ -242,12 +255,24 @@ def attribute_by_name() -> Case:
 
 
 def attribute_by_computed_name() -> Case:
-    config = Config()
-    return (
-        lambda x: x * getattr(config, "ra" + "te"),
-        setting(config, "rate", 3.0),
-        setting(config, "rate", 2.0),
-    )
+    one, name = Slotless(), "tempo"
+    return lambda x: x * getattr(one, "its_" + name), lambda: one.put(3.0), lambda: one.put(2.0)
+
+
+def attribute_by_computed_name_in_a_method() -> Case:
+    one = Slotless()
+    return lambda x: x * one.look("tempo"), lambda: one.put(3.0), lambda: one.put(2.0)
+
+
+def record_by_computed_name() -> Case:
+    one, name = types.SimpleNamespace(its_tempo=2.0), "tempo"
+    put = functools.partial(setattr, one, f"its_{name}")
+    return lambda x: x * getattr(one, "its_" + name), lambda: put(3.0), lambda: put(2.0)
+
+
+def attribute_by_name_with_a_default() -> Case:
+    one = Slotless()
+    return lambda x: x * getattr(one, "its_tempo", 2 + len(x)), lambda: one.put(3.0), lambda: one.put(2.0)
 
 
 def attributes_by_vars() -> Case:
@@ -473,7 +498,14 @@ CASES = [
     *(cell, cell_of_a_nested_function, global_number, sign_of_zero, one_and_true, global_function),
     *(called_helper, helper_that_a_library_calls, decorated, default, mutable_default, keyword_default, code),
     *(attribute_of_a_function, attribute, attribute_under_another_name, attribute_by_name),
-    *(attribute_by_computed_name, attributes_by_vars, attribute_that_hides_one_of_the_class),
+    *(
+        attribute_by_computed_name,
+        attribute_by_computed_name_in_a_method,
+        record_by_computed_name,
+        attribute_by_name_with_a_default,
+        attributes_by_vars,
+        attribute_that_hides_one_of_the_class,
+    ),
     *(attribute_of_the_class, attribute_that_is_asked_for, property_of_an_object, slot, namespace),
     *(class_of_an_object, module_of_python, object_of_a_module, imported_inside, bound_method),
     *(
