@@ -6,7 +6,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,13 +20,14 @@ from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
-from aot.guards import Guards, guards_of
+from aot.guards import Guards
 from aot.inputs import Arguments, take_apart
 from aot.partition.common import drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.runtime.autograd import build
 from aot.runtime.plan import make_plan
+from aot.surroundings import guards_of
 
 WARN_AT = 8  # compiles for calls that are alike
 
@@ -51,7 +52,7 @@ class Specialization:
     forward: fx.GraphModule
     backwards: tuple[fx.GraphModule, ...]
     wrapper: str
-    guards: Guards
+    guards: Guards = field(repr=False)
 
 
 class CompiledFunction:
@@ -71,7 +72,7 @@ class CompiledFunction:
         decompositions: dict[Any, Callable[..., Any]],
         num_params_buffers: int,
     ) -> None:
-        self._function = function
+        self.__wrapped__ = function
         self._fw_compiler = fw_compiler
         self._bw_compiler = bw_compiler
         self._inference_compiler = inference_compiler
@@ -82,7 +83,6 @@ class CompiledFunction:
         self._lock = threading.RLock()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
-        self.__wrapped__ = function
         self._specializations: list[Specialization] = []
 
     @property
@@ -132,10 +132,10 @@ class CompiledFunction:
     def _specialize(self, arguments: Arguments, spec: internals.TreeSpec, inference: bool) -> Specialization:
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
-            return self._function(*args, **kwargs)
+            return self.__wrapped__(*args, **kwargs)
 
         lifetimes = Lifetimes()
-        guards, surroundings = guards_of(self._function)
+        guards, surroundings = guards_of(self.__wrapped__)
         try:
             specialization = self._trace(flat, arguments, lifetimes, guards, inference)
         except BaseException:

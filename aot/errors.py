@@ -89,7 +89,7 @@ class AutogradStateMutation(Unsupported):
 
 class RandomStateMutation(Unsupported):
     """The function sets a random generator's state, other than by saving and restoring it around draws that
-    it repeats; or its backward draws."""
+    it repeats; or its backward draws; or it draws random numbers that are not torch's."""
 
 
 class UnsupportedHook(Unsupported):

@@ -3,12 +3,15 @@
 A trace draws nothing, so the generators would not move, and a function that saves a generator's state, draws,
 and restores it would go unnoticed. Therefore the generators are moved on at every recorded draw, to a state
 that stands for the one after it. A later draw that starts from an earlier state repeats what was drawn there
-(`checkpoint`, `fork_rng`), if it is the same draw; all else that sets a state is refused.
+(`checkpoint`, `fork_rng`), if it is the same draw; all else that sets a state is refused. So is a draw of
+Python's or numpy's random numbers, which would be those of the trace for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
+import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +52,15 @@ def _same(first: Any, second: Any, known: dict[tuple[fx.Node, fx.Node], bool]) -
     if isinstance(first, dict):
         return first.keys() == second.keys() and all(_same(v, second[k], known) for k, v in first.items())
     return bool(first == second)
+
+
+def _other_states() -> tuple[Any, ...]:
+    """The states of the random generators of Python and, if it is in use, of numpy."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return (random.getstate(),)
+    name, keys, *rest = numpy.get_state()
+    return random.getstate(), name, keys.tobytes(), *rest
 
 
 class Draws:
@@ -99,8 +111,12 @@ class Draws:
     @contextlib.contextmanager
     def traced(self) -> Iterator[None]:
         """While the function or its backward runs: states stand for draws. Afterwards they are the caller's
-        again."""
-        callers = self._state()
+        again.
+
+        Raises:
+            RandomStateMutation: random numbers were drawn that are not torch's.
+        """
+        callers, others = self._state(), _other_states()
         if self._states:
             self._set(self._states[-1])
         else:
@@ -109,6 +125,11 @@ class Draws:
             yield
         finally:
             self._set(callers)
+        if _other_states() != others:
+            raise RandomStateMutation(
+                "the function draws random numbers of Python's or numpy's, which would be the same in every "
+                "later call; draw outside of the function and pass the numbers, or draw with torch"
+            )
 
     def _number(self) -> int:
         now = self._state()

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
-from aot.guards import guards_of
+from aot.surroundings import guards_of
 
 RATE = 2.0
 SETTINGS = {"rate": 2.0, "other": 1}
@@ -661,6 +661,14 @@ def test_what_changes_what_it_reads_is_refused(make: Callable[[], Callable[[Tens
         compiled(x)
     assert torch.equal(x.detach(), leaf(2).detach())
     assert compiled.specializations == ()
+
+
+def test_a_cache_that_has_been_filled_is_read() -> None:
+    compiled = aot.aot_function(remember(), checking_nop)
+    for size in (2, 3):
+        with pytest.raises(errors.ClosureMutation, match="call again"):
+            compiled(values(size))
+        assert torch.equal(compiled(values(size)), values(size) * 2)
 
 
 def test_the_refusal_names_the_place() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import aot
+from aot import errors
 
 DRAWS: dict[str, Callable[[Tensor], Any]] = {
     "rand": lambda x: x * torch.rand(2, 3),
@@ -232,3 +233,18 @@ def test_a_function_that_raises_leaves_the_generator_to_the_caller() -> None:
     with pytest.raises(ValueError, match="not today"):
         aot.aot_function(f, checking_nop)(leaf(3))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("module", ["random", "numpy.random"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_random_numbers_that_are_not_torchs_are_refused(module: str, grad: bool) -> None:
+    numbers = pytest.importorskip(module)
+
+    def f(x: Tensor, draw: bool) -> Tensor:
+        return x * numbers.random() if draw else x * 2
+
+    compiled = aot.aot_function(f, checking_nop)
+    x = values(3).requires_grad_(grad)
+    with pytest.raises(errors.RandomStateMutation, match="pass the numbers"):
+        compiled(x, True)
+    assert torch.equal(compiled(x, False), x * 2)

@@ -1,0 +1,393 @@
+"""From a function to everything that its Python may read: what the guards of a specialization guard.
+
+The walk goes through variables of closures, globals, defaults, attributes of objects, classes and modules,
+and entries of containers; and on through functions, methods and callable objects that it finds there. Which
+attributes count is decided by name (`reads`): a name that no code on the way uses is not looked at.
+
+The code of torch, numpy and the standard library is taken as it is. Its objects are, too, unless the
+function's own code reads attributes of them; and modules of torch are objects like others, whose attributes
+are also read by the code of their classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot.constants import CONSTANTS
+from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents
+from aot.reads import OPTIONAL, WRITES, Names, Reads, all_names, reads_of
+
+_LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
+_SEQUENCES = (list, set, deque)
+_RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
+_CALLED = frozenset(
+    ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
+)
+_REGISTRIES = frozenset(vars(torch.nn.Module()))
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the walk from a function has come to.
+
+    Attributes:
+        objects: all that can hold others, with a path to each.
+        caches: what torch's modules keep for themselves: the namespace, the name and the value.
+    """
+
+    objects: tuple[tuple[str, Any], ...]
+    caches: tuple[tuple[dict[str, Any], str, Any], ...]
+
+    def put_back(self) -> None:
+        """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
+        list of the weights that it was called with last, and those of a trace have no values."""
+        for space, name, value in self.caches:
+            if space.get(name) is not value:
+                space[name] = value
+
+    def stored(self, tensors: Sequence[Tensor]) -> str | None:
+        """A path to where one of the tensors is, if one is anywhere here."""
+        sought = {id(tensor) for tensor in tensors}
+        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in _parts(value)]
+        seen: set[int] = set()
+        while ahead:
+            path, value = ahead.pop()
+            if id(value) in sought:
+                return path.removeprefix(".")
+            if isinstance(value, (dict, tuple, *_SEQUENCES)) and id(value) not in seen:
+                seen.add(id(value))
+                ahead += [(f"{path}{part}", one) for part, one in _parts(value)]
+        return None
+
+
+def guards_of(function: Callable[..., Any]) -> tuple[Guards, Surroundings]:
+    """Note what the Python of `function` may read besides its arguments.
+
+    Example:
+        >>> scale = {"by": 2.0}
+        >>> guards, _ = guards_of(lambda x: x * scale["by"])
+        >>> guards.hold(), scale.update(by=3.0), guards.hold()
+        (True, None, False)
+    """
+    attributes, opened = Names(), set[int]()
+    while True:  # more attributes count as more code is found that reads attributes
+        walk = _Walk(attributes, opened)
+        walk.go(function)
+        if (walk.attributes, walk.opened) == (attributes, opened):
+            break
+        attributes, opened = walk.attributes, walk.opened
+    guards = tuple(sorted(walk.guards.values(), key=lambda guard: guard.kind))
+    surroundings = Surroundings(tuple(walk.objects), tuple(walk.caches))
+    return Guards(guards, compile_guards(guards)), surroundings
+
+
+def _is_library(module: object) -> bool:
+    return isinstance(module, str) and module.split(".", 1)[0] in _LIBRARIES
+
+
+def _module_of(value: type | types.ModuleType) -> str | None:
+    return value.__module__ if isinstance(value, type) else value.__name__
+
+
+@functools.lru_cache(maxsize=8192)
+def _library_names(cls: type, called: frozenset[str]) -> frozenset[str]:
+    """What the methods `called` of a library's class, and those that they call, may read of an instance."""
+    functions = {
+        name: value
+        for base in reversed(cls.__mro__[:-1])
+        if _is_library(base.__module__)
+        for name, value in vars(base).items()
+        if isinstance(value, types.FunctionType)
+    }
+    names: set[str] = set()
+    ahead = [name for name in called if name in functions]
+    while ahead:
+        found = frozenset(all_names(functions[ahead.pop()].__code__)) - names
+        names |= found
+        ahead += [name for name in found if name in functions]
+    return frozenset(names)
+
+
+class _Walk:
+    """One walk.
+
+    Args:
+        names: the attributes that count on this walk.
+        whole: the objects (by id) of which every attribute counts.
+
+    Attributes:
+        attributes, opened: the same, after what the walk has found.
+        guards: by place.
+        objects, caches: see `Surroundings`.
+    """
+
+    def __init__(self, names: Names, whole: set[int]) -> None:
+        self._names = names
+        self._whole = whole
+        self.attributes = names
+        self.opened = set(whole)
+        self.guards: dict[tuple[int, Kind, str], Guard] = {}
+        self.objects: list[tuple[str, Any]] = []
+        self.caches: list[tuple[dict[str, Any], str, Any]] = []
+        self._seen: set[int] = set()
+        self._ahead: deque[tuple[Any, str]] = deque()
+
+    def go(self, root: Any) -> None:
+        """Walk from `root` as far as it leads."""
+        self._reach(root, getattr(root, "__name__", type(root).__name__))
+        while self._ahead:
+            self._visit(*self._ahead.popleft())
+
+    def _reach(self, value: Any, path: str, whole: bool = False) -> None:
+        if whole:
+            self.opened.add(id(value))
+        if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, Tensor, str, bytes)):
+            self._seen.add(id(value))
+            if isinstance(value, (type, types.ModuleType)) and _is_library(_module_of(value)):
+                return
+            self.objects.append((path, value))
+            self._ahead.append((value, path))
+
+    def _guard(self, path: str, kind: Kind, owner: Any, name: str, expected: Any) -> None:
+        self.guards.setdefault((id(owner), kind, name), Guard(path, kind, owner, name, expected))
+
+    def _visit(self, value: Any, path: str) -> None:
+        if isinstance(value, types.FunctionType):
+            self._function(value, path)
+        elif isinstance(value, types.MethodType):
+            self._reach(value.__func__, path)
+            self._reach(value.__self__, "self")
+        elif isinstance(value, types.BuiltinMethodType):
+            if value.__name__ not in WRITES:
+                self._reach(value.__self__, path)
+            else:
+                self.objects.append((path, value.__self__))
+        elif isinstance(value, functools.partial):
+            for part in (value.func, value.args, value.keywords):
+                self._reach(part, path)
+        elif isinstance(value, (staticmethod, classmethod)):
+            self._reach(value.__func__, path)
+        elif isinstance(value, property):
+            self._reach(value.fget, path)
+        elif isinstance(value, functools.cached_property):
+            self._reach(value.func, path)
+        elif isinstance(value, types.ModuleType):
+            more = vars(value).keys() if id(value) in self._whole else ()
+            self._namespace(vars(value), self._names, path, more)
+        elif isinstance(value, type):
+            self._class(value, path)
+        else:
+            self._contained(value, path)
+            self._instance(value, path)
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        self._reach(getattr(function, "__wrapped__", None), path)
+        if _is_library(function.__globals__.get("__name__")):
+            for cell in function.__closure__ or ():  # what a decorator has taken
+                content = _content(cell)
+                if callable(content):
+                    self._reach(content, path)
+            return
+        reads = reads_of(function.__code__)
+        self._note(reads)
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            value = getattr(function, name)
+            if value is not None:
+                self._guard(f"{path}.{name}", Kind.ATTRIBUTE, function, name, value)
+                if name != "__code__":
+                    self._reach(value, f"{path}.{name}")
+        if function.__dict__:
+            self._namespace(function.__dict__, self._names, path)
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            value = _content(cell)
+            if value is not MISSING and _counts(reads.cells, name, value):
+                self._guard(name, Kind.CELL, cell, name, value)
+                self._reach(value, name, reads.everything)
+            elif value is not MISSING:
+                self.objects.append((name, value))
+        space = function.__globals__
+        self.objects.append(("", space))
+        self._namespace(space, reads.names, "", whole=reads.everything)
+        for level, name in reads.modules:
+            self._imported("." * level + name, space.get("__package__") or space.get("__name__") or "")
+
+    def _imported(self, name: str, package: str) -> None:
+        try:
+            full = importlib.util.resolve_name(name, package)
+        except ImportError:
+            return  # as it will raise when it is run
+        parts = full.split(".")
+        for count in range(1, len(parts) + 1):
+            self._reach(sys.modules.get(".".join(parts[:count])), ".".join(parts[:count]))
+
+    def _note(self, reads: Reads) -> None:
+        read = self.attributes.read | reads.attributes.read
+        self.attributes = Names(read, (self.attributes.written | reads.attributes.written) - read)
+
+    def _namespace(
+        self,
+        space: Mapping[str, Any],
+        names: Names,
+        path: str,
+        more: Collection[str] = (),
+        whole: bool = False,
+    ) -> None:
+        """Note what stands under the names in a namespace, and that under the others nothing does."""
+        absent = []
+        for name in names.read | names.written | frozenset(more):
+            if not name.isidentifier():
+                continue  # of a tool that rewrites code, as pytest does with assert
+            value = space.get(name, MISSING)
+            where = f"{path}.{name}" if path else name
+            if value is MISSING:
+                absent += [name] if name in names.read else []
+            elif name in more or _counts(names, name, value):
+                self._guard(where, Kind.ENTRY, space, name, value)
+                self._reach(value, where, whole)
+            else:
+                self.objects.append((where, value))
+        if absent:
+            self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", frozenset(absent))
+
+    def _class(self, cls: type, path: str) -> None:
+        below = [base for base in cls.__mro__[1:] if _is_library(base.__module__)]
+        called = [
+            name
+            for name, value in vars(cls).items()
+            if isinstance(value, (types.FunctionType, staticmethod, classmethod))
+            and (name.startswith("__") or any(name in vars(base) for base in below))
+            and name not in OPTIONAL
+        ]
+        self._namespace(vars(cls), self._names, path, vars(cls).keys() if id(cls) in self._whole else called)
+        for base in cls.__mro__[1:]:
+            self._reach(base, base.__name__)
+
+    def _instance(self, value: Any, path: str) -> None:
+        cls: Any = type(value)
+        library = _is_library(cls.__module__) and not isinstance(value, _RECORDS)
+        names = self._names
+        space = _dict_of(value)
+        whole = not library and (id(value) in self._whole or _reads_everything(cls))
+        if space is not None:
+            if "__wrapped__" in space:
+                self._reach(space["__wrapped__"], path)
+            more: frozenset[str] = frozenset()
+            if whole:
+                more |= space.keys()
+            if not library or isinstance(value, torch.nn.Module):
+                for name in _library_names(cls, names.read | _CALLED) & space.keys():
+                    # What a class of torch's keeps for itself is its own business.
+                    if not name.startswith("_") or name in _REGISTRIES:
+                        more |= {name}
+                    elif isinstance(value, torch.nn.Module) and name not in names.read:
+                        self.caches.append((space, name, space[name]))
+            self._namespace(space, names, path, more)
+        if library:
+            return
+        if space is not None:
+            self._guard(f"{path}.__class__", Kind.ATTRIBUTE, value, "__class__", cls)
+        self._reach(cls, cls.__name__)
+        for base in cls.__mro__:
+            for name, slot in vars(base).items():
+                if isinstance(slot, types.MemberDescriptorType) and (whole or name in names.read):
+                    content = getattr(value, name, MISSING)
+                    if content is not MISSING:
+                        self._guard(f"{path}.{name}", Kind.ATTRIBUTE, value, name, content)
+                        self._reach(content, f"{path}.{name}")
+
+    def _contained(self, value: Any, path: str) -> None:
+        where = f"{path}[...]"
+        if isinstance(value, (dict, types.MappingProxyType)):
+            keys, values = tuple(value), tuple(value.values())
+            self._guard(where, Kind.ENTRIES, value, "", (keys, values))
+            for key, one in zip(keys, values, strict=True):
+                self._reach(key, where)
+                self._reach(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
+        elif isinstance(value, (*_SEQUENCES, tuple, frozenset)):
+            if isinstance(value, _SEQUENCES):
+                self._guard(where, Kind.ITEMS, value, "", tuple(value))
+            for i, one in enumerate(value):
+                self._reach(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
+        elif _has_memory(value):
+            self._guard(where, Kind.BYTES, value, "", contents(value))
+
+
+def _counts(names: Names, name: str, value: Any) -> bool:
+    """Whether what is under a name is read. What is only written to is not, unless its own Python decides
+    what that means."""
+    if name in names.read:
+        return True
+    return not isinstance(value, (*CONSTANTS, *_SEQUENCES, dict, Tensor))
+
+
+def _reads_everything(cls: type) -> bool:
+    """Whether a method reads attributes under names that it computes."""
+    return any(
+        reads_of(function.__code__).everything
+        for base in cls.__mro__
+        if not _is_library(base.__module__)
+        for function in vars(base).values()
+        if isinstance(function, types.FunctionType)
+    )
+
+
+def _parts(value: Any) -> list[tuple[str, Any]]:
+    """What is directly in an object, and how one gets there from it."""
+    if isinstance(value, types.FunctionType):
+        names = value.__code__.co_freevars
+        cells = [(f".{n}", _content(c)) for n, c in zip(names, value.__closure__ or (), strict=True)]
+        return cells + [(f".{name}", one) for name, one in value.__dict__.items()]
+    if isinstance(value, type):
+        return [(f".{name}", one) for name, one in vars(value).items()]
+    parts: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        parts += [
+            (f"[{key!r}]" if isinstance(key, (str, int)) else "[...]", one) for key, one in value.items()
+        ]
+    elif isinstance(value, (tuple, frozenset, *_SEQUENCES)):
+        parts += [(f"[{i}]", one) for i, one in enumerate(value)]
+    space = _dict_of(value)
+    if space is not None:
+        parts += [(f".{name}", one) for name, one in space.items()]
+    for base in type(value).__mro__[:-1]:
+        for name, slot in vars(base).items():
+            if isinstance(slot, types.MemberDescriptorType) and not _is_library(base.__module__):
+                parts.append((f".{name}", getattr(value, name, None)))
+    return parts
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def _dict_of(value: Any) -> dict[str, Any] | None:
+    """The attributes that an object has itself, past whatever its class says about attributes."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _has_memory(value: Any) -> bool:
+    if isinstance(value, bytes):
+        return False
+    try:
+        memoryview(value)
+    except (TypeError, ValueError, BufferError):
+        return False
+    return True
