@@ -100,7 +100,7 @@ def _module_of(value: type | types.ModuleType) -> str | None:
     return value.__module__ if isinstance(value, type) else value.__name__
 
 
-@functools.lru_cache(maxsize=8192)
+@functools.lru_cache(maxsize=1024)
 def _library_names(cls: type, called: frozenset[str]) -> frozenset[str]:
     """What the methods `called` of a library's class, and those that they call, may read of an instance."""
     functions = {

@@ -1,0 +1,301 @@
+"""A function that changes what it reads, or only writes it; and what is a guard and what is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import types
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import checking_nop, leaf, values
+from torch import Tensor, nn
+
+import aot
+from aot import errors
+from aot.surroundings import guards_of
+
+SETTINGS = {"rate": 2.0, "other": 1}
+
+
+@dataclasses.dataclass
+class Config:
+    rate: float = 2.0
+    kind: str = "double"
+    steps: list[int] = dataclasses.field(default_factory=lambda: [1, 2])
+
+
+def count_and_read() -> Callable[[Tensor], Any]:
+    count = 0
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return x * count
+
+    return f
+
+
+def draw_from_a_list() -> Callable[[Tensor], Any]:
+    rates = [1.0, 2.0]
+    return lambda x: x * rates.pop()
+
+
+def remember() -> Callable[[Tensor], Any]:
+    known: dict[int, float] = {}
+
+    def f(x: Tensor) -> Tensor:
+        if len(x) not in known:
+            known[len(x)] = 2.0
+        return x * known[len(x)]
+
+    return f
+
+
+def step_of_an_object() -> Callable[[Tensor], Any]:
+    class Schedule:
+        def __init__(self) -> None:
+            self.rate = 1.0
+
+        def __call__(self, x: Tensor) -> Tensor:
+            self.rate = self.rate * 0.5
+            return x * self.rate
+
+    return Schedule()
+
+
+def global_that_is_rebound() -> Callable[[Tensor], Any]:
+    space: dict[str, Any] = {"rate": 2.0}
+    text = "def f(x):\n    global rate\n    rate = rate + 1\n    return x * rate"
+    exec(compile(text, "<generated>", "exec"), space)
+    return space["f"]  # type: ignore[no-any-return]
+
+
+def attribute_that_is_made() -> Callable[[Tensor], Any]:
+    space = types.SimpleNamespace()
+
+    def f(x: Tensor) -> Tensor:
+        if not hasattr(space, "rate"):
+            space.rate = 2.0
+        return x * space.rate
+
+    return f
+
+
+def written_by_a_helper() -> Callable[[Tensor], Any]:
+    config = Config()
+
+    def helper(settings: Config) -> float:
+        settings.rate *= 2
+        return settings.rate
+
+    return lambda x: x * helper(config)
+
+
+def written_by_the_backward() -> Callable[[Tensor], Any]:
+    rates = [2.0]
+
+    class Writing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * rates[0]
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            rates[0] = 3.0
+            return gradient * 2
+
+    return lambda x: Writing.apply(x) + 1
+
+
+def method_of_a_container() -> Callable[[Tensor], Any]:
+    draw = [1.0, 2.0].pop
+    return lambda x: x * draw()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(count_and_read, draw_from_a_list, remember, step_of_an_object, global_that_is_rebound),
+        *(attribute_that_is_made, written_by_a_helper, written_by_the_backward, method_of_a_container),
+    ],
+    ids=lambda make: make.__name__,
+)
+def test_what_changes_what_it_reads_is_refused(make: Callable[[], Callable[[Tensor], Any]]) -> None:
+    function = make()
+
+    def f(x: Tensor) -> Any:
+        with torch.no_grad():
+            x.mul_(2)
+        return function(x)
+
+    compiled = aot.aot_function(f, checking_nop)
+    x = leaf(2)
+    with pytest.raises(errors.ClosureMutation, match="pass the value as an argument"):
+        compiled(x)
+    assert torch.equal(x.detach(), leaf(2).detach())
+    assert compiled.specializations == ()
+
+
+def test_a_cache_that_has_been_filled_is_read() -> None:
+    compiled = aot.aot_function(remember(), checking_nop)
+    for size in (2, 3):
+        with pytest.raises(errors.ClosureMutation, match="call again"):
+            compiled(values(size))
+        assert torch.equal(compiled(values(size)), values(size) * 2)
+
+
+def test_the_refusal_names_the_place() -> None:
+    with pytest.raises(errors.ClosureMutation, match=r"itself: count\."):
+        aot.aot_function(count_and_read(), checking_nop)(values(2))
+
+
+def test_what_is_only_written_is_written_once_for_each_compilation() -> None:
+    log: list[int] = []
+    seen: dict[int, int] = {}
+    counts = [0, 0]
+    also = deque[int]().append
+    config = types.SimpleNamespace(log=[], calls=0)
+    count = 0
+
+    def f(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        counts[1] += 1
+        config.calls += 1
+        config.log.append(len(x))
+        config.last = len(x)
+        log.append(len(x))
+        also(len(x))
+        seen[len(x)] = 1
+        return x * 2
+
+    compiled = aot.aot_function(f, checking_nop)
+    for size in (2, 3, 2, 3):
+        compiled(values(size))
+        log.append(size)  # which is nothing that the function reads
+    assert (count, counts[1], config.calls, config.last) == (2, 2, 2, 3)
+    assert config.log == [2, 3]
+    assert seen == {2: 1, 3: 1}
+    assert log == [2, 2, 3, 3, 2, 3]
+    assert len(compiled.specializations) == 2
+
+
+def test_an_object_whose_python_is_run_by_a_write_is_read() -> None:
+    class Log:
+        scale = 2.0
+
+        def append(self, x: Tensor) -> Tensor:
+            return x.mul_(self.scale)
+
+    log = Log()
+
+    def f(x: Tensor) -> Tensor:
+        log.append(x)
+        return x
+
+    compiled = aot.aot_function(f, checking_nop)
+    assert torch.equal(compiled(values(2)), values(2) * 2)
+    log.scale = 3.0
+    assert torch.equal(compiled(values(2)), values(2) * 3)
+
+
+def test_what_a_library_keeps_is_no_guard() -> None:
+    def f(x: Tensor) -> Tensor:
+        warnings.warn("once", stacklevel=1)
+        return torch.nn.functional.dropout(x, 0.5) + next(iter(itertools.count()))
+
+    compiled = aot.aot_function(f, checking_nop)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled(values(2))
+        compiled(values(2))
+    assert len(compiled.specializations) == 1
+    assert len(guards_of(torch.sin)[0].guards) == 0
+
+
+def test_unrelated_globals_and_attributes_are_no_guards() -> None:
+    config = Config()
+    compiled = aot.aot_function(lambda x: x * config.rate, checking_nop)
+    compiled(values(2))
+    config.kind = "triple"
+    config.steps.append(3)
+    SETTINGS["other"] += 1
+    compiled(values(2))
+    assert len(compiled.specializations) == 1
+
+
+def test_every_value_finds_its_specialization_again() -> None:
+    config = Config()
+    compiled = aot.aot_function(lambda x: x * config.rate, checking_nop)
+    for rate in (1.0, 2.0, 3.0, 2.0, 1.0, 3.0, float("nan"), -float("nan") + 0, 2.0):
+        config.rate = rate
+        torch.testing.assert_close(compiled(values(2)), values(2) * rate, equal_nan=True)
+    assert len(compiled.specializations) == 4
+
+
+def test_what_keeps_changing_is_named_once() -> None:
+    config = Config()
+    compiled = aot.aot_function(lambda x: x * config.rate, checking_nop)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(20):
+            config.rate = float(step)
+            compiled(values(2))
+    assert [one.category for one in caught] == [aot.RecompileWarning]
+    assert "config.rate keeps changing" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+def test_a_failed_compilation_leaves_the_others() -> None:
+    config = Config()
+
+    def f(x: Tensor) -> Tensor:
+        if config.rate > 5:
+            raise ValueError("too fast")
+        return x * config.rate
+
+    compiled = aot.aot_function(f, checking_nop)
+    compiled(values(2))
+    config.rate = 6.0
+    with pytest.raises(ValueError, match="too fast"):
+        compiled(values(2))
+    config.rate = 2.0
+    compiled(values(2))
+    assert len(compiled.specializations) == 1
+
+
+def test_parameters_that_a_call_puts_into_a_module() -> None:
+    layer = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0))
+
+    def f(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, parameters, (x,))
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        parameters = {name: p.detach().clone() for name, p in layer.named_parameters()}
+        assert torch.equal(compiled(parameters, values(3, 2)), f(parameters, values(3, 2)))
+    assert len(compiled.specializations) == 1
+
+
+def test_a_compiled_function_within_another() -> None:
+    config = Config()
+    inner = aot.aot_function(lambda x: x * config.rate, checking_nop)
+    assert {guard.path for guard in guards_of(lambda x: inner(x) + 1)[0].guards} >= {"config", "config.rate"}
+
+
+def test_a_container_that_is_made_again_as_it_was() -> None:
+    config = types.SimpleNamespace(rates=[1.0, 2.0], table={"a": (1.0,)})
+    compiled = aot.aot_function(lambda x: x * config.rates[1] * config.table["a"][0], checking_nop)
+    compiled(values(2))
+    config.rates, config.table = [1.0, float("2")], {"a": (float("1"),)}
+    compiled(values(2))
+    assert len(compiled.specializations) == 1
+    config.rates = [1.0, 3.0]
+    assert torch.equal(compiled(values(2)), values(2) * 3)
+    config.table = {"a": (2.0,)}
+    assert torch.equal(compiled(values(2)), values(2) * 6)
