@@ -86,6 +86,7 @@ __all__ = [
     "tree_flatten",
     "tree_unflatten",
     "version",
+    "views_noticed",
     "watched",
 ]
 
@@ -282,9 +283,11 @@ def is_composite(op: OpOverload) -> bool:
     return _has_kernel(op, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
-def is_composite_below_autograd(op: OpOverload) -> bool:
-    """Whether `op` is made of others, but for autograd is an operation of its own."""
-    return _has_kernel(op, torch._C.DispatchKey.CompositeExplicitAutograd)
+def is_composite_below_autograd(op: OpOverload, device: torch.device) -> bool:
+    """Whether `op` is made of others on that device, but for autograd is an operation of its own."""
+    own = getattr(torch._C.DispatchKey, device.type.upper(), None)
+    composite = _has_kernel(op, torch._C.DispatchKey.CompositeExplicitAutograd)
+    return composite and not (own is not None and _has_kernel(op, own))
 
 
 def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -295,8 +298,6 @@ def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     the same: that of dropout clones what the kernel returns as it is.)
     """
     keys = [torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative]
-    if not _has_kernel(op, torch._C.DispatchKey.ADInplaceOrView):
-        keys.append(torch._C.DispatchKey.ADInplaceOrView)
     keys += [
         getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
         for device in AUTOCAST_DEVICES
@@ -306,9 +307,18 @@ def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if not is_composite(op):
         kernel = torch._C.DispatchKey.CompositeExplicitAutograd
     with contextlib.ExitStack() as stack:
+        if not _has_kernel(op, torch._C.DispatchKey.ADInplaceOrView):
+            stack.enter_context(views_noticed())
         for key in keys:
             stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
         return op._op_dk(kernel, *args, **kwargs)
+
+
+def views_noticed() -> contextlib.AbstractContextManager[Any]:
+    """Inside a dispatch mode: what notes views and versions notices operations once more."""
+    guard = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False)
+    manager: contextlib.AbstractContextManager[Any] = guard
+    return manager
 
 
 def _has_kernel(op: OpOverload, key: Any) -> bool:

@@ -12,6 +12,7 @@ use them, so that one which was stored elsewhere raises as soon as somebody look
 from __future__ import annotations
 
 import gc
+import types
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -46,9 +47,16 @@ class Lifetimes:
         if self._alive():
             gc.collect()  # it may only be part of a reference cycle
         alive = self._alive()
-        if alive:
-            shape = tuple(alive[0].shape)
-            self.disarm()
+        # A cycle inside autograd (an in-place operation that keeps what it writes to) holds some as well, and
+        # for good, as it does in eager; but no Python object does.
+        stored = [
+            fake
+            for fake in alive
+            if any(r is not alive and not isinstance(r, types.FrameType) for r in gc.get_referrers(fake))
+        ]
+        self.disarm()
+        if stored:
+            shape = tuple(stored[0].shape)
             raise EscapedTensor(
                 f"the function stored a tensor of shape {shape} somewhere else than in its result (a list "
                 f"outside, an attribute of a module); return it instead"

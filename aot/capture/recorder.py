@@ -249,10 +249,12 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         operation = classify(func)
         kind = operation.kind
-        if kind is Kind.PURE and self._inference_tensors and self._ends_in_a_view(func, args, kwargs):
-            kind = Kind.COMPOSITE
         if kind is Kind.PURE:
-            return self.pure(func, operation, args, kwargs)
+            result = self.pure(func, operation, args, kwargs)
+            if self._inference_tensors and self._ends_in_a_view(operation, func, args, kwargs):
+                with internals.views_noticed(), self:
+                    return result.view_as(result)
+            return result
         if kind is Kind.VIEW:
             return self.view(func, args, kwargs)
         if kind is Kind.MUTATION:
@@ -268,18 +270,21 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return internals.take_apart(func, args, kwargs)
         return self.special(func, args, kwargs)
 
-    def _ends_in_a_view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the result of a pure operation is a view of what its kernel makes. Autograd hides that, but
-        not from inference tensors outside of inference mode, which go past it."""
-        if torch.is_inference_mode_enabled() or not internals.is_composite_below_autograd(func):
+    def _ends_in_a_view(
+        self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """Whether the one result of a pure operation is a view of what its kernel makes, which autograd hides,
+        but not where inference tensors go past it, outside of inference mode."""
+        if torch.is_inference_mode_enabled() or operation.random:
             return False
         tensors = [a for arg in args for a in (arg if isinstance(arg, (list, tuple)) else (arg,))]
         tensors = [t for t in tensors if isinstance(t, Tensor)]
         if not tensors or not all(t.is_inference() for t in tensors):
             return False
+        if not internals.is_composite_below_autograd(func, tensors[0].device):
+            return False
         result = self.builder.run_apart(func, self._nodes(args), kwargs)
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        return any(isinstance(r, Tensor) and r._is_view() for r in results)
+        return isinstance(result, Tensor) and result._is_view()
 
     def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A pure operation: append it, and make fakes for its results."""

@@ -92,6 +92,8 @@ class ArgumentEffects:
                 continue
             if not entry.leaves[i] and not fake._is_view() and self._is_cut_off(i):
                 detached.append(i)
+            if entry.requires_grad[i] and entry.leaves[i] and not fake.is_leaf and not fake._is_view():
+                released.append(i)  # and then it was written to
             if not fake.is_leaf or (fake._is_view() and root_of(fake).requires_grad):
                 continue  # (Such a view, taken before its base required grad, says that it requires grad.)
             if fake.requires_grad and not entry.leaves[i]:

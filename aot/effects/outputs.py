@@ -77,7 +77,13 @@ class OutputEffects:
                 self._leaves += [value] if steps[-1].leaf else []
                 return View(self.root(start), steps, None, True, taken=Taken.LEFT, rebound=rebound)
             return self._left_behind(value, start, state, rebound)
-        stale = origin is not None and root.requires_grad and internals.version(value) != origin.version
+        moved = origin is not None and internals.version(value) != origin.version
+        stale = moved and root.requires_grad
+        if moved and not root.requires_grad and value.requires_grad:
+            raise errors.AutogradStateMutation(
+                f"an output of shape {tuple(value.shape)} is a view of a view that requires grad, and the "
+                f"base of both, which does not, was changed since; take the view afterwards"
+            )
         leaf = is_current(value) and value.is_leaf
         index = self.world.index_of.get(id(start))
         given = id(root) in self.world.index_of or id(root) in self.world.base_of

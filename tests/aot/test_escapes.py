@@ -322,3 +322,14 @@ def test_a_reserved_tensor_is_one_for_traces() -> None:
         assert type(fake[1:]) is Tensor
     with pytest.raises(errors.EscapedTensor):
         fake.shape  # noqa: B018
+
+
+def test_a_tensor_that_only_autograd_keeps_has_not_escaped() -> None:
+    """The node of such an operation keeps the tensor that it belongs to, in eager as well."""
+
+    def f(x: Tensor) -> None:
+        x.addcmul_(x, x, value=2.0)
+
+    x = torch.ones(2, requires_grad=True) * 1
+    aot.aot_function(f, aot.nop)(x)
+    assert torch.equal(x, torch.full((2,), 3.0))
