@@ -273,7 +273,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _ends_in_a_view(
         self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Whether the one result of a pure operation is a view of what its kernel makes, which autograd hides,
+        """Whether the one result of a pure operation is a view of what its kernel makes. Autograd hides that,
         but not where inference tensors go past it, outside of inference mode."""
         if torch.is_inference_mode_enabled() or operation.random:
             return False
