@@ -606,10 +606,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "set_() to a storage that is neither an argument's nor made by the function; pass a tensor "
                 "on it as an argument"
             )
-        if isinstance(source, Tensor) and source.requires_grad and torch.is_grad_enabled():
+        begins = isinstance(source, Tensor) and source.requires_grad and not fake.requires_grad
+        if begins and torch.is_grad_enabled():
             raise errors.StorageMutation(
-                "set_() in grad mode to a tensor that requires grad: autograd cannot differentiate it; call "
-                "it under torch.no_grad()"
+                "set_() in grad mode of a tensor that does not require grad to one that does: autograd "
+                "cannot differentiate it; call it under torch.no_grad()"
             )
         if torch.is_inference_mode_enabled() or fake.is_inference():
             raise errors.InferenceModeUnsupported(

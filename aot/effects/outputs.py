@@ -79,12 +79,12 @@ class OutputEffects:
             return self._left_behind(value, start, state, rebound)
         moved = origin is not None and internals.version(value) != origin.version
         stale = moved and root.requires_grad
-        if moved and not root.requires_grad and value.requires_grad:
+        leaf = is_current(value) and value.is_leaf
+        if moved and not root.requires_grad and not leaf and value.requires_grad:
             raise errors.AutogradStateMutation(
                 f"an output of shape {tuple(value.shape)} is a view of a view that requires grad, and the "
                 f"base of both, which does not, was changed since; take the view afterwards"
             )
-        leaf = is_current(value) and value.is_leaf
         index = self.world.index_of.get(id(start))
         given = id(root) in self.world.index_of or id(root) in self.world.base_of
         if self._passes_leaf(value, root):
@@ -100,7 +100,9 @@ class OutputEffects:
                 )
             view = View(self.root(start), steps, None, True)
             return replace(view, taken=Taken.UNREQUIRED, required=index, rebound=rebound)
-        if id(root) in self._required or (root.requires_grad and root.is_leaf and not given):
+        begins = id(root) in self._required or (root.requires_grad and root.is_leaf and not given)
+        # (Of a view that was taken before a write autograd derives the history now, or cannot tell it.)
+        if begins and not (stale and not leaf):
             reshaped = reshapes != self.recorder.reshaped(start) or state.grown
             # (Of two views, one is taken before and one after.)
             parted = not leaf and self._passes(value, lambda v: v.is_leaf and v is not start)

@@ -94,7 +94,9 @@ def detached(value: Tensor | None) -> Tensor | None:
 
 
 def restrided(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """A tangent laid out as the backward graph was traced for."""
+    """A tangent laid out as the backward graph was traced for, and not lazily conjugated or negated."""
+    if given.is_conj() or given.is_neg():
+        given = given.resolve_conj().resolve_neg()
     if given.stride() == stride:
         return given
     return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)

@@ -41,6 +41,8 @@ PLAIN = (
     ("x.t_()", "x.mul_(2)", "v = x[...]", "x.requires_grad_()", "v"),
     ("x.mul_(2)", "x.t_()", "x.requires_grad_()", "x * 2"),
     ("v = x.t()", "v.data = x", "v.squeeze_(0)", "v"),
+    ("v = x[...]", "x.mul_(2)", "v.requires_grad_()", "v"),
+    ("v = x[...]", "x.mul_(2)", "x.requires_grad_()", "v"),
     ("v = x.t()", "v.t_()", "v.data = y", "v"),
     ("x.resize_(3, 3)", "x[2] = 1", "x.mul_(2)", "x[1:]"),
     ("x.mul_(2)", "x.resize_(3, 3)", "x[2] = 1", "None"),
@@ -59,6 +61,7 @@ HISTORY = (
     ("x.data = y.detach() * 3", "x.mul_(y)", "x * 2"),
     ("v = x[...]", "x.mul_(y)", "x.data = y.detach() * 3", "v * 2"),
     ("v = x.data", "z = v * y", "z, v"),
+    ("x.mul_(y)", "x.set_(x)", "None"),
 )
 
 
@@ -76,7 +79,7 @@ def test_where_history_begins(statements: tuple[str, ...], kind: str) -> None:
     if kind == "non_leaf" and "resize_" in str(statements):
         statements = ("x[1:].mul_(y[1:])", "x")  # eager does not resize what requires grad
     # Autograd does not see what is done to a tensor with a history without grad mode, and then complains.
-    unseen = kind == "non_leaf" and statements[0].startswith("with")
+    unseen = (kind == "non_leaf" and statements[0].startswith("with")) or "set_" in str(statements)
     assert_agrees(_program(*statements), lambda: [KINDS[kind](2, 3), leaf(2, 3)], backward_raises=unseen)
 
 
@@ -158,3 +161,15 @@ def test_what_is_kept_under_a_counter_of_its_own() -> None:
     v.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
+
+
+def test_a_tangent_that_is_lazily_conjugated() -> None:
+    assert_agrees(lambda x: x.to(torch.complex64).conj(), lambda: [leaf(3)])
+
+
+def test_a_leaf_that_is_released_and_written() -> None:
+    def f(x: Tensor, y: Tensor) -> None:
+        x.requires_grad_(False)
+        x.mul_(y)
+
+    assert_agrees(f, lambda: [leaf(3), leaf(3)], grad=True)
