@@ -151,6 +151,35 @@ def _split(choices: Choices, count: int) -> Size:
     return (rows, count // rows) if count >= rows > 1 else (count,)
 
 
+def lay_out_again(choices: Choices, view: View, size: Size, storage: Storage) -> View:
+    """A view that lies on another root, with this size if there is room for one."""
+    whole, dtype = storage.size, view.dtype
+    if dtype is not None:
+        count, rest = divmod(prod(whole) * ITEM_SIZE[storage.dtype], ITEM_SIZE[dtype])
+        if rest or count > MAX_ELEMENTS or storage.dtype in BOOL:
+            dtype = None
+        else:
+            whole = _split(choices, count)
+    layouts = _layouts(choices, whole)
+    fitting = [layout for layout in layouts if layout[0] == size]
+    size, stride, offset = choices.pick(fitting or layouts)
+    leaf = view.leaf and (dtype or storage.dtype) in INEXACT
+    return View(view.storage, size, stride, offset, view.via, dtype, leaf)
+
+
+def lay_out(choices: Choices, size: Size) -> tuple[Size, tuple[Size, int]]:
+    """A root's size, and the strides and offset with which a tensor of some other size lies on it."""
+    stride = contiguous(size)
+    ways: list[tuple[Size, tuple[Size, int]]] = [(size, (stride, 0)), ((prod(size) + 2,), (stride, 2))]
+    if len(size) > 1:
+        ways.append((size[::-1], (contiguous(size[::-1])[::-1], 0)))
+    if size:
+        wide = (*size[:-1], 2 * size[-1])
+        ways.append((wide, ((*contiguous(wide)[:-1], 2), 0)))
+        ways.append((size[1:], ((0, *contiguous(size[1:])), 0)))
+    return choices.pick(ways)
+
+
 def _flat_buffer(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     """A flat storage and its disjoint slices, as a fused list of parameters has them, in some order.
 

@@ -14,7 +14,8 @@ Two keys, both plain text, equal on every run and independent of the target:
     errors/call: RuntimeError a view of a leaf Variable/expand + in-place:pointwise/a:grad a~
 
 The last part reads: letters are storages in the order of their first use, with dtype unless float32, `0d` or
-`empty`, `grad` and `nonleaf`; `a~` is a view on it, `a~detach` a hidden one, `=` the same object again.
+`empty`, `grad` and `nonleaf`; `a~` is a view on it, `a~detach` a hidden one, `=` the same object again. Steps
+after the call follow, and then, after `|`, the later calls.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Literal
 
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Kind
-from fuzz.program import Program, Root, Same, Scalar, Statement, Storage, View
+from fuzz.program import Program, Root, Same, Scalar, Scenario, Statement, Storage, View, Write, calls
 from oracles import Finding
 
 PRECEDENCE = (
@@ -40,13 +41,18 @@ PRECEDENCE = (
     "strides",
     "autograd-metadata",
     "gradients",
+    "double-backward",
     "versions",
     "randomness",
     "ambient",
+    "lifetime",
+    "once",
+    "repeat",
 )
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
 _ROOTS = re.compile(r",? (from|starting at) .*")
 _ELEMENTS = re.compile(r" at (the )?element\b.*")
+_LATER_CALL = re.compile(r"^in call \d+, ")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _NESTED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|<[^<>]*>")
 _NUMBERED = re.compile(r"\S*\d\S*")
@@ -83,8 +89,21 @@ def signature(findings: Sequence[Finding]) -> str:
 
 def bucket(findings: Sequence[Finding], program: Program) -> str:
     """The key of a bug, from the findings of its reduced program and that program."""
-    scenario = "" if program.scenario.grad else " no-grad"
-    return "/".join((signature(findings), operators(program) or "nothing", arguments(program) + scenario))
+    how = " | ".join(arguments(call) + _scenario(call.scenario) for call in calls(program))
+    return "/".join((signature(findings), operators(program) or "nothing", how))
+
+
+def _scenario(scenario: Scenario) -> str:
+    """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
+    words = ["" if scenario.grad else " no-grad"]
+    for step in scenario.steps:
+        if isinstance(step, Write):
+            words.append(" write argument" if step.name[0] == "a" else " write result")
+        else:
+            words.append(
+                f" {step.how}{' kept' if step.retain else ''}{'' if step.roots is None else ' part'}"
+            )
+    return ",".join(words).removeprefix(",")
 
 
 def operators(program: Program) -> str:
@@ -154,7 +173,7 @@ def _gist(text: str) -> str:
 
 def _what(finding: Finding) -> str:
     """What differs: the subject of the finding's sentence with kinds of places for places."""
-    subject = finding.message.split(f": {finding.eager} in eager")[0]
+    subject = _LATER_CALL.sub("", finding.message.split(f": {finding.eager} in eager")[0])
     subject, elements = _ELEMENTS.subn(" elements", subject)
     subject = _PATH.sub(r"\1", _ROOTS.sub("", subject))
     subject = " ".join(_NUMBERED.sub("", subject).split())

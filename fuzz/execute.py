@@ -2,8 +2,9 @@
 
 What runs is the text that `fuzz.source.render` prints. Eager and the target start from the same seed; the
 float64 reference and the second eager run that tells noise from a difference are only run when the judge asks
-for them. Nothing of a case is left behind for the next one: `observe` puts modes, defaults and random state
-back, and the target drops what it compiled.
+for them. A program of several calls compiles once and calls again; what only a later call gets wrong breaks
+the clause `repeat`. Nothing of a case is left behind for the next one: `observe` puts modes, defaults and
+random state back, and the target drops what it compiled.
 
     result = execute(program, find("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"
@@ -13,15 +14,15 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import oracles
 from fuzz import corpus
-from fuzz.program import Program
-from fuzz.source import load, upcast
-from fuzz.targets import Target
-from oracles import Arguments, Finding, Observation, Outcome, Refusal, judge, observe
+from fuzz.ir import Program, calls, where_names_are
+from fuzz.source import Make, load, upcast
+from fuzz.targets import Function, Target
+from oracles import Arguments, Backward, Finding, Observation, Outcome, Refusal, Step, judge, observe
 
 
 class Escape(Exception):
@@ -78,10 +79,46 @@ def execute(program: Program, target: Target) -> Result:
 
 def _execute(program: Program, target: Target) -> Result:
     loaded = load(program)
-    eager = _observe(program, loaded.f, loaded.make)
-    compiled = _lazily(target, loaded.f)
-    seen = _observe(program, compiled, loaded.make, target.refusal)
+    compiled = _Compiled(target, loaded.f)
+    results = []
+    for number, (one, make) in enumerate(zip(calls(program), loaded.makes, strict=True)):
+        result = _call(one, loaded.f, make, compiled)
+        if result.outcome == "finding" and number:
+            target.reset()
+            alone = _call(one, loaded.f, make, _Compiled(target, loaded.f))
+            if alone.outcome == "finding":
+                return alone
+            return _repeated(result, number + 1)
+        if result.outcome == "finding":
+            return result
+        results.append(result)
+    return min(results, key=lambda result: _TELLING.index(result.outcome))
 
+
+_TELLING: tuple[Word, ...] = ("refused", "poisoned", "agree")
+
+
+def _repeated(result: Result, number: int) -> Result:
+    """The findings of a call that goes well as the first one: what is wrong is that others came before it."""
+    findings = tuple(
+        Finding(
+            "repeat",
+            f"call {number}: {finding.clause}: {finding.path}",
+            finding.eager,
+            finding.target,
+            f"in call {number}, {finding.message}",
+        )
+        for finding in result.findings
+    )
+    return Result("finding", findings, str(findings[0]))
+
+
+def _call(program: Program, function: Function, make: Make, compiled: _Compiled) -> Result:
+    """What becomes of one call."""
+    eager = _observe(program, function, make)
+    before = compiled.runs
+    seen = _observe(program, compiled, make, compiled.target.refusal)
+    runs = compiled.runs - before
     twin = upcast(program)
 
     def reference() -> Observation:
@@ -90,21 +127,21 @@ def _execute(program: Program, target: Target) -> Result:
         return _observe(program, exact.f, exact.make)
 
     def control() -> Observation:
-        return _observe(program, loaded.f, loaded.make)
+        return _observe(program, function, make)
 
     verdict = judge(eager, seen, reference if twin else None, control)
-    if seen.refused is not None and verdict.outcome is not Outcome.FINDING:
+    if verdict.outcome is Outcome.FINDING:
+        return Result("finding", verdict.findings, verdict.reason)
+    if compiled.target.once and runs > 1:
+        message = f"runs of the function in one call: 1 in eager, {runs} in the target"
+        finding = Finding("once", "call", "1", str(runs), message)
+        return Result("finding", (finding,), str(finding))
+    if seen.refused is not None:
         return Result("refused", reason=seen.refused)
-    words: dict[str, Word] = {"agree": "agree", "poisoned": "poisoned", "finding": "finding"}
-    return Result(words[str(verdict.outcome)], verdict.findings, verdict.reason)
+    return Result("poisoned" if verdict.outcome is Outcome.POISONED else "agree", reason=verdict.reason)
 
 
-def _observe(
-    program: Program,
-    function: Callable[..., Any],
-    make: Callable[[], Any],
-    refusal: Refusal | None = None,
-) -> Observation:
+def _observe(program: Program, function: Function, make: Make, refusal: Refusal | None = None) -> Observation:
     scenario = program.scenario
 
     def arguments() -> Arguments:
@@ -118,22 +155,46 @@ def _observe(
         grad=scenario.grad,
         inference=scenario.inference,
         differentiate=scenario.differentiate,
+        steps=_steps(program),
         refusal=refusal,
     )
 
 
-def _lazily(target: Target, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, so that an exception of the compiler is observed like one of the call."""
-    compiled: list[Callable[..., Any]] = []
+def _steps(program: Program) -> tuple[Step, ...]:
+    """The steps with paths for names."""
+    if not program.scenario.steps:
+        return ()
+    where = where_names_are(program)
+    return tuple(
+        step if isinstance(step, Backward) else oracles.Write(where[step.name])
+        for step in program.scenario.steps
+    )
 
-    def call(*args: Any) -> Any:
+
+class _Compiled:
+    """A function that is compiled at its first call, so that an exception of the compiler is observed like
+    one of the call. `runs` counts how often the function itself was run by a target that promises to run it
+    once."""
+
+    def __init__(self, target: Target, function: Function) -> None:
+        self.target = target
+        self.runs = 0
+        self._function = self._counted(function) if target.once else function
+        self._compiled: Function | None = None
+
+    def __call__(self, *args: Any) -> Any:
         try:
-            if not compiled:
-                compiled.append(target.compile(function))
-            return compiled[0](*args)
+            if self._compiled is None:
+                self._compiled = self.target.compile(self._function)
+            return self._compiled(*args)
         except Exception:
             raise
         except BaseException as error:
             raise Escape(f"{type(error).__name__}: {error}") from error
 
-    return call
+    def _counted(self, function: Function) -> Function:
+        def counted(*args: Any) -> Any:
+            self.runs += 1
+            return function(*args)
+
+        return counted

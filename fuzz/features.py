@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fuzz.feature_table import FEATURES
-from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, references
+from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, calls, references
 from fuzz.operators import OPERATORS, Change, Expanded, Kind
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous, covered, overlaps_itself, shares_elements
 from fuzz.operators.row import Constant, Meta, Operator
 from fuzz.program import advance, begin
+from fuzz.scenario_features import scenario_features
 from fuzz.state import State, Tensor
 
 __all__ = ["FEATURES", "features"]
@@ -34,13 +35,16 @@ def features(program: Program) -> frozenset[str]:
 
     Raises ProgramError for a program that is not valid.
     """
-    walk = _Walk(program)
-    walk.arguments()
-    for i, statement in enumerate(program.statements):
-        walk.statement(i, statement)
-    walk.outputs()
-    walk.scenario()
-    return frozenset(walk.found)
+    found = set(scenario_features(program))
+    for call in calls(program):
+        walk = _Walk(call)
+        walk.arguments()
+        for i, statement in enumerate(call.statements):
+            walk.statement(i, statement)
+        walk.outputs()
+        walk.scenario()
+        found |= walk.found
+    return frozenset(found)
 
 
 class _Walk:

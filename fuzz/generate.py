@@ -12,9 +12,11 @@ True
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from fuzz.again import draw_later, draw_steps
 from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.choices import Choices
 from fuzz.operators import OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
@@ -22,7 +24,7 @@ from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.parts import INDEX
 from fuzz.operators.row import Constant, Meta
 from fuzz.profiles import PROFILES, ROWS_OF, Profile
-from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Statement, Tree
+from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Statement, Tree, references
 from fuzz.state import Breach, State, Tensor
 
 MAX_RANK = 5
@@ -48,14 +50,20 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     inputs = draw_inputs(choices, profile, state)
     builder = _Builder(choices, profile, state, len(inputs.arguments))
     builder.build()
-    return Program(
+    parameters = _parameters(choices, profile, len(inputs.arguments))
+    returns = _returns(choices, profile, inputs, builder)
+    differentiate = _differentiate(choices, profile)
+    steps = draw_steps(choices, profile, state, set(references(returns)))
+    program = Program(
         inputs.storages,
         inputs.arguments,
-        _parameters(choices, profile, len(inputs.arguments)),
+        parameters,
         tuple(builder.statements),
-        _returns(choices, profile, inputs, builder),
-        Scenario("cpu", grad, _differentiate(choices, profile), inference),
+        returns,
+        Scenario("cpu", grad, differentiate, inference, steps),
     )
+    later = draw_later(choices, profile, program)
+    return replace(program, later=later) if later else program
 
 
 class _Builder:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from fuzz.operators.row import Constant, Size
+from oracles.steps import Backward
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +115,47 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
+class Write:
+    """A step after a call: an argument "a0" or a result "v0" is doubled in place, under no_grad."""
+
+    name: str
+
+
+Step = Backward | Write
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
-    """How the program is called: `grad` is the grad mode, and with `inference` it runs in inference mode.
+    """How a call is made: `grad` is the grad mode, and with `inference` it runs in inference mode.
 
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
+    `steps` are what is done after the call, in order; where there are none, it is what `oracles.observe`
+    does by itself: gradients of `differentiate`, of the first result, writes to the results, gradients.
     """
 
     device: str = "cpu"
     grad: bool = True
     differentiate: tuple[int, ...] | None = None
     inference: bool = False
+    steps: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A later call of the same function, with as many arguments, which may be of any other kind."""
+
+    storages: tuple[Storage, ...]
+    arguments: tuple[Argument, ...]
+    scenario: Scenario = Scenario()
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One case. `parameters` are the function's parameters: trees in which each argument stands once."""
+    """One case. `parameters` are the function's parameters: trees in which each argument stands once.
+
+    The first call is made with `storages`, `arguments` and `scenario`; then come the `later` ones.
+    """
 
     storages: tuple[Storage, ...]
     arguments: tuple[Argument, ...]
@@ -137,6 +163,60 @@ class Program:
     statements: tuple[Statement, ...]
     returns: Tree
     scenario: Scenario = Scenario()
+    later: tuple[Call, ...] = ()
+
+
+def calls(program: Program) -> tuple[Program, ...]:
+    """A program of one call for each call of a program, in order.
+
+    >>> double = Statement("mul_number_", ("a0",), (("value", 2.0),), ())
+    >>> storage, other = Storage("float32", (3,), seed=1), Storage("float64", (4,), seed=1)
+    >>> program = Program((storage,), (Root(0),), (Ref("a0"),), (double,), Ref("a0"))
+    >>> program = replace(program, later=(Call((other,), (Root(0),)),))
+    >>> [call.storages[0].dtype for call in calls(program)]
+    ['float32', 'float64']
+    """
+    if not program.later:
+        return (program,)
+    first = replace(program, later=())
+    return first, *(
+        replace(first, storages=call.storages, arguments=call.arguments, scenario=call.scenario)
+        for call in program.later
+    )
+
+
+def on_device(program: Program, device: str) -> Program:
+    """The program with all its calls on another device."""
+    scenario = replace(program.scenario, device=device)
+    later = tuple(replace(call, scenario=replace(call.scenario, device=device)) for call in program.later)
+    return replace(program, scenario=scenario, later=later)
+
+
+def paths(tree: Tree, path: str, quote: Callable[[str], str] = repr) -> Iterator[tuple[str, str]]:
+    """The names in a tree, each with the expression that leads to it, where `path` is the tree's own.
+
+    >>> list(paths(Dict((("k", Seq("tuple", (Ref("v0"),))),)), "out"))
+    [('v0', "out['k'][0]")]
+    """
+    match tree:
+        case Ref(name):
+            yield name, path
+        case Seq(_, items):
+            for i, item in enumerate(items):
+                yield from paths(item, f"{path}[{i}]", quote)
+        case Dict(entries):
+            for key, item in entries:
+                yield from paths(item, f"{path}[{quote(key)}]", quote)
+        case Lit():
+            pass
+
+
+def where_names_are(program: Program) -> dict[str, str]:
+    """The paths of arguments and results, as the oracles name them: `arg[0]`, `out['k']`.
+
+    A result that is an argument has its path as an argument.
+    """
+    return dict(paths(program.returns, "out")) | dict(paths(Seq("tuple", program.parameters), "arg"))
 
 
 def references(tree: Tree) -> Iterator[str]:
@@ -145,14 +225,4 @@ def references(tree: Tree) -> Iterator[str]:
     >>> list(references(Seq("tuple", (Ref("a0"), Lit(None), Ref("v0")))))
     ['a0', 'v0']
     """
-    match tree:
-        case Ref(name):
-            yield name
-        case Seq(_, items):
-            for item in items:
-                yield from references(item)
-        case Dict(entries):
-            for _, item in entries:
-                yield from references(item)
-        case Lit():
-            pass
+    return (name for name, _ in paths(tree, ""))

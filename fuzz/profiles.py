@@ -57,6 +57,8 @@ class Profile:
     partial: float = 0.25  # only some of the results are differentiated
     nested: float = 0.15  # parameters or results are nested
     passed: float = 0.3  # each argument is a result, too
+    steps: float = 0.1  # after the call something else is done than usual
+    again: float = 0.08  # the function is called again, with something changed
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
 
 
@@ -100,6 +102,7 @@ def _profiles() -> Mapping[str, Profile]:
             share=0.5,
             partial=0.4,
         ),
+        replace(_BASE, name="scenarios", statements=(1, 8), steps=0.5, again=0.6, requires_grad=0.75),
         replace(_BASE, name="swarm", swarm=True, share=0.5),
     )
     mixed = replace(_BASE, name="mixed", mixture=tuple(profile.name for profile in named))

@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, cast, get_args
 
 from fuzz import document as read
-from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief, constant_to_json
+from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
+from fuzz.encode import FORMAT, to_json
 from fuzz.ir import (
     Argument,
+    Call,
     Dict,
     Lit,
     Program,
@@ -36,20 +38,26 @@ from fuzz.ir import (
     Scenario,
     Seq,
     Statement,
+    Step,
     Storage,
     Tree,
     View,
+    Write,
+    calls,
     references,
 )
+from fuzz.lines import call
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import INEXACT, ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant
-from fuzz.state import Breach, State
+from fuzz.state import Breach, State, Tensor
+from oracles.steps import Backward, How
 
 __all__ = [
     "FORMAT",
     "FORMATS",
     "Argument",
+    "Call",
     "Constant",
     "Dict",
     "Lit",
@@ -62,11 +70,14 @@ __all__ = [
     "Scenario",
     "Seq",
     "Statement",
+    "Step",
     "Storage",
     "Tree",
     "View",
+    "Write",
     "advance",
     "begin",
+    "calls",
     "check",
     "from_json",
     "references",
@@ -74,15 +85,12 @@ __all__ = [
     "trace",
 ]
 
-FORMAT = 3
-FORMATS = (
-    1,
-    2,
-    FORMAT,
-)  # what is read; 2 had no inference mode, 1 no views of other dtypes or that are leaves
+# What is read. 3 had no later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
+FORMATS = (1, 2, 3, FORMAT)
 
 MAX_STORAGES = MAX_ARGUMENTS = 32
 MAX_STATEMENTS = 200
+MAX_LATER = MAX_STEPS = 16
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9])?")
 MODES = ("inherit", "no_grad", "enable_grad", "inference_mode")
@@ -135,80 +143,6 @@ def check(program: Program) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# to JSON
-
-
-def to_json(program: Program) -> dict[str, Any]:
-    """The program as a JSON-able dict, which `from_json` reads back to an equal program."""
-    scenario = program.scenario
-    return {
-        "format": FORMAT,
-        "storages": [
-            {
-                "dtype": s.dtype,
-                "size": list(s.size),
-                "seed": s.seed,
-                "requires_grad": s.requires_grad,
-                "leaf": s.leaf,
-            }
-            for s in program.storages
-        ],
-        "arguments": [_argument_to_json(argument) for argument in program.arguments],
-        "parameters": [_tree_to_json(tree) for tree in program.parameters],
-        "statements": [
-            {
-                "operator": s.operator,
-                "operands": list(s.operands),
-                "attributes": {name: constant_to_json(value) for name, value in s.attributes},
-                "results": list(s.results),
-                "mode": s.mode,
-            }
-            for s in program.statements
-        ],
-        "returns": _tree_to_json(program.returns),
-        "scenario": {
-            "device": scenario.device,
-            "grad": scenario.grad,
-            "differentiate": None if scenario.differentiate is None else list(scenario.differentiate),
-            "inference": scenario.inference,
-        },
-    }
-
-
-def _argument_to_json(argument: Argument) -> dict[str, Any]:
-    match argument:
-        case Root(storage):
-            return {"kind": "root", "storage": storage}
-        case View(storage, size, stride, offset, via, dtype, leaf):
-            return {
-                "kind": "view",
-                "storage": storage,
-                "size": list(size),
-                "stride": list(stride),
-                "offset": offset,
-                "via": via,
-                "dtype": dtype,
-                "leaf": leaf,
-            }
-        case Same(earlier):
-            return {"kind": "same", "argument": earlier}
-        case Scalar(value):
-            return {"kind": "scalar", "value": constant_to_json(value)}
-
-
-def _tree_to_json(tree: Tree) -> dict[str, Any]:
-    match tree:
-        case Ref(name):
-            return {"ref": name}
-        case Seq(kind, items):
-            return {kind: [_tree_to_json(item) for item in items]}
-        case Dict(entries):
-            return {"dict": [[key, _tree_to_json(item)] for key, item in entries]}
-        case Lit(value):
-            return {"lit": constant_to_json(value)}
-
-
-# ---------------------------------------------------------------------------------------------------------
 # from JSON
 
 
@@ -216,8 +150,9 @@ def from_json(data: object) -> Program:
     """The program that a JSON document describes, or `ProgramError`.
 
     Everything is looked at: the format version, unknown and missing fields, types, bounds (4096 elements per
-    tensor, rank 8, 200 statements, 32 storages and arguments, depth 12), views within their storage, names
-    that are defined, operators and attributes that are in the table, and shapes and dtypes that fit.
+    tensor, rank 8, 200 statements, 32 storages and arguments, 16 later calls, 16 steps, depth 12), views
+    within their storage, names that are defined, operators and attributes that are in the table, shapes and
+    dtypes that fit, in each call, and that one text says the statements of all calls.
     """
     if not isinstance(data, dict):
         raise ProgramError("", f"expected an object, found {brief(data)}", "give one program as JSON")
@@ -230,15 +165,9 @@ def from_json(data: object) -> Program:
         )
     if version != FORMAT:
         data = _upgraded(data, version)
-    names = ("format", "storages", "arguments", "parameters", "statements", "returns", "scenario")
+    names = ("format", "storages", "arguments", "parameters", "statements", "returns", "scenario", "later")
     fields = read.fields(data, "", names)
-    storages = tuple(
-        _storage(item, f"storages[{i}]")
-        for i, item in enumerate(read.items(fields["storages"], "storages", MAX_STORAGES))
-    )
-    arguments: list[Argument] = []
-    for i, item in enumerate(read.items(fields["arguments"], "arguments", MAX_ARGUMENTS)):
-        arguments.append(_argument(item, f"arguments[{i}]", storages, arguments))
+    storages, arguments = _inputs(fields, "")
     parameters = tuple(
         _tree(item, f"parameters[{i}]", 0)
         for i, item in enumerate(read.items(fields["parameters"], "parameters", MAX_ARGUMENTS))
@@ -256,35 +185,98 @@ def from_json(data: object) -> Program:
     )
     program = Program(
         storages,
-        tuple(arguments),
+        arguments,
         parameters,
         statements,
         _tree(fields["returns"], "returns", 0),
         _scenario(fields["scenario"], "scenario"),
+        tuple(
+            _call(item, f"later[{i}]")
+            for i, item in enumerate(read.items(fields["later"], "later", MAX_LATER))
+        ),
     )
+    for i, later in enumerate(program.later):
+        place = f"later[{i}]"
+        if len(later.arguments) != len(arguments):
+            raise ProgramError(
+                place,
+                f"{len(later.arguments)} arguments, the first call has {len(arguments)}",
+                "give as many",
+            )
+        if later.scenario.device != program.scenario.device:
+            raise ProgramError(f"{place}.scenario.device", "not the first call's", "use one device")
+    first, *others = calls(program)
+    _check_values(first)
+    for i, other in enumerate(others):
+        try:
+            _check_values(other)
+            if statements_text(other) != statements_text(first):
+                raise ProgramError("statements", "they have another text", "index and size tensors alike")
+        except ProgramError as error:
+            raise ProgramError(f"later[{i}] with {error.place}", error.what, error.hint) from None
+    return program
+
+
+def statements_text(program: Program) -> list[str]:
+    """The lines of a program's statements, for its first call. ProgramError for one that does not fit."""
+    state = begin(program)
+    lines = []
+    for i, statement in enumerate(program.statements):
+        lines.append(call(statement, state))
+        advance(state, i, statement)
+    return lines
+
+
+def _check_values(program: Program) -> None:
     state = trace(program)
     if state.undefined:
         raise ProgramError(
             "statements", "memory that resize_ has added is never written", "write to it, or do not grow"
         )
-    for name in references(program.returns):
+    returned = set(references(program.returns))
+    for name in returned:
         if name not in state.names:
             raise ProgramError("returns", f"{name} is not defined", "return an argument or a result")
-    return program
+    for i, step in enumerate(program.scenario.steps):
+        if isinstance(step, Write) and not (
+            (step.name in returned or step.name[0] == "a") and isinstance(state.names.get(step.name), Tensor)
+        ):
+            raise ProgramError(
+                f"scenario.steps[{i}]",
+                f"{step.name} is no argument and no result that is a tensor",
+                "write to one",
+            )
+
+
+def _inputs(fields: dict[str, Any], place: str) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
+    storages = tuple(
+        _storage(item, f"{place}storages[{i}]")
+        for i, item in enumerate(read.items(fields["storages"], f"{place}storages", MAX_STORAGES))
+    )
+    arguments: list[Argument] = []
+    for i, item in enumerate(read.items(fields["arguments"], f"{place}arguments", MAX_ARGUMENTS)):
+        arguments.append(_argument(item, f"{place}arguments[{i}]", storages, arguments))
+    return storages, tuple(arguments)
+
+
+def _call(data: object, place: str) -> Call:
+    fields = read.fields(data, place, ("storages", "arguments", "scenario"))
+    return Call(*_inputs(fields, f"{place}."), _scenario(fields["scenario"], f"{place}.scenario"))
 
 
 def _upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
     data = dict(data)
     if version == 1 and isinstance(arguments := data.get("arguments"), list):
-        added = {"dtype": None, "leaf": False}
+        kind = {"dtype": None, "leaf": False}
         data["arguments"] = [
-            {**added, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
+            {**kind, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
             for item in arguments
         ]
     if isinstance(scenario := data.get("scenario"), dict):
-        data["scenario"] = {"inference": False, **scenario}
-    return data
+        added = {"steps": []} if version == 3 else {"inference": False, "steps": []}
+        data["scenario"] = {**added, **scenario}
+    return {"later": [], **data}
 
 
 def _storage(data: object, place: str) -> Storage:
@@ -442,20 +434,33 @@ def _tree(data: object, place: str, depth: int) -> Tree:
 
 
 def _scenario(data: object, place: str) -> Scenario:
-    fields = read.fields(data, place, ("device", "grad", "differentiate", "inference"))
+    fields = read.fields(data, place, ("device", "grad", "differentiate", "inference", "steps"))
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu or cuda")
-    chosen = fields["differentiate"]
-    where = f"{place}.differentiate"
     return Scenario(
         device,
         read.boolean(fields["grad"], f"{place}.grad"),
-        None
-        if chosen is None
-        else tuple(
-            read.integer(item, f"{where}[{i}]", 0, read.MAX_ITEMS)
-            for i, item in enumerate(read.items(chosen, where, read.MAX_ITEMS))
-        ),
+        _indices(fields["differentiate"], f"{place}.differentiate"),
         read.boolean(fields["inference"], f"{place}.inference"),
+        tuple(
+            _step(item, f"{place}.steps[{i}]")
+            for i, item in enumerate(read.items(fields["steps"], f"{place}.steps", MAX_STEPS))
+        ),
     )
+
+
+def _step(data: object, place: str) -> Step:
+    if isinstance(data, dict) and "write" in data:
+        return Write(read.names([read.fields(data, place, ("write",))["write"]], f"{place}.write")[0])
+    fields = read.fields(data, place, ("backward", "roots", "retain"))
+    how = read.choice(fields["backward"], f"{place}.backward", get_args(How))
+    roots = _indices(fields["roots"], f"{place}.roots")
+    return Backward(roots, cast(How, how), read.boolean(fields["retain"], f"{place}.retain"))
+
+
+def _indices(data: object, place: str) -> tuple[int, ...] | None:
+    if data is None:
+        return None
+    found = read.items(data, place)
+    return tuple(read.integer(item, f"{place}[{i}]", 0, read.MAX_ITEMS) for i, item in enumerate(found))

@@ -7,14 +7,17 @@ the target gave where they differ, and exits with 1 while they differ and with 0
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fuzz import buckets
 from fuzz.corpus import Case
+from fuzz.ir import Program, calls, where_names_are
+from fuzz.looks import BASE, BODIES, COTANGENT, EDGE, NAMED, STRIDES
 from fuzz.plugins import registered
-from fuzz.program import Program
-from fuzz.source import render
-from oracles import Finding
+from fuzz.source import maker, render
+from oracles import Backward, Finding
 
 _COMPILE = {
     "aot": ("import aot", "aot.aot_function(f, fw_compiler=aot.nop)"),
@@ -49,234 +52,6 @@ _EXACT = (
     "eager",
 )
 
-_NAMED = """
-def named(tree, path):
-    if isinstance(tree, torch.Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for key, item in tree.items():
-            yield from named(item, f"{path}[{key!r}]")
-    elif isinstance(tree, (tuple, list)):
-        for number, item in enumerate(tree):
-            yield from named(item, f"{path}[{number}]")
-"""
-
-_COTANGENT = """
-def cotangent(root, number):
-    values = ((7 * torch.arange(root.numel()) + 3 * number) % 11 * 2 - 11) / 8
-    if number % 2:  # with other strides than a contiguous tensor
-        values = values.reshape(root.shape[::-1]).permute(tuple(reversed(range(root.dim()))))
-    return values.reshape(root.shape).to(root)
-"""
-
-_EDGE = """
-def edge(tensor):
-    if not tensor.requires_grad:
-        return None
-    try:
-        return torch.autograd.graph.get_gradient_edge(tensor)
-    except (AssertionError, RuntimeError):  # a view that autograd has lost
-        return None
-"""
-
-_EDGES = """
-edges = {name: found for name, tensor in inputs.items() if (found := edge(tensor))}
-"""
-
-_ROOTS = """
-roots = [tensor for tensor in outputs.values() if edge(tensor)]
-roots += [tensor for name, tensor in inputs.items() if edge(tensor) not in (None, edges.get(name))]
-wanted = [name for name in edges if name in leaves or name not in tensors]
-"""
-
-_GRADIENTS = """
-for chosen in CHOSEN:
-    if roots and wanted:
-        gradients = torch.autograd.grad(
-            [roots[number] for number in chosen],
-            [edges[name] for name in wanted],
-            [cotangent(roots[number], number) for number in chosen],
-            retain_graph=True,
-            allow_unused=True,
-        )
-        for name, gradient in zip(wanted, gradients):
-            seen[f"gradient of {name} from results {chosen}"] = gradient
-"""
-
-_LATER_WRITES = """
-for writer, tensor in {id(tensor): (name, tensor) for name, tensor in outputs.items()}.values():
-    if tensor.is_floating_point() and not (tensor.is_leaf and tensor.requires_grad):
-        try:
-            tensor.mul_(2)
-        except RuntimeError as error:
-            seen[f"{writer}.mul_(2)"] = f"RuntimeError: {error}".splitlines()[0]
-        for name, other in {**inputs, **outputs}.items():
-            seen[f"{name} after {writer}.mul_(2)"] = other.detach().clone()
-            seen[f"requires_grad of {name} after {writer}.mul_(2)"] = other.requires_grad
-"""
-
-# What each topic (a clause, or a part of one) looks at, as lines of `look`: before the call, and after it.
-_BODIES: dict[str, tuple[str, str]] = {
-    "structure": (
-        "",
-        """
-def describe(tree):
-    if isinstance(tree, torch.Tensor):
-        return type(tree).__name__
-    if isinstance(tree, dict):
-        return {key: describe(item) for key, item in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(describe(item) for item in tree)
-    return f"{type(tree).__name__} {tree!r}"
-seen["the result"] = describe(result)
-seen["the arguments"] = describe(args)
-""",
-    ),
-    "values": (
-        "",
-        """
-for name, tensor in outputs.items():
-    seen[name] = tensor.detach().clone()
-""",
-    ),
-    "input-data": (
-        "",
-        """
-for name, tensor in inputs.items():
-    seen[f"{name} after the call"] = tensor.detach().clone()
-""",
-    ),
-    "input-metadata": (
-        """
-storages = {name: tensor.untyped_storage() for name, tensor in inputs.items()}
-""",
-        """
-for name, tensor in inputs.items():
-    seen[f"{name} after the call"] = {
-        "dtype": tensor.dtype,
-        "shape": tuple(tensor.shape),
-        "strides": strides(tensor),
-        "offset": tensor.storage_offset(),
-        "bytes of storage": tensor.untyped_storage().nbytes(),
-        "same storage": tensor.untyped_storage().data_ptr() == storages[name].data_ptr(),
-        "conj, neg": (tensor.is_conj(), tensor.is_neg()),
-        "requires_grad": tensor.requires_grad,
-        "is_leaf": tensor.is_leaf,
-        "grad_fn": tensor.grad_fn is not None,
-        "view of": base(tensor, inputs),
-    }
-""",
-    ),
-    "versions": (
-        """
-versions = {name: tensor._version for name, tensor in inputs.items()}
-""",
-        """
-for name, tensor in inputs.items():
-    seen[f"version counter of {name} moved"] = tensor._version != versions[name]
-""",
-    ),
-    "strides": (
-        "",
-        """
-for name, tensor in outputs.items():
-    seen[f"strides of {name}"] = strides(tensor)
-    seen[f"conj and neg bits of {name}"] = (tensor.is_conj(), tensor.is_neg())
-    for other, partner in {**inputs, **outputs}.items():
-        if tensor.untyped_storage().data_ptr() == partner.untyped_storage().data_ptr() != 0:
-            seen[f"offset of {name} from {other}"] = tensor.storage_offset() - partner.storage_offset()
-""",
-    ),
-    "identity": (
-        "",
-        """
-everything = {**inputs, **outputs}
-for name, tensor in outputs.items():
-    same_object = [other for other in everything if everything[other] is tensor and other != name]
-    seen[f"{name} is the very object"] = same_object
-""",
-    ),
-    "aliasing": (
-        "",
-        """
-everything = {name: tensor.detach() for name, tensor in {**inputs, **outputs}.items()}
-for writer in everything:
-    for tensor in everything.values():
-        tensor.zero_()
-    for number, place in enumerate(itertools.product(*map(range, everything[writer].shape))):
-        everything[writer][place] = number + 1
-    for reader, tensor in everything.items():
-        if reader != writer:
-            seen[f"{reader} after writing 1, 2, 3... to {writer}"] = tensor.tolist()
-""",
-    ),
-    "a later write": (
-        _EDGES,
-        f"""
-{_LATER_WRITES}
-{_ROOTS}
-try:
-    if roots and wanted:
-        cotangents = [cotangent(root, number) for number, root in enumerate(roots)]
-        wanted_edges = [edges[name] for name in wanted]
-        gradients = torch.autograd.grad(roots, wanted_edges, cotangents, allow_unused=True)
-        for name, gradient in zip(wanted, gradients):
-            seen[f"gradient of {{name}} after the later writes"] = gradient
-except RuntimeError as error:
-    seen["a backward after the later writes"] = f"RuntimeError: {{error}}".splitlines()[0]
-""",
-    ),
-    "autograd-metadata": (
-        _EDGES,
-        """
-for name, tensor in outputs.items():
-    seen[name] = {
-        "requires_grad": tensor.requires_grad,
-        "is_leaf": tensor.is_leaf,
-        "grad_fn": tensor.grad_fn is not None,
-        "view of": base(tensor, {**inputs, **outputs}),
-    }
-for name, tensor in inputs.items():
-    seen[f"{name} has another history"] = edge(tensor) not in (None, edges.get(name))
-""",
-    ),
-    "gradients": (_EDGES, f"{_ROOTS}{_GRADIENTS}"),
-    "randomness": (
-        _EDGES,
-        f"""
-seen["next random number after the call"] = torch.rand(()).item()
-torch.manual_seed(1)
-{_ROOTS}{_GRADIENTS}
-seen["next random number after the backward"] = torch.rand(()).item()
-""",
-    ),
-    "ambient": (
-        _EDGES,
-        f"""
-{_ROOTS}{_GRADIENTS}
-seen.clear()
-seen["grad mode"] = torch.is_grad_enabled()
-seen["inference mode"] = torch.is_inference_mode_enabled()
-seen["autocast"] = (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda"))
-seen["default dtype"] = torch.get_default_dtype()
-seen["default device"] = torch.get_default_device()
-seen["deterministic"] = torch.are_deterministic_algorithms_enabled()
-""",
-    ),
-    "errors": (_EDGES, f"{_ROOTS}{_GRADIENTS}"),
-    "errors in the call": ("", ""),
-}
-_STRIDES = """
-def strides(tensor):  # where they mean something
-    return [step for length, step in zip(tensor.shape, tensor.stride()) if length > 1 and tensor.numel()]
-"""
-_BASE = """
-def base(tensor, known):
-    if not tensor._is_view():
-        return None
-    return next((name for name in known if known[name] is tensor._base), "something else")
-"""
-
 
 def main_finding(case: Case) -> Finding:
     """The finding that a corpus case is about; its clause alone where none is recorded."""
@@ -291,21 +66,24 @@ def script(program: Program, target: str, finding: Finding) -> str:
     `target` is the name of a shipped or registered target, or package.module:function.
     """
     setup, compiled = _compiled(target)
-    title = _comment(f"{finding.clause}: {finding.message}")
     parts = [
-        f"{title}\n#\n# Exits with 1 while {target} differs from eager, with 0 when it no longer does.",
-        "import sys\n\n" + render(program).rstrip(),
+        f"{_comment(f'{finding.clause}: {finding.message}')}\n#\n"
+        f"# Exits with 1 while {target} differs from eager, with 0 when it no longer does.",
+        render(program).rstrip(),
     ]
-    if "itertools" in _BODIES[_topic(finding)][1]:
-        parts[1] = parts[1].replace("import sys\n", "import itertools\nimport sys\n", 1)
-    if setup:
-        parts[1] = parts[1].replace("import torch\n", f"import torch\n\n{setup}\n", 1)
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
-        parts[1] = parts[1].replace("import sys\n", "import subprocess\nimport sys\n", 1)
         parts.append(_dying(program, compiled))
+    elif finding.clause == "repeat":
+        parts.append(_repeating(program, target, compiled, finding))
     else:
-        parts.append(_looking(program, target, compiled, finding))
-    return "\n\n\n".join(parts) + "\n"
+        parts.append(_looking(program, finding, "", 0))
+        parts.append("\n".join(_comparison(program, target, finding, compiled)))
+    text = "\n\n\n".join(parts) + "\n"
+    modules = [name for name in ("gc", "itertools", "subprocess", "sys") if f"{name}." in text]
+    imports = "\n".join(f"import {name}" for name in modules)
+    weak = "from torch.multiprocessing.reductions import StorageWeakRef"
+    own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", setup) if line)
+    return text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
 
 
 def _compiled(target: str) -> tuple[str, str]:
@@ -315,29 +93,31 @@ def _compiled(target: str) -> tuple[str, str]:
     return f"import {module}", f"{module}.{function}(f)"
 
 
-def _looking(program: Program, target: str, compiled: str, finding: Finding) -> str:
-    """`look` for the finding's topic, and the comparison of what it saw."""
-    before, after = _BODIES[_topic(finding)]
-    after = after.replace("CHOSEN", _chosen(program))
+def _looking(program: Program, finding: Finding, suffix: str, number: int) -> str:
+    """`look` for a finding's topic, at one call of the program: the helpers that it needs, and itself."""
+    one = calls(program)[number]
+    topic = _topic(one, finding)
+    before, after = BODIES[topic]
+    after = after.replace("CHOSEN", _chosen(one)).replace("STEP_LIST", repr(_step_list(one)))
     body = f"{before}\n{after}"
     helpers = [
         helper
         for helper, name in (
-            (_NAMED, "named("),
-            (_COTANGENT, "cotangent("),
-            (_EDGE, "edge("),
-            (_STRIDES, "strides("),
-            (_BASE, "base("),
+            (NAMED, "named("),
+            (COTANGENT, "cotangent("),
+            (EDGE, "edge("),
+            (STRIDES, "strides("),
+            (BASE, "base("),
         )
-        if helper is _NAMED or name in body
+        if helper is NAMED or name in body
     ]
     call = "result = function(*args)"
-    if program.scenario.inference:
+    if one.scenario.inference:
         call = f"with torch.inference_mode():\n    {call}"
-    elif not program.scenario.grad:
+    elif not one.scenario.grad:
         call = f"with torch.no_grad():\n    {call}"
     lines = [
-        "args, leaves, tensors = make()",
+        f"args, leaves, tensors = {maker(number)}()",
         'inputs = dict(named(args, "arg"))',
         "for name, tensor in {**leaves, **tensors}.items():",
         "    if not any(tensor is known for known in inputs.values()):",
@@ -347,7 +127,7 @@ def _looking(program: Program, target: str, compiled: str, finding: Finding) -> 
         "seen = {}",
     ]
     look = [*call.splitlines(), 'outputs = dict(named(result, "out"))', *_lines(after)]
-    if finding.clause == "errors":
+    if topic in ("errors", "errors in the call"):
         lines += [
             "try:",
             *_indent([*look, 'return {"outcome": "no exception"}']),
@@ -357,26 +137,64 @@ def _looking(program: Program, target: str, compiled: str, finding: Finding) -> 
     else:
         lines += [*look, "return seen"]
     text = "\n\n".join(helper.strip() + "\n" for helper in helpers)
-    return "\n".join(
-        [text, "", "def look(function):", *_indent(lines), "", "", *_comparison(target, finding, compiled)]
-    )
+    return "\n".join([text, "", f"def look{suffix}(function):", *_indent(lines)])
 
 
-def _topic(finding: Finding) -> str:
-    """The key of `_BODIES` for a finding."""
-    if finding.clause == "errors":
-        return "errors in the call" if finding.path == "call" else "errors"
+def _repeating(program: Program, target: str, compiled: str, finding: Finding) -> str:
+    """What is wrong in a later call: the calls before it are made, by the same compiled function."""
+    found = re.fullmatch(r"call (\d+): ([a-z-]+): (.*)", finding.path)
+    number, inner = len(program.later), replace(finding, clause="values")
+    if found is not None:
+        number, message = int(found[1]) - 1, finding.message.removeprefix(f"in call {found[1]}, ")
+        inner = Finding(found[2], found[3], finding.eager, finding.target, message)
+    earlier = Finding("gradients", "", "", "", "")
+    parts = [_looking(program, earlier, f"_{i + 1}", i) for i in range(number)]
+    parts.append(_looking(program, inner, "", number))
+    before = [
+        "def last_look(function):",
+        *(f"    look_{i + 1}(function)" for i in range(number)),
+        "    return look(function)",
+        "",
+        "",
+        "compiled = []",
+        "",
+        "",
+        "def target_function(*args):",
+        "    if not compiled:",
+        f"        compiled.append({compiled})",
+        "    return compiled[0](*args)",
+        "",
+        "",
+    ]
+    comparison = _comparison(calls(program)[number], target, inner, "target_function")
+    lines = [line.replace("= look(", "= last_look(") for line in comparison]
+    return "\n\n\n".join([*parts, "\n".join([*before, *lines])])
+
+
+_STANDS_FOR = {"double-backward": "gradients"}  # where there are no steps, and so nothing to differentiate
+
+
+def _topic(program: Program, finding: Finding) -> str:
+    """The key of `BODIES` for a finding about a program of one call."""
+    if finding.clause == "errors" and finding.path == "call":
+        return "errors in the call"
+    steps = bool(program.scenario.steps)
+    if finding.clause == "lifetime":
+        return "lifetime after steps" if steps else "lifetime"
     later = ".mul_(2)" in finding.message or "later" in finding.path
-    return "a later write" if later else finding.clause
+    if steps and (later or finding.clause in ("errors", "gradients", "double-backward")):
+        return "steps"
+    return "a later write" if later else _STANDS_FOR.get(finding.clause, finding.clause)
 
 
-def _comparison(target: str, finding: Finding, compiled: str) -> list[str]:
-    if finding.clause == "errors":
+def _comparison(program: Program, target: str, finding: Finding, compiled: str) -> list[str]:
+    topic = _topic(program, finding)
+    if topic in ("errors", "errors in the call"):
         same = ["return str(left).split(':')[0] == str(right).split(':')[0]"]
     else:
         rtol, atol = ("0", "0") if target in _EXACT else ("1e-3", "1e-5")
         same = []
-        if _topic(finding) == "a later write":
+        if topic in ("a later write", "steps"):
             same = [
                 "if isinstance(left, str) and isinstance(right, str):  # the type of an exception",
                 '    return left.split(":")[0] == right.split(":")[0]',
@@ -388,14 +206,33 @@ def _comparison(target: str, finding: Finding, compiled: str) -> list[str]:
             f"    return torch.allclose(left.double(), right.double(), {rtol}, {atol}, equal_nan=True)",
             "return type(left) is type(right) and left == right",
         ]
+    # Compiled inside, because a compiler may raise.
+    looks = ["eager = look(f)", f"target = look(lambda *args: ({compiled})(*args))"]
+    if topic == "once":
+        counted = ["def counted(*args):", "    global runs", "    runs += 1", "    return f(*args)"]
+        within = compiled.replace("(f", "(counted").replace("f(*a)", "counted(*a)")
+        looks = [
+            *counted,
+            "",
+            "",
+            "eager = look(counted)",
+            f"target = look(lambda *args: ({within if within != 'f' else 'counted'})(*args))",
+        ]
+    if topic.startswith("lifetime"):
+        looks = [
+            "compiled = []",
+            "eager = look(f)",
+            f"target = look(lambda *args: (compiled or compiled.append({compiled}) or compiled)[0](*args))",
+            "gc.collect()",
+            "for seen in (eager, target):",
+            '    seen["alive"] = seen["alive"]()',
+        ]
     return [
         "def same(left, right):",
         *_indent(same),
         "",
         "",
-        "eager = look(f)",
-        # Compiled inside, because a compiler may raise.
-        f"target = look(lambda *args: ({compiled})(*args))",
+        *looks,
         "differences = [key for key in {**eager, **target} if not same(eager.get(key), target.get(key))]",
         "for key in differences:",
         '    print(f"{key}\\n    eager:  {eager.get(key)}\\n    target: {target.get(key)}")',
@@ -448,6 +285,17 @@ def _chosen(program: Program) -> str:
     if wanted is None:
         return "(list(range(len(roots))), [0])"
     return f"(sorted({{number % max(len(roots), 1) for number in {wanted!r}}}), [0])"
+
+
+def _step_list(program: Program) -> list[tuple[str, object, bool]]:
+    """The steps as the script has them: what is done, with what, and whether the graph is kept."""
+    where = where_names_are(program)
+    return [
+        (step.how, step.roots, step.retain)
+        if isinstance(step, Backward)
+        else ("write", where[step.name], False)
+        for step in program.scenario.steps
+    ]
 
 
 def _lines(text: str) -> list[str]:

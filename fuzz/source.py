@@ -8,16 +8,15 @@ checked program and the operator table; constants are printed with `repr`.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import isfinite, prod
+from math import prod
 from typing import Any
 
+from fuzz.ir import calls, paths
+from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
-from fuzz.operators.layout import dimension
-from fuzz.operators.row import Attributes, Constant, Kind, Size
 from fuzz.program import (
     Argument,
     Dict,
@@ -39,6 +38,8 @@ from fuzz.program import (
 )
 from fuzz.state import State, Tensor
 
+Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -46,12 +47,18 @@ class Loaded:
 
     `make()` returns `(args, leaves, tensors)`, fresh at each call: the arguments of `f`; every leaf that
     requires grad, by name; all roots and leaves, by name, so that a write to memory that no argument shows
-    is seen too. Call it with grad mode on.
+    is seen too. Call it with grad mode on. `later` are the like for the program's later calls.
     """
 
     text: str
-    make: Callable[[], tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]
+    make: Make
     f: Callable[..., Any]
+    later: tuple[Make, ...] = ()
+
+    @property
+    def makes(self) -> tuple[Make, ...]:
+        """One `make` for each call."""
+        return (self.make, *self.later)
 
 
 def load(program: Program) -> Loaded:
@@ -71,14 +78,20 @@ def load(program: Program) -> Loaded:
     text = render(program)
     namespace: dict[str, Any] = {"__name__": "aotfuzz_program"}
     exec(compile(text, "<program>", "exec"), namespace)
-    return Loaded(text, namespace["make"], namespace["f"])
+    later = tuple(namespace[maker(number)] for number in range(1, len(program.later) + 1))
+    return Loaded(text, namespace["make"], namespace["f"], later)
+
+
+def maker(number: int) -> str:
+    """The name of the function that makes the arguments of a call; the first call is number 0."""
+    return f"make_{number + 1}" if number else "make"
 
 
 def upcast(program: Program) -> Program | None:
     """The same program in float64 and complex128: the reference of the error policy.
 
-    None if there is none, because the program looks at the bytes of floating point numbers, or because it
-    makes float32 out of integers or of nothing where it needs the dtype of its arguments.
+    The program has one call. None if there is none, because it looks at the bytes of floating point numbers,
+    or makes float32 out of integers or of nothing where it needs the dtype of its arguments.
     """
     storages = tuple(dataclasses.replace(s, dtype=_double(s.dtype)) for s in program.storages)
     arguments: list[Argument] = []
@@ -122,8 +135,9 @@ def render(program: Program) -> str:
     lines = ["import torch"]
     for definition in dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements):
         lines += ["", "", *definition.splitlines()] if definition else []
-    lines += ["", "", "def make():"]
-    lines += [f"    {line}" for line in _make(program)]
+    for number, one in enumerate(calls(program)):
+        lines += ["", "", f"def {maker(number)}():"]
+        lines += [f"    {line}" for line in _make(one)]
     lines += ["", "", f"def f({_parameters(program)}):"]
     lines += [f"    {line}" for line in _body(program)]
     return "\n".join(lines) + "\n"
@@ -228,7 +242,7 @@ def _parameters(program: Program) -> str:
 def _body(program: Program) -> Iterator[str]:
     for i, parameter in enumerate(program.parameters):
         if not isinstance(parameter, Ref):
-            yield from (f"{name} = {path}" for name, path in _paths(parameter, f"p{i}"))
+            yield from (f"{name} = {path}" for name, path in paths(parameter, f"p{i}", constant))
     state = begin(program)
     device = _device(program)
     mode = "inherit"
@@ -243,51 +257,6 @@ def _body(program: Program) -> Iterator[str]:
     yield f"return {_tree(program.returns)}"
 
 
-def _paths(tree: Tree, path: str) -> Iterator[tuple[str, str]]:
-    match tree:
-        case Ref(name):
-            yield name, path
-        case Seq(_, items):
-            for i, item in enumerate(items):
-                yield from _paths(item, f"{path}[{i}]")
-        case Dict(entries):
-            for key, item in entries:
-                yield from _paths(item, f"{path}[{constant(key)}]")
-        case Lit():
-            pass
-
-
-def call(statement: Statement, state: State, device: str = "") -> str:
-    """One statement as a line of Python, without a comment; `state` is what is known before it."""
-    row = OPERATORS[statement.operator]
-    attributes = dict(statement.attributes)
-    fields = {
-        attribute.name: f"torch.{value}" if attribute.type == "dtype" else constant(value)
-        for attribute, value in zip(row.attributes, attributes.values(), strict=True)
-    }
-    if row.operands:
-        size = state.tensor(statement.operands[0]).meta.size
-        dim = dimension(attributes.get("dim", 0), len(size)) if "{n}" in row.source else 0
-        fields["n"] = str(size[dim] if size else 1)
-        fields["elements"] = str(prod(size))
-        if "{slice}" in row.source:
-            fields["slice"] = _slice(attributes, size)
-    text = row.source.format(*statement.operands, device=device, **fields)
-    match statement.results:
-        case ():
-            return text
-        case (name,) if row.kind is not Kind.MULTI_VIEW:
-            return f"{name} = {text}"
-        case names:
-            return f"[{', '.join(names)}] = {text}"
-
-
-def _slice(attributes: Attributes, size: Size) -> str:
-    dim = dimension(attributes["dim"], len(size))
-    start, end, step = attributes["start"], attributes["end"], attributes["step"]
-    return ":, " * dim + f"{start}:{end}" + (f":{step}" if step != 1 else "")
-
-
 def _comment(statement: Statement, state: State) -> str:
     row = OPERATORS[statement.operator]
     shown = statement.operands[:1] if row.metadata else statement.results
@@ -299,29 +268,9 @@ def _comment(statement: Statement, state: State) -> str:
     )
 
 
-def describe(dtype: str, size: Size) -> str:
-    """A tensor in a few characters.
-
-    >>> describe("float32", (2, 3))
-    'float32[2, 3]'
-    """
-    return f"{dtype}[{', '.join(map(str, size))}]"
-
-
 def _device(program: Program) -> str:
     device = program.scenario.device
     return "" if device == "cpu" else f', device="{device}"'
-
-
-def constant(value: Constant) -> str:
-    """A constant as Python source."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(constant, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, float) and not isfinite(value):
-        return f'float("{value!r}")'
-    if isinstance(value, str):
-        return json.dumps(value)
-    return repr(value)
 
 
 def _tree(tree: Tree) -> str:

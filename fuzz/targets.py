@@ -54,7 +54,8 @@ class Target:
 
     `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
     (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count as
-    refused. A target can be called like the function that compiles.
+    refused. `once` promises that a call runs the Python function at most once; then that is watched. A
+    target can be called like the function that compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
@@ -68,6 +69,7 @@ class Target:
     available: Callable[[], str | None] = _available
     warm: Callable[[], None] = nothing
     lacks: tuple[str, ...] = ()
+    once: bool = False
 
     def __call__(self, function: Function) -> Function:
         """Compile a function."""
@@ -88,7 +90,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "complex": ("dtype: complex*",),
         "cuda": ("device: cuda",),
-        "double-backward": ("gradient: double*", "gradient: second*"),
+        "double-backward": ("gradient: double",),
         "in-place": ("data: *",),
         "metadata": ("metadata: *",),
         "random": ("random: *",),
@@ -234,18 +236,22 @@ def _stock(name: str, description: str, backend: str) -> Target:
 
 def _shipped() -> Mapping[str, Target]:
     targets = (
-        Target("aot", "this project's compiler, graphs run as captured", _compile_aot, _refusal_aot),
+        Target(
+            "aot", "this project's compiler, graphs run as captured", _compile_aot, _refusal_aot, once=True
+        ),
         Target(
             "aot-min-cut",
             "the same with the min-cut partitioner, donated buffers overwritten",
             _compile_aot_min_cut,
             _refusal_aot,
+            once=True,
         ),
         Target(
             "aot-recompute",
             "the same with a memory budget of 0: all that may be is recomputed",
             _compile_aot_recompute,
             _refusal_aot,
+            once=True,
         ),
         Target(
             "torch-aot-function",
@@ -266,7 +272,12 @@ def _shipped() -> Mapping[str, Target]:
             warm=_warm_inductor,
         ),
         _stock("torch-dynamo", "control: torch.compile's Dynamo alone, graphs run as captured", "eager"),
-        Target("eager", "control: the function itself, which must never differ", lambda function: function),
+        Target(
+            "eager",
+            "control: the function itself, which must never differ",
+            lambda function: function,
+            once=True,
+        ),
     )
     return MappingProxyType({target.name: target for target in targets})
 

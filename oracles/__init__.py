@@ -14,15 +14,19 @@ from .findings import CLAUSES, Finding, Outcome, Verdict
 from .judge import judge
 from .observation import Arguments, Observation, Refusal
 from .observe import observe
+from .steps import Backward, Step, Write
 
 __all__ = [
     "CLAUSES",
     "Arguments",
+    "Backward",
     "Finding",
     "Observation",
     "Outcome",
     "Refusal",
+    "Step",
     "Verdict",
+    "Write",
     "compare",
     "judge",
     "observe",

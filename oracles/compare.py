@@ -15,6 +15,7 @@ from .compare_autograd import (
     compare_histories,
     compare_later_gradients,
     compare_later_writes,
+    compare_steps,
 )
 from .compare_tensors import (
     FIELDS,
@@ -27,7 +28,7 @@ from .compare_tensors import (
 from .divergences import is_accepted
 from .findings import CLAUSES, Finding
 from .observation import Observation, TensorState
-from .sides import Difference, Sides, difference, outcome, same_exception
+from .sides import Difference, Sides, difference, listing, outcome, same_exception
 
 _MARKS = (
     ("input-data", ("value",)),
@@ -85,6 +86,15 @@ def _run(sides: Sides) -> Iterator[Difference]:
             yield from compare_inputs(sides)
         if [path for path, _ in eager.outputs] == [path for path, _ in target.outputs]:
             yield from _results(sides, alike)
+    yield from _lifetimes(sides)
+
+
+def _lifetimes(sides: Sides) -> Iterator[Difference]:
+    """Memory that the target keeps when everything has been dropped."""
+    alive = [name for name in sides.target.alive if name not in sides.eager.alive]
+    if alive:
+        what = "memory of a call when all has been dropped"
+        yield difference("lifetime", alive[0], what, "freed", f"{listing(alive)} alive")
 
 
 def _results(sides: Sides, alike: bool) -> Iterator[Difference]:
@@ -93,6 +103,7 @@ def _results(sides: Sides, alike: bool) -> Iterator[Difference]:
         yield from compare_sharing(sides)
     yield from compare_overlaps(sides)
     yield from compare_histories(sides)
+    yield from compare_steps(sides)
     gradients = tuple(compare_gradients(sides))
     yield from gradients
     if sides.target.refused is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from .observation import GradientRun, LaterWrite, TensorState, Value
 from .sides import Difference, Sides, difference, outcome, same_exception
@@ -134,3 +135,56 @@ def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
         reference = None if sides.reference is None else sides.reference.later_gradient
         clauses = ("autograd-metadata", "autograd-metadata")
         yield from _run(sides, clauses, " after later writes", eager, target, reference)
+
+
+def compare_steps(sides: Sides) -> Iterator[Difference]:
+    """The steps in their order, as far as the first that differs: what comes after it is its consequence."""
+    references = () if sides.reference is None else sides.reference.steps
+    number = 0
+    for index, (eager, target) in enumerate(zip_longest(sides.eager.steps, sides.target.steps)):
+        number += not (_is_double(eager) or _is_double(target))
+        if sides.target.refused is not None and (target is None or target.raised is not None):
+            return
+        reference = references[index] if index < len(references) else None
+        found = tuple(_step(sides, f" in step {number}", eager, target, reference))
+        yield from found
+        if found or (isinstance(eager, LaterWrite) and eager.uncounted):
+            return
+
+
+Step = GradientRun | LaterWrite | None
+
+
+def _step(sides: Sides, which: str, eager: Step, target: Step, reference: Step) -> Iterator[Difference]:
+    if isinstance(eager, LaterWrite) and isinstance(target, LaterWrite):
+        if same_exception(eager.raised, target.raised):
+            known = reference if isinstance(reference, LaterWrite) else None
+            yield from _after_write(sides, f"{eager.path}.mul_(2)", eager, target, known)
+        else:
+            left, right = outcome(eager.raised), outcome(target.raised)
+            yield difference("autograd-metadata", eager.path, f"{eager.path}.mul_(2){which}", left, right)
+        return
+    double = _is_double(eager)
+    if isinstance(eager, GradientRun) and isinstance(target, GradientRun) and double == _is_double(target):
+        if double and eager.roots != target.roots:
+            yield _differentiable(which, eager, target)
+            return
+        clauses = ("double-backward", "double-backward") if double else ("errors", "gradients")
+        known_run = reference if isinstance(reference, GradientRun) else None
+        yield from _run(sides, clauses, which, eager, target, known_run)
+    elif double or _is_double(target):
+        yield _differentiable(which, eager, target)
+
+
+def _is_double(step: Step) -> bool:
+    return isinstance(step, GradientRun) and step.stage == "double backward"
+
+
+def _differentiable(which: str, eager: Step, target: Step) -> Difference:
+    """Other gradients have a history of their own."""
+    left, right = (
+        ", ".join(run.roots) if isinstance(run, GradientRun) and _is_double(run) else "none"
+        for run in (eager, target)
+    )
+    what = f"gradients that require grad{which}"
+    return difference("double-backward", what, what, left, right)

@@ -17,10 +17,14 @@ CLAUSES: tuple[str, ...] = (
     "versions",
     "autograd-metadata",
     "gradients",
+    "double-backward",
     "randomness",
     "ambient",
+    "lifetime",
+    "once",
+    "repeat",
 )
-"""The contract's clauses that two snapshots of one call can tell apart, in the order of a report.
+"""The contract's clauses that are observed, in the order of a report.
 
 `errors` and `structure` come first because everything after them is read in their light.
 """

@@ -134,41 +134,81 @@ def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device:
     return _Cotangent(tensor, read, read())
 
 
-def differentiate_roots(
-    roots: Roots, targets: Mapping[str, GradientEdge], ordinals: Sequence[int], stage: str
-) -> tuple[GradientRun, Exception | None]:
-    """Take the gradients of some roots, each with the cotangent of its ordinal, keeping the graph.
+@dataclass(frozen=True, slots=True)
+class Differentiated:
+    """One backward: its record, and the live gradients (none if it raised) or the exception."""
 
-    Returns the record and the exception, if the backward raised one.
+    run: GradientRun
+    gradients: tuple[torch.Tensor | None, ...]
+    error: Exception | None
+
+
+def differentiate_roots(
+    roots: Roots,
+    targets: Mapping[str, GradientEdge],
+    ordinals: Sequence[int],
+    stage: str = "backward",
+    *,
+    retain: bool = True,
+    create: bool = False,
+) -> Differentiated:
+    """Take the gradients of some roots, each with the cotangent of its ordinal.
+
+    The graph is kept if `retain`; with `create` the gradients have histories of their own.
     """
-    names = tuple(path for path, _ in roots)
+
+    def take(cotangents: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        return torch.autograd.grad(
+            [tensor for _, tensor in roots],
+            list(targets.values()),
+            cotangents,
+            retain_graph=retain or create,
+            create_graph=create,
+            allow_unused=True,
+        )
+
+    return _differentiated(roots, tuple(targets), ordinals, stage, take)
+
+
+def accumulate(roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: bool) -> Differentiated:
+    """Accumulate the gradients of some roots into `.grad`; the gradients are what the leaves have there."""
+
+    def take(cotangents: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        torch.autograd.backward([tensor for _, tensor in roots], cotangents, retain_graph=retain)
+        return [leaf.grad for _, leaf in leaves]
+
+    return _differentiated(roots, tuple(path for path, _ in leaves), ordinals, "backward", take)
+
+
+def _differentiated(
+    roots: Roots,
+    paths: tuple[str, ...],
+    ordinals: Sequence[int],
+    stage: str,
+    take: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]],
+) -> Differentiated:
     cotangents = [
         _cotangent(ordinal, tuple(tensor.shape), tensor.dtype, tensor.device)
         for ordinal, (_, tensor) in zip(ordinals, roots, strict=True)
     ]
     error: Exception | None = None
-    gradients: Sequence[torch.Tensor | None] = ()
+    gradients: tuple[torch.Tensor | None, ...] = ()
     try:
-        gradients = torch.autograd.grad(
-            [tensor for _, tensor in roots],
-            list(targets.values()),
-            [cotangent.tensor for cotangent in cotangents],
-            retain_graph=True,
-            allow_unused=True,
-        )
+        gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
     except Exception as exception:
-        error = exception
+        error = exception.with_traceback(None)  # whose frames would keep tensors alive
     written = [cotangent.restore_if_written() for cotangent in cotangents]
     run = GradientRun(
-        roots=names,
+        roots=tuple(path for path, _ in roots),
         raised=None if error is None else record_exception(stage, error),
         gradients=tuple(
             (path, None if gradient is None else value_of(gradient))
-            for path, gradient in zip(targets, gradients, strict=error is None)
+            for path, gradient in zip(paths, gradients, strict=error is None)
         ),
         cotangents_kept=not any(written),
+        stage=stage,
     )
-    return run, error
+    return Differentiated(run, gradients, error)
 
 
 def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:

@@ -87,7 +87,8 @@ class TensorState:
 class Raised:
     """An exception: where it came from, its class, and the first line of its message.
 
-    `stage` is `call`, `backward` or `later write`. `bases` are the qualified names of all its classes.
+    `stage` is `call`, `backward`, `double backward` or `later write`. `bases` are the qualified names of all
+    its classes.
     """
 
     stage: str
@@ -113,13 +114,15 @@ class GradientRun:
     """One backward: from `roots` (paths), each with a fixed cotangent, to every leaf and argument.
 
     `gradients` are (path, value or None), in the order of arguments, then other leaves. `cotangents_kept`
-    is false when the backward wrote to a cotangent that it was given.
+    is false when the backward wrote to a cotangent that it was given. `stage` is `backward`, or `double
+    backward` where the roots are gradients.
     """
 
     roots: tuple[str, ...]
     raised: Raised | None
     gradients: tuple[tuple[str, Value | None], ...]
     cotangents_kept: bool
+    stage: str = "backward"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,9 @@ class Observation:
     `structure` lists (path, description) for every node of the result, and of the arguments after the
     call. `outputs` are (path, name) of every tensor in the result: a name other than the path means that
     this output *is* that tensor. `moved` are the inputs whose autograd history is another one after the
-    call. What comes after a backward is None where nothing was differentiated.
+    call. What comes after a backward is None where nothing was differentiated. `steps` are the records of
+    the steps that were asked for; then there are no `gradients` and `later_writes`. `alive` are the names of
+    the tensors whose memory was not freed when all that the observation held had been dropped.
     """
 
     raised: Raised | None
@@ -184,7 +189,9 @@ class Observation:
     generator_after_backward: str | None = None
     later_writes: tuple[LaterWrite, ...] = ()
     later_gradient: GradientRun | None = None
+    steps: tuple[GradientRun | LaterWrite, ...] = ()
     reaches: tuple[Reach, ...] = ()
+    alive: tuple[str, ...] = ()
 
     def state(self, name: str) -> TensorState | None:
         """The state of the tensor with this name, or None."""

@@ -2,7 +2,8 @@
 
 The order is: note what the arguments are; call; record ambient state, random state, structure and every
 tensor's state; take gradients; write to the results in place, as a later program may, and take gradients
-again; and last probe aliasing, because that writes everywhere and would disturb all the rest.
+again (or do the steps that are asked for instead); then probe aliasing, because that writes everywhere and
+would disturb all the rest; and last drop everything, and see what is still alive.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from .ambient import contained, digest_of_generators, record_ambient, restore_ambient, seed_generators
 from .gradients import (
     History,
+    Roots,
     choose,
     differentiable,
     differentiate_roots,
@@ -23,9 +25,11 @@ from .gradients import (
     may_be_written,
     record_exception,
 )
+from .lifetime import Lifetimes
 from .observation import Ambient, Arguments, GradientRun, LaterWrite, Observation, Refusal
 from .probe import probe
-from .states import Register, Witness, capture, storage_as_tensor
+from .states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
+from .steps import Step, Steps
 from .structure import nodes
 
 
@@ -37,6 +41,7 @@ def observe(
     grad: bool = True,
     inference: bool = False,
     differentiate: tuple[int, ...] | None = None,
+    steps: Sequence[Step] = (),
     refusal: Refusal | None = None,
 ) -> Observation:
     """Call `function(*make().args)` once and record all that can be seen afterwards.
@@ -46,8 +51,9 @@ def observe(
     inference mode. `differentiate` picks the results
     of the first backward, as indices modulo their number into: the tensors of the result that require
     grad, in order, then the arguments and other inputs whose autograd history the call has changed;
-    None is all of them. A second backward starts from the first result alone. `refusal` tells legitimate
-    refusals among the exceptions of the call and of its backwards.
+    None is all of them. A second backward starts from the first result alone. `steps`, if there are any, are
+    done instead of these backwards and of the writes after them. `refusal` tells legitimate refusals among
+    the exceptions of the call and of its backwards.
 
     Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
     The results are written to, so the function must not return aliases of tensors that outlive the call
@@ -58,33 +64,56 @@ def observe(
         observe(torch.sin, lambda: Arguments((torch.ones(2),))).raised    # None
     """
     with contained() as ambient:
-        seed_generators(seed)
-        inputs = _Inputs.of(make())
-        seed_generators(seed)
-        fresh = digest_of_generators()
-        result = error = None
-        with torch.inference_mode(inference or ambient.inference_mode):
-            torch.set_grad_enabled(grad)
-            try:
-                result = function(*inputs.arguments.args)
-            except Exception as exception:
-                error = exception
-            left = record_ambient()
-        restore_ambient(ambient, left)
-        drawn = digest_of_generators()
-        called = Observation(
-            raised=None if error is None else record_exception("call", error),
-            refused=None if error is None or refusal is None else refusal(error),
-            states=(),
-            inputs=0,
-            ambient=left,
-            drew=drawn != fresh,
-            generator=drawn,
-        )
-        with torch.enable_grad():
-            if error is None:
-                return _with_result(called, result, inputs, ambient, differentiate, refusal)
-            return _without_result(called, inputs, make, seed)
+        lifetimes = Lifetimes()
+        asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal)
+        observation = _observe(function, asked, ambient, lifetimes)
+        return replace(observation, alive=lifetimes.left())
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What `observe` was asked for."""
+
+    make: Callable[[], Arguments]
+    seed: int
+    grad: bool
+    inference: bool
+    differentiate: tuple[int, ...] | None
+    steps: tuple[Step, ...]
+    refusal: Refusal | None
+
+
+def _observe(
+    function: Callable[..., Any], asked: _Asked, ambient: Ambient, lifetimes: Lifetimes
+) -> Observation:
+    seed_generators(asked.seed)
+    inputs = _Inputs.of(asked.make())
+    lifetimes.watch(inputs.register.items())
+    seed_generators(asked.seed)
+    fresh = digest_of_generators()
+    result = error = None
+    with torch.inference_mode(asked.inference or ambient.inference_mode):
+        torch.set_grad_enabled(asked.grad)
+        try:
+            result = function(*inputs.arguments.args)
+        except Exception as exception:
+            error = exception.with_traceback(None)  # whose frames would keep tensors alive
+        left = record_ambient()
+    restore_ambient(ambient, left)
+    drawn = digest_of_generators()
+    called = Observation(
+        raised=None if error is None else record_exception("call", error),
+        refused=None if error is None or asked.refusal is None else asked.refusal(error),
+        states=(),
+        inputs=0,
+        ambient=left,
+        drew=drawn != fresh,
+        generator=drawn,
+    )
+    with torch.enable_grad():
+        if error is None:
+            return _with_result(called, result, inputs, ambient, asked, lifetimes)
+        return _without_result(called, inputs, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +157,13 @@ class _Inputs:
                 self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage))
 
 
-def _without_result(
-    called: Observation, inputs: _Inputs, make: Callable[[], Arguments], seed: int
-) -> Observation:
+def _without_result(called: Observation, inputs: _Inputs, asked: _Asked) -> Observation:
     """The snapshot of a call that raised: the inputs as they are, and as they were."""
     inputs.note_lost_storages()
     states, _ = capture(inputs.register, inputs.witnesses)
     # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
-    seed_generators(seed)
-    fresh = _Inputs.of(make())
+    seed_generators(asked.seed)
+    fresh = _Inputs.of(asked.make())
     before, _ = capture(fresh.register, fresh.witnesses)
     return replace(called, states=states, inputs=len(states), before=before)
 
@@ -146,8 +173,8 @@ def _with_result(
     result: Any,
     inputs: _Inputs,
     ambient: Ambient,
-    differentiate: tuple[int, ...] | None,
-    refusal: Refusal | None,
+    asked: _Asked,
+    lifetimes: Lifetimes,
 ) -> Observation:
     """The snapshot of a call that returned."""
     register = inputs.register
@@ -160,49 +187,93 @@ def _with_result(
     result_nodes = tuple(nodes(result, "out"))
     results = tuple((node.path, node.tensor) for node in result_nodes if node.tensor is not None)
     outputs = tuple((path, register.add(path, tensor)) for path, tensor in results)
+    lifetimes.watch(register.items())
     states, known = capture(register, inputs.witnesses)
+    seen = replace(
+        called,
+        states=states,
+        inputs=count,
+        structure=tuple((node.path, node.description) for node in (*result_nodes, *arguments_now)),
+        outputs=outputs,
+        moved=tuple(path for path, _ in inputs.history.moved()),
+    )
+    if asked.steps:
+        seen = _with_steps(seen, inputs, results, known, asked)
+    else:
+        seen = _with_gradients(seen, inputs, results, known, ambient, asked)
+    return replace(seen, reaches=probe(states, known))
 
-    moved = inputs.history.moved()
+
+def _with_steps(
+    seen: Observation,
+    inputs: _Inputs,
+    results: Roots,
+    known: Sequence[Known],
+    asked: _Asked,
+) -> Observation:
+    """The records of the steps that were asked for."""
+    arguments = nodes(inputs.arguments.args, "arg")
+    tensors = {node.path: node.tensor for node in arguments if node.tensor is not None}
+    leaves = tuple(
+        (path, tensor)
+        for path, tensor in inputs.register.items()[: seen.inputs]
+        if tensor.requires_grad and leaf_and_grad_fn(tensor)[0]
+    )
+    steps = Steps(
+        lambda: differentiable(results) + inputs.history.moved(),
+        inputs.history.targets(),
+        leaves,
+        tensors | dict(results),
+        known,
+        asked.refusal,
+    )
+    records = tuple(steps.take(asked.steps))
+    return replace(seen, steps=records, refused=steps.refused)
+
+
+def _with_gradients(
+    seen: Observation,
+    inputs: _Inputs,
+    results: Roots,
+    known: Sequence[Known],
+    ambient: Ambient,
+    asked: _Asked,
+) -> Observation:
+    """Two backwards, a write to each result, and another backward."""
     targets = inputs.history.targets()
-    roots = differentiable(results) + moved
+    roots = differentiable(results) + inputs.history.moved()
     runs: list[GradientRun] = []
     refused: str | None = None
     ambient_after: Ambient | None = None
     generator_after: str | None = None
-    for chosen in choose(len(roots), differentiate) if targets else ():
-        run, error = differentiate_roots(tuple(roots[index] for index in chosen), targets, chosen, "backward")
+    for chosen in choose(len(roots), asked.differentiate) if targets else ():
+        taken = differentiate_roots(tuple(roots[index] for index in chosen), targets, chosen)
         if not runs:
             ambient_after = record_ambient()
             restore_ambient(ambient, ambient_after)
             torch.set_grad_enabled(True)
             generator_after = digest_of_generators()
-        runs.append(run)
-        if error is not None and refusal is not None and refused is None:
-            refused = refusal(error)
+        runs.append(taken.run)
+        if taken.error is not None and asked.refusal is not None and refused is None:
+            refused = asked.refusal(taken.error)
 
     writes: Sequence[LaterWrite] = ()
     last: GradientRun | None = None
     if refused is None:
         # By object, so that a result which is returned twice is written to once.
-        unique = {name: tensor for (_, tensor), (_, name) in zip(results, outputs, strict=True)}
+        unique = {name: tensor for (_, tensor), (_, name) in zip(results, seen.outputs, strict=True)}
         writes = [
             later_write(name, tensor, known) for name, tensor in unique.items() if may_be_written(tensor)
         ]
         later = differentiable(results) + inputs.history.moved()
         if later and targets and any(write.raised is None for write in writes):
-            last, _ = differentiate_roots(later, targets, range(len(later)), "backward")
+            last = differentiate_roots(later, targets, range(len(later))).run
     return replace(
-        called,
+        seen,
         refused=refused,
-        states=states,
-        inputs=count,
-        structure=tuple((node.path, node.description) for node in (*result_nodes, *arguments_now)),
-        outputs=outputs,
-        moved=tuple(path for path, _ in moved),
         gradients=tuple(runs),
         ambient_after_backward=ambient_after,
         generator_after_backward=generator_after,
         later_writes=tuple(writes),
         later_gradient=last,
-        reaches=probe(states, known),
     )

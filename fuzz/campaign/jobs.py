@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from fuzz.choices import Random
 from fuzz.coverage import traits
 from fuzz.execute import execute
 from fuzz.generate import generate
+from fuzz.ir import on_device
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
 from fuzz.targets import Target, find
@@ -36,7 +36,7 @@ def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program
     made = generate(Random(seed, index), PROFILES[profile])
     if device == "cpu":
         return made
-    return replace(made, scenario=replace(made.scenario, device=device))
+    return on_device(made, device)
 
 
 def case_item(seed: int, index: int, profile: str, device: str, target: str) -> dict[str, Any]:

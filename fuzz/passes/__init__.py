@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from fuzz.passes.base import Edit, Pass, measure
 from fuzz.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
+from fuzz.passes.scenarios import CALLS, STEPS
 from fuzz.passes.shapes import SHAPES
 from fuzz.passes.simplify import KINDS, MODES, OPERATORS, SCENARIO, STORAGES, TREES
 
 __all__ = ["PASSES", "Edit", "Pass", "measure"]
 
 PASSES: tuple[Pass, ...] = (
+    CALLS,
     STATEMENTS,
     OUTPUTS,
     ARGUMENTS,
+    STEPS,
     MODES,
     SCENARIO,
     TREES,

@@ -8,7 +8,20 @@ from dataclasses import dataclass
 from math import prod
 
 from fuzz.operators import OPERATORS, Kind
-from fuzz.program import Argument, Dict, Lit, Program, Seq, Statement, Storage, Tree, View
+from fuzz.program import (
+    Argument,
+    Dict,
+    Lit,
+    Program,
+    Scenario,
+    Seq,
+    Statement,
+    Storage,
+    Tree,
+    View,
+    Write,
+    calls,
+)
 
 Edit = Hashable
 
@@ -26,24 +39,34 @@ def measure(program: Program) -> tuple[int, ...]:
     """How large a program is; every accepted step makes it smaller, in the order of tuples."""
     leaves, nodes = (0, 0) if program.returns == Lit(None) else _tree_size(program.returns)
     inner = sum(_tree_size(tree)[1] for tree in program.parameters)
-    scenario = program.scenario
+    every = calls(program)
+    storages = [storage for call in every for storage in call.storages]
     return (
+        len(program.later),
         len(program.statements),
         leaves,
         len(program.arguments),
-        len(program.storages),
-        sum(_argument_cost(argument) for argument in program.arguments),
+        sum(len(call.scenario.steps) for call in every),
+        sum((call.storages, call.arguments) != (program.storages, program.arguments) for call in every)
+        + sum(call.scenario != program.scenario for call in every),
+        len(storages),
+        sum(_argument_cost(argument) for call in every for argument in call.arguments),
         sum(statement.mode != "inherit" for statement in program.statements),
-        (scenario.differentiate is not None)
-        + (not scenario.grad)
-        + (scenario.device != "cpu")
-        + scenario.inference,
+        sum(_scenario_cost(call.scenario) for call in every),
         nodes + inner,
-        sum(_storage_cost(storage) for storage in program.storages),
+        sum(_storage_cost(storage) for storage in storages),
         sum(_operator_cost(statement) for statement in program.statements),
-        sum(prod(storage.size) + sum(storage.size) for storage in program.storages),
-        sum(storage.seed for storage in program.storages),
+        sum(prod(storage.size) + sum(storage.size) for storage in storages),
+        sum(storage.seed for storage in storages),
     )
+
+
+def _scenario_cost(scenario: Scenario) -> int:
+    cost = (scenario.differentiate is not None) + (not scenario.grad) + (scenario.device != "cpu")
+    for step in scenario.steps:
+        if not isinstance(step, Write):
+            cost += (step.roots is not None) + (step.how != "plain") + step.retain
+    return cost + scenario.inference
 
 
 def _tree_size(tree: Tree) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from fuzz.passes.base import Edit, Pass
 from fuzz.program import (
     Argument,
+    Call,
     Dict,
     Lit,
     Program,
@@ -15,10 +16,14 @@ from fuzz.program import (
     Ref,
     Root,
     Same,
+    Scenario,
     Seq,
     Statement,
+    Step,
+    Storage,
     Tree,
     View,
+    Write,
     advance,
     begin,
     references,
@@ -34,27 +39,13 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
     the user is dropped, too. Storages that no argument lies on go, and values are numbered anew.
     """
     kept = [i for i in range(len(program.arguments)) if i not in arguments]
-    origin = {i: _first(program.arguments, i) for i in kept}
-    stands_for: dict[int, int] = {}
-    renamed: list[Argument] = []
     names: dict[str, str | None] = {f"a{i}": None for i in arguments}
-    for new, old in enumerate(kept):
-        argument = program.arguments[old]
-        if isinstance(argument, Same):
-            first = origin[old]
-            argument = Same(stands_for[first]) if first in stands_for else program.arguments[first]
-        stands_for.setdefault(origin[old], new)
-        names[f"a{old}"] = f"a{new}"
-        renamed.append(argument)
-    used = sorted({a.storage for a in renamed if isinstance(a, (Root, View))})
-    renamed = [
-        dataclasses.replace(a, storage=used.index(a.storage)) if isinstance(a, (Root, View)) else a
-        for a in renamed
-    ]
+    names.update((f"a{old}", f"a{new}") for new, old in enumerate(kept))
+    storages, remaining = _without_arguments(program.storages, program.arguments, kept)
     smaller = dataclasses.replace(
         program,
-        storages=tuple(program.storages[i] for i in used),
-        arguments=tuple(renamed),
+        storages=storages,
+        arguments=remaining,
         parameters=tuple(
             tree
             for old in program.parameters
@@ -89,9 +80,60 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
             for name in statement.results:
                 names[name] = _alike(before, after, name, present) or (present[0] if present else None)
     returns = _rename(program.returns, names)
-    return dataclasses.replace(
-        smaller, statements=tuple(statements), returns=Lit(None) if returns is None else returns
+    later = tuple(
+        Call(*_without_arguments(call.storages, call.arguments, kept), _renamed_steps(call.scenario, names))
+        for call in program.later
     )
+    smaller = dataclasses.replace(
+        smaller,
+        statements=tuple(statements),
+        returns=Lit(None) if returns is None else returns,
+        scenario=_renamed_steps(program.scenario, names),
+        later=later,
+    )
+    return _without_vain_steps(smaller)
+
+
+def _without_arguments(
+    storages: Sequence[Storage], arguments: Sequence[Argument], kept: Sequence[int]
+) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
+    """Only these arguments, and the storages that they lie on."""
+    stands_for: dict[int, int] = {}
+    renamed: list[Argument] = []
+    for new, old in enumerate(kept):
+        argument, first = arguments[old], _first(arguments, old)
+        if isinstance(argument, Same):
+            argument = Same(stands_for[first]) if first in stands_for else arguments[first]
+        stands_for.setdefault(first, new)
+        renamed.append(argument)
+    used = sorted({a.storage for a in renamed if isinstance(a, (Root, View))})
+    return tuple(storages[i] for i in used), tuple(
+        dataclasses.replace(a, storage=used.index(a.storage)) if isinstance(a, (Root, View)) else a
+        for a in renamed
+    )
+
+
+def _renamed_steps(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
+    steps: list[Step] = []
+    for step in scenario.steps:
+        if isinstance(step, Write):
+            name = names.get(step.name)
+            steps += [] if name is None else [Write(name)]
+        else:
+            steps.append(step)
+    return dataclasses.replace(scenario, steps=tuple(steps))
+
+
+def _without_vain_steps(program: Program) -> Program:
+    """The program without writes to what is no result any more."""
+    seen = {*references(program.returns), *(f"a{i}" for i in range(len(program.arguments)))}
+
+    def settled(scenario: Scenario) -> Scenario:
+        steps = tuple(s for s in scenario.steps if not isinstance(s, Write) or s.name in seen)
+        return dataclasses.replace(scenario, steps=steps)
+
+    later = tuple(dataclasses.replace(call, scenario=settled(call.scenario)) for call in program.later)
+    return dataclasses.replace(program, scenario=settled(program.scenario), later=later)
 
 
 def _first(arguments: Sequence[Argument], index: int) -> int:
@@ -180,7 +222,9 @@ def _prune(tree: Tree, gone: frozenset[int], count: Iterator[int]) -> Tree | Non
 def _drop_outputs(program: Program, edits: frozenset[Edit]) -> Program:
     count = iter(range(len(leaves(program.returns))))
     returns = _prune(program.returns, _indices(edits), count)
-    return dataclasses.replace(program, returns=Lit(None) if returns is None else returns)
+    return _without_vain_steps(
+        dataclasses.replace(program, returns=Lit(None) if returns is None else returns)
+    )
 
 
 def _output_edits(program: Program) -> Sequence[Edit]:

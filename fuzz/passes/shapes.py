@@ -10,7 +10,7 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.passes.base import Edit, Pass
-from fuzz.program import Argument, Program, Statement, View
+from fuzz.program import Argument, Call, Program, Statement, View, calls
 
 _SMALL = 2
 # Attributes that are positions or counts along a dimension, with the largest value that suits length 2.
@@ -19,7 +19,8 @@ _BOUNDS = {"index": 1, "start": 1, "end": 2, "length": 2, "window": 2, "count": 
 
 def _lengths(program: Program) -> Sequence[Edit]:
     """Lengths above 2, the longest first."""
-    return sorted({n for storage in program.storages for n in storage.size if n > _SMALL}, reverse=True)
+    storages = [storage for call in calls(program) for storage in call.storages]
+    return sorted({n for storage in storages for n in storage.size if n > _SMALL}, reverse=True)
 
 
 def _shorten(program: Program, edits: frozenset[Edit]) -> Program:
@@ -37,7 +38,17 @@ def _shorten(program: Program, edits: frozenset[Edit]) -> Program:
             argument = _view(argument, old, new, lengths)
         arguments.append(argument)
     statements = tuple(_statement(statement, lengths) for statement in program.statements)
-    return dataclasses.replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
+    later = []
+    for call in calls(program)[1:]:
+        shorter = _shorten(call, edits & frozenset(_lengths(call)))
+        later.append(Call(shorter.storages, shorter.arguments, shorter.scenario))
+    return dataclasses.replace(
+        program,
+        storages=storages,
+        arguments=tuple(arguments),
+        statements=statements,
+        later=tuple(later),
+    )
 
 
 def _view(view: View, old: Size, new: Size, lengths: dict[int, int]) -> View:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fuzz.passes.base import Edit, Pass, plainer
 from fuzz.passes.deletion import leaves
+from fuzz.passes.scenarios import of_inputs, of_scenarios
 from fuzz.program import (
     Argument,
     Lit,
@@ -73,15 +74,14 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
 
 def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
     scenario = program.scenario
-    return dataclasses.replace(
-        program,
-        scenario=Scenario(
-            "cpu" if "device" in edits else scenario.device,
-            "grad" in edits or scenario.grad,
-            None if "differentiate" in edits else scenario.differentiate,
-            scenario.inference and "inference" not in edits,
-        ),
+    plain = dataclasses.replace(
+        scenario,
+        device="cpu" if "device" in edits else scenario.device,
+        grad="grad" in edits or scenario.grad,
+        differentiate=None if "differentiate" in edits else scenario.differentiate,
+        inference=scenario.inference and "inference" not in edits,
     )
+    return dataclasses.replace(program, scenario=plain)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
 
 TREES = Pass("trees", _nested, _flatten)
 MODES = Pass("modes", _modes, _drop_modes)
-SCENARIO = Pass("scenario", _scenario_edits, _plain_scenario)
-KINDS = Pass("arguments' kinds", _kind_edits, _plain_arguments)
-STORAGES = Pass("storages", _storage_edits, _plain_storages)
+SCENARIO = of_scenarios(Pass("scenario", _scenario_edits, _plain_scenario))
+KINDS = of_inputs(Pass("arguments' kinds", _kind_edits, _plain_arguments))
+STORAGES = of_inputs(Pass("storages", _storage_edits, _plain_storages))
 OPERATORS = Pass("operators", _operator_edits, _plain_operators)

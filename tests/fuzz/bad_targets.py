@@ -68,6 +68,80 @@ def doubles_duplicate(function: Function) -> Function:
     return compiled
 
 
+kept: list[torch.Tensor] = []
+
+
+def keeps_an_argument(function: Function) -> Function:
+    """The first tensor among the arguments lives on."""
+
+    def compiled(*args: Any) -> Any:
+        kept[:] = [tensor.detach() for tensor in _tensors(args)][:1]
+        return function(*args)
+
+    return compiled
+
+
+def runs_twice(function: Function) -> Function:
+    """The function is run on clones first."""
+
+    def compiled(*args: Any) -> Any:
+        with torch.no_grad():
+            function(*_mapped(args, torch.clone))
+        return function(*args)
+
+    return compiled
+
+
+def remembers_the_size(function: Function) -> Function:
+    """What comes out of a later call has the size that it had in the first one."""
+    sizes: list[torch.Size] = []
+
+    def compiled(*args: Any) -> Any:
+        def resized(tensor: torch.Tensor) -> torch.Tensor:
+            sizes.append(tensor.shape)
+            return tensor if tensor.shape == sizes[0] else tensor.new_zeros(sizes[0])
+
+        return _mapped(function(*args), resized)
+
+    return compiled
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def differentiates_once(function: Function) -> Function:
+    """A second derivative raises."""
+
+    def compiled(*args: Any) -> Any:
+        def once(tensor: torch.Tensor) -> torch.Tensor:
+            return _Once.apply(tensor) if tensor.requires_grad else tensor
+
+        return function(*_mapped(args, once))
+
+    return compiled
+
+
+def doubles_gradients(function: Function) -> Function:
+    """Every gradient that comes through a result counts double."""
+
+    def compiled(*args: Any) -> Any:
+        result = function(*args)
+        for tensor in _tensors(result):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: gradient * 2)
+        return result
+
+    return compiled
+
+
 def segfaults(function: Function) -> Function:
     """Every tenth call in a process is a segmentation fault."""
     return _every_tenth(function, lambda: ctypes.string_at(0))

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from fuzz.program import Constant, Program, Ref, Root, Same, Seq, Statement, Storage, Tree, View
+from dataclasses import replace
+
+from fuzz.program import (
+    Call,
+    Constant,
+    Program,
+    Ref,
+    Root,
+    Same,
+    Scenario,
+    Seq,
+    Statement,
+    Storage,
+    Tree,
+    View,
+    Write,
+)
+from oracles import Backward
 
 
 def call(operator: str, *operands: str, to: str = "", **attributes: Constant) -> Statement:
@@ -31,6 +48,16 @@ DUPLICATE = Program(
     (call("mul", "a0", "a1", to="v0"),),
     Ref("v0"),
 )
+CUBE_TWICE = replace(
+    program(
+        call("square", "a0", to="v0"),
+        call("mul", "v0", "a0", to="v1"),
+        returns=Ref("v1"),
+        storage=Storage("float32", (3,), 1, requires_grad=True),
+    ),
+    scenario=Scenario(steps=(Backward(how="double"), Write("a0"), Backward(how="accumulate"), Backward())),
+)
+SINE_OF_ANOTHER_SIZE = replace(SINE, later=(Call((Storage("float32", (4, 2), 2),), (Root(0),)),))
 # Stock torch 2.13: the write to the expanded view is lost (pytorch issue 197448).
 LOST_THROUGH_EXPAND = program(
     call("expand", "a0", to="v0", size=(3,)), call("zero_", "v0"), storage=Storage("float32", (1,), 1)

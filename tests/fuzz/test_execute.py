@@ -8,14 +8,27 @@ from typing import Any
 
 import pytest
 import torch
-from bad_targets import cannot_compile, copies_alias, doubles_duplicate, drops_mutation, leaves
+from bad_targets import (
+    cannot_compile,
+    copies_alias,
+    differentiates_once,
+    doubles_duplicate,
+    doubles_gradients,
+    drops_mutation,
+    keeps_an_argument,
+    leaves,
+    remembers_the_size,
+    runs_twice,
+)
 from small_programs import (
+    CUBE_TWICE,
     DOUBLE_IN_PLACE,
     DUPLICATE,
     LOST_IN_SCALAR,
     LOST_THROUGH_EXPAND,
     RETURN_VIEW,
     SINE,
+    SINE_OF_ANOTHER_SIZE,
     SQUARE_OF_LEAF,
 )
 
@@ -46,6 +59,43 @@ def test_a_wrong_compiler_is_found_by_its_clause(compiler: Compiler, program: Pr
     assert clause in {finding.clause for finding in result.findings}
     if clause != "aliasing":
         assert result.findings[0].clause == clause
+
+
+@pytest.mark.parametrize(
+    ("compiler", "program", "findings"),
+    [
+        (keeps_an_argument, SINE, [("lifetime", "arg[0]")]),
+        (runs_twice, SINE, [("once", "call")]),
+        (differentiates_once, CUBE_TWICE, [("double-backward", "grad of arg[0] in step 1")]),
+        (doubles_gradients, CUBE_TWICE, [("gradients", "grad of arg[0] in step 1")]),
+        (remembers_the_size, SINE_OF_ANOTHER_SIZE, [("repeat", "call 2: values: out")]),
+    ],
+)
+def test_what_shows_in_steps_and_later_calls_is_found(
+    compiler: Compiler, program: Program, findings: list[tuple[str, str]]
+) -> None:
+    target = Target("under-test", "", compiler, once=True)
+    assert [(one.clause, one.path) for one in execute(program, target).findings][:1] == findings
+
+
+def test_what_a_later_call_gets_wrong_by_itself_is_no_matter_of_repetition() -> None:
+    def wrong_when_tall(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda value: function(value) + (value.shape[0] == 4)
+
+    result = execute(SINE_OF_ANOTHER_SIZE, _target(wrong_when_tall))
+    assert [(finding.clause, finding.path) for finding in result.findings] == [("values", "out")]
+
+
+def test_only_who_promises_it_is_asked_to_run_the_function_once() -> None:
+    assert execute(SINE, _target(runs_twice)).outcome == "agree"
+
+
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [(CUBE_TWICE, "eager"), (SINE_OF_ANOTHER_SIZE, "eager"), (SINE_OF_ANOTHER_SIZE, "aot")],
+)
+def test_targets_agree_on_steps_and_later_calls(program: Program, name: str) -> None:
+    assert execute(program, find(name)).outcome == "agree"
 
 
 @pytest.mark.parametrize("compiler", [drops_mutation, copies_alias, doubles_duplicate])

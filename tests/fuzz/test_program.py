@@ -17,6 +17,7 @@ from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.program import (
     FORMAT,
+    Call,
     Dict,
     Lit,
     Program,
@@ -30,6 +31,7 @@ from fuzz.program import (
     Statement,
     Storage,
     View,
+    Write,
     check,
     from_json,
     references,
@@ -37,6 +39,7 @@ from fuzz.program import (
     trace,
 )
 from fuzz.strategies import programs
+from oracles import Backward
 
 PROGRAM = Program(
     storages=(Storage("float32", (3, 4), 1, True, False), Storage("int64", (3,), 2)),
@@ -50,8 +53,20 @@ PROGRAM = Program(
         Statement("zeros", (), (("size", (2, 3)), ("dtype", "float64")), ("v5",)),
     ),
     returns=Seq("tuple", (Ref("v0"), Lit(None), Dict((("x", Ref("a4")), ("y", Lit(3)))), Ref("v5"))),
-    scenario=Scenario("cuda:1", False, (0, 2)),
+    scenario=Scenario(
+        *("cuda:1", False, (0, 2)),
+        steps=(Backward((1,), "double", True), Write("v0"), Write("a1"), Backward(how="accumulate")),
+    ),
+    later=(
+        Call(
+            (Storage("float64", (3, 5), 1), Storage("int64", (4,), 2)),
+            (Root(0), View(0, (2,), (4,), 5, "data"), Root(0), Root(1), Scalar(None)),
+            Scenario("cuda:1"),
+        ),
+    ),
 )
+# What the formats before the fourth can say of it.
+OLD = dataclasses.replace(PROGRAM, scenario=Scenario("cuda:1", False, (0, 2)), later=())
 
 
 def test_a_program_survives_json() -> None:
@@ -71,6 +86,12 @@ def test_many_generated_programs_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 
+def drop_format_4(document: dict[str, Any]) -> None:
+    """Take away what format 4 brought: later calls, and steps."""
+    del document["later"]
+    del document["scenario"]["steps"]
+
+
 def test_a_document_of_format_1_is_read() -> None:
     document = to_json(PROGRAM)
     document["format"] = 1
@@ -79,8 +100,9 @@ def test_a_document_of_format_1_is_read() -> None:
             assert argument.pop("dtype") is None
             assert argument.pop("leaf") is False
     assert document["scenario"].pop("inference") is False
+    drop_format_4(document)
     before = copy.deepcopy(document)
-    assert from_json(document) == PROGRAM
+    assert from_json(document) == OLD
     assert document == before
     document["format"] = 2
     with pytest.raises(ProgramError, match="the field 'dtype' is missing"):
@@ -91,9 +113,20 @@ def test_a_document_of_format_2_is_read() -> None:
     document = to_json(PROGRAM)
     document["format"] = 2
     assert document["scenario"].pop("inference") is False
-    assert from_json(document) == PROGRAM
+    drop_format_4(document)
+    assert from_json(document) == OLD
     document["format"] = 3
     with pytest.raises(ProgramError, match="the field 'inference' is missing"):
+        from_json(document)
+
+
+def test_a_document_of_format_3_is_read() -> None:
+    document = to_json(PROGRAM)
+    document["format"] = 3
+    drop_format_4(document)
+    assert from_json(document) == OLD
+    document["format"] = 4
+    with pytest.raises(ProgramError, match="the field 'later' is missing"):
         from_json(document)
 
 
@@ -147,8 +180,8 @@ def nested_list(depth: int) -> Any:
 
 HOSTILE: list[tuple[Change, str, str]] = [
     (put("format", value=FORMAT + 1), "format", f"found format version {FORMAT + 1}, expected {FORMAT}"),
-    (put("format", value="1"), "format", "expected 3"),
-    (put("format", value=True), "format", "expected 3"),
+    (put("format", value="1"), "format", "expected 4"),
+    (put("format", value=True), "format", "expected 4"),
     (drop("format"), "format", "found format version None"),
     (drop("storages"), "program", "'storages' is missing"),
     (put("extra", value=1), "program", "unknown field 'extra'"),
@@ -237,6 +270,22 @@ HOSTILE: list[tuple[Change, str, str]] = [
     (put("scenario", "grad", value=None), "scenario.grad", "expected true or false"),
     (put("scenario", "differentiate", value=[-1]), "scenario.differentiate[0]", "out of range"),
     (put("scenario", value=[]), "scenario", "expected an object"),
+    (put("scenario", "steps", value=[{"write": "a0"}] * 17), "scenario.steps", "17 items, at most 16"),
+    (put("scenario", "steps", 0, "backward", value="twice"), "scenario.steps[0].backward", "not known"),
+    (put("scenario", "steps", 0, "retain", value=1), "scenario.steps[0].retain", "true or false"),
+    (put("scenario", "steps", 0, "roots", value=[-1]), "scenario.steps[0].roots[0]", "out of range"),
+    (put("scenario", "steps", 1, "write", value="x"), "scenario.steps[1].write", "is not a name"),
+    (put("scenario", "steps", 1, "write", value="v1"), "scenario.steps[1]", "v1 is no argument"),
+    (put("scenario", "steps", 1, "write", value="a4"), "scenario.steps[1]", "a4 is no argument"),
+    (put("scenario", "steps", 1, "more", value=1), "scenario.steps[1]", "unknown field 'more'"),
+    (put("later", value=[{}] * 17), "later", "17 items, at most 16"),
+    (put("later", 0, value=[]), "later[0]", "expected an object"),
+    (drop("later", 0, "arguments", 4), "later[0]", "4 arguments, the first call has 5"),
+    (put("later", 0, "arguments", value=[]), "later[0]", "0 arguments, the first call has 5"),
+    (put("later", 0, "arguments", 1, "offset", value=14), "later[0].arguments[1]", "reaches element 18"),
+    (put("later", 0, "scenario", "device", value="cpu"), "later[0].scenario.device", "not the first call's"),
+    (put("later", 0, "storages", 0, "size", value=[2, 5]), "later[0] with", "it has 2 results, not 3"),
+    (put("later", 0, "arguments", 0, "storage", value=1), "later[0] with statements[0]", "a0 is int64"),
 ]
 
 

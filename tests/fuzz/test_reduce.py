@@ -27,10 +27,12 @@ from fuzz.program import (
     View,
     advance,
     begin,
+    calls,
     check,
     references,
 )
 from fuzz.reduce import ReductionError, reduce
+from fuzz.scenario_features import scenario_features
 from fuzz.state import Tensor
 
 Predicate = Callable[[Program], bool]
@@ -129,6 +131,34 @@ def test_reduction_is_short_and_cheap(predicate: Predicate) -> None:
 
 def program_with(predicate: Predicate) -> Program:
     return next(p for i in range(4000) if predicate(p := generate(Random(11, i), "aliasing")))
+
+
+def other_strides_in_a_later_call(program: Program) -> bool:
+    """Something is written in place, and a later call has an argument of other strides or another size."""
+    features = set(scenario_features(program))
+    written = any(OPERATORS[s.operator].mutates for s in program.statements)
+    return written and bool(features & {"repeat: other strides", "repeat: other size"})
+
+
+def second_backward_after_a_write(program: Program) -> bool:
+    return {"gradient: double", "gradient: after a write to an argument"} <= set(scenario_features(program))
+
+
+@pytest.mark.parametrize(
+    ("predicate", "statements", "later", "steps"),
+    [(other_strides_in_a_later_call, 1, 1, 0), (second_backward_after_a_write, 0, 0, 3)],
+)
+def test_calls_and_steps_are_reduced(predicate: Predicate, statements: int, later: int, steps: int) -> None:
+    found = [p for i in range(1000) if predicate(p := generate(Random(3, i), "scenarios"))][:12]
+    assert len(found) == 12
+    for program in found:
+        reduction = reduce(program, predicate)
+        smallest = reduction.program
+        assert predicate(smallest)
+        assert len(smallest.statements) == statements
+        assert len(smallest.later) == later
+        assert sum(len(call.scenario.steps) for call in calls(smallest)) <= steps
+        assert reduction.evaluations < 120
 
 
 def test_nothing_is_evaluated_twice_and_everything_is_valid() -> None:

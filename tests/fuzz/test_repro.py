@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_programs import (
+    CUBE_TWICE,
     DOUBLE_IN_PLACE,
     DUPLICATE,
     EXPONENTIAL,
@@ -16,6 +17,7 @@ from small_programs import (
     LOST_THROUGH_EXPAND,
     RETURN_VIEW,
     SINE,
+    SINE_OF_ANOTHER_SIZE,
     SQUARE_OF_LEAF,
     TWO_MUTATED_ALIASES,
 )
@@ -83,6 +85,12 @@ def _imported(text: str) -> set[str]:
         (SINE, "unsqueezes_the_argument"),
         (SQUARE_OF_LEAF, "fails_in_backward"),
         (SQUARE_OF_LEAF, "fails_after_a_write"),
+        (SQUARE_OF_LEAF, "keeps_an_argument"),
+        (CUBE_TWICE, "keeps_an_argument"),
+        (CUBE_TWICE, "differentiates_once"),
+        (CUBE_TWICE, "fails_in_backward"),
+        (CUBE_TWICE, "doubles_gradients"),
+        (SINE_OF_ANOTHER_SIZE, "remembers_the_size"),
     ],
 )
 def test_a_script_shows_each_kind_of_fault(
@@ -95,11 +103,23 @@ def test_a_script_shows_each_kind_of_fault(
 
 
 @pytest.mark.parametrize("clause", CLAUSES)
-@pytest.mark.parametrize("program", [DOUBLE_IN_PLACE, RETURN_VIEW, DUPLICATE, SQUARE_OF_LEAF])
+@pytest.mark.parametrize(
+    "program",
+    [DOUBLE_IN_PLACE, RETURN_VIEW, DUPLICATE, SQUARE_OF_LEAF, CUBE_TWICE, SINE_OF_ANOTHER_SIZE],
+)
 def test_a_script_says_when_the_difference_is_gone(program: Program, clause: str) -> None:
     for path in ("call", "later backward from out"):
         finding = Finding(clause, path, "1", "2", "it was seen once")
         assert _status(repro.script(program, "eager", finding)) == 0
+
+
+def test_a_script_counts_how_often_the_function_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    finding = Finding("once", "call", "1", "2", "")
+    assert _status(repro.script(SINE, "bad_targets:runs_twice", finding)) == 1
+    assert "target: 2" in capsys.readouterr().out
 
 
 def _status(text: str) -> object:

@@ -14,16 +14,17 @@ from fuzz.generate import generate
 from fuzz.program import Program, Ref, Root, Statement, Storage
 
 CASES = 2000  # of each profile, of one seed; a feature is to come up at least twice
-PROFILES = ("mixed", "aliasing", "metadata")
+PROFILES = ("mixed", "aliasing", "metadata", "scenarios")
 
 # Rare on purpose: eager refuses it, little can go wrong, or another profile is for it.
 RARE = {
     "mixed": {"data: expanded", "metadata: grown from nothing", "metadata: onto another argument"},
     "aliasing": {
-        *("data: expanded", "output: nothing"),
+        *("data: expanded", "output: nothing", "repeat: other number"),
         *("metadata: grown from nothing", "metadata: both of a group"),
     },
     "metadata": {"data: expanded", "data: filled through expand", "alias: many slices"},
+    "scenarios": {"metadata: grown from nothing"},
 }
 
 # What the compiler is to get right, kind by kind, and the features that show that a campaign has been there.
@@ -70,6 +71,15 @@ KINDS = {
         *("output: empty", "output: 0-d", "output: conjugated", "output: negated", "output: complex parts"),
         *("output: detached alias", "output: detached", "output: view of a reshaped argument"),
         *("view: then a write", "view: after a write", "view: chain"),
+    ),
+    "what is done after a call": (
+        *("gradient: partial", "gradient: double", "gradient: accumulated", "gradient: freed"),
+        *("gradient: again", "gradient: after a write to an argument", "gradient: after a write to a result"),
+    ),
+    "later calls": (
+        *("repeat: same kind", "repeat: other size", "repeat: other strides", "repeat: other dtype"),
+        *("repeat: other gradient", "repeat: other aliases", "repeat: other duplicates"),
+        "repeat: other mode",
     ),
     "dtypes": ("dtype: complex", "dtype: half", "dtype: small integer", "dtype: promotion"),
 }

@@ -1,0 +1,277 @@
+"""The generator's last part: what is done after a call, and later calls of the same function.
+
+A later call is the first one with something else about it: values, sizes, how its arguments lie and alias,
+what requires grad, dtypes, Python numbers, the mode. What eager would refuse of it, or leave undefined, is
+found by following the program's statements once more, and then another change is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import prod
+
+from fuzz.arguments import MAX_ELEMENTS, SCALARS, lay_out, lay_out_again
+from fuzz.choices import Choices
+from fuzz.ir import (
+    Argument,
+    Call,
+    Program,
+    Root,
+    Same,
+    Scalar,
+    Scenario,
+    Step,
+    Storage,
+    View,
+    Write,
+    calls,
+    references,
+)
+from fuzz.operators import OPERATORS
+from fuzz.operators.dtypes import INEXACT
+from fuzz.operators.row import Size
+from fuzz.profiles import Profile
+from fuzz.program import begin, statements_text
+from fuzz.state import Breach, State, Tensor
+from oracles.steps import Backward, How
+
+TRIES = 6  # for one later call, before there is none
+_DTYPES = ("float32", "float64", "float32", "float64", "float16", "complex64", "int64")
+_HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
+
+
+def draw_steps(
+    choices: Choices, profile: Profile, state: State, returned: Collection[str]
+) -> tuple[Step, ...]:
+    """What is done after a call, if anything else than usual; `state` is the one at the function's end."""
+    if not choices.chance(profile.steps):
+        return ()
+    tensors = [
+        name
+        for name, value in state.names.items()
+        if isinstance(value, Tensor)
+        and (name[0] == "a" or name in returned)
+        and not (state.is_stale(name) or state.is_unwatched(name))
+    ]
+    steps: list[Step] = []
+    for _ in range(choices.integer(1, 4)):
+        if tensors and choices.chance(0.3):
+            steps.append(Write(choices.pick(tensors)))
+        else:
+            roots = None if choices.chance(0.6) else (choices.integer(0, 5),)
+            steps.append(Backward(roots, choices.pick(_HOW), choices.chance(0.6)))
+    return tuple(steps)
+
+
+def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Call, ...]:
+    """Later calls of a program that has none."""
+    if not choices.chance(profile.again):
+        return ()
+    text = statements_text(program)
+    later: list[Call] = []
+    for _ in range(choices.integer(1, 3)):
+        for _ in range(TRIES):
+            call = Call(program.storages, program.arguments, program.scenario)
+            for _ in range(choices.integer(0, 2)):
+                call = _changed(choices, profile, call)
+            one = calls(replace(program, later=(call,)))[1]
+            if runs(one, text):
+                later.append(call)
+                break
+    return tuple(later)
+
+
+def runs(program: Program, text: Sequence[str]) -> bool:
+    """Whether eager runs a program of one call, with its backward, to a defined end, and with this text."""
+    try:
+        state = begin(program)
+        for statement in program.statements:
+            row = OPERATORS[statement.operator]
+            operands, attributes, mode = statement.operands, dict(statement.attributes), statement.mode
+            outcome = state.infer(row, operands, attributes, mode)
+            if not row.metadata and len(outcome) != len(statement.results):
+                return False
+            if any(map(state.is_stale, operands)) or state.illegal(row, operands, attributes, mode):
+                return False
+            if (row.mutates or row.metadata) and (
+                state.corrupts(row, state.tensor(operands[0])) or state.hazard(row, operands, mode)
+            ):
+                return False
+            if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
+                return False
+            state.commit(row, operands, attributes, outcome, statement.results, mode)
+    except Breach:
+        return False
+    if state.undefined:
+        return False
+    watched = [*references(program.returns)]
+    watched += [step.name for step in program.scenario.steps if isinstance(step, Write)]
+    if any(state.is_stale(name) or state.is_unwatched(name) for name in watched):
+        return False
+    written = [step.name for step in program.scenario.steps if isinstance(step, Write)]
+    if not all(isinstance(state.names[name], Tensor) for name in written):
+        return False
+    return statements_text(program) == text
+
+
+# ---------------------------------------------------------------------------------------------------------
+# changes of a call
+
+
+def _changed(choices: Choices, profile: Profile, call: Call) -> Call:
+    """The call with one thing about it changed."""
+    change = choices.pick(_CHANGES)
+    return change(choices, profile, call)
+
+
+def _values(choices: Choices, _profile: Profile, call: Call) -> Call:
+    storages = tuple(replace(s, seed=(s.seed + choices.integer(1, 5)) % 13) for s in call.storages)
+    return replace(call, storages=storages)
+
+
+def _sizes(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """One length becomes another wherever a storage has it; views lie on what there is now."""
+    lengths = sorted({n for storage in call.storages for n in storage.size})
+    if not lengths:
+        return call
+    old, new = choices.pick(lengths), choices.pick((1, 2, 3, 4, 5, 0))
+
+    def resized(size: Size) -> Size:
+        return tuple(new if n == old else n for n in size)
+
+    storages = tuple(replace(s, size=resized(s.size)) for s in call.storages)
+    arguments: list[Argument] = []
+    for argument in call.arguments:
+        if isinstance(argument, View) and storages[argument.storage] != call.storages[argument.storage]:
+            size, storage = resized(argument.size), storages[argument.storage]
+            argument = lay_out_again(choices, argument, size, storage)
+        arguments.append(argument)
+    return Call(storages, tuple(arguments), call.scenario)
+
+
+def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
+    """An argument of the same size that lies otherwise, on a storage of its own."""
+    places = [i for i, argument in enumerate(call.arguments) if isinstance(argument, (Root, View))]
+    if not places:
+        return call
+    place = choices.pick(places)
+    argument = call.arguments[place]
+    assert isinstance(argument, (Root, View))
+    storage = call.storages[argument.storage]
+    if isinstance(argument, View) and argument.dtype is not None:
+        return call
+    size = storage.size if isinstance(argument, Root) else argument.size
+    root, geometry = lay_out(choices, size)
+    if root == size and not choices.chance(0.5):
+        return call
+    storages = (*call.storages, replace(storage, size=root))
+    number = len(call.storages)
+    via = argument.via if isinstance(argument, View) else "view"
+    leaf = argument.leaf if isinstance(argument, View) else False
+    lying: Argument = View(number, size, *geometry, via, None, leaf)
+    if root == size and via == "view":
+        lying = Root(number)
+    return _tidied(storages, _put(call.arguments, place, lying), call.scenario)
+
+
+def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """An argument becomes the same object as another, or lies on another's storage."""
+    if len(call.arguments) < 2:
+        return call
+    place = choices.integer(1, len(call.arguments) - 1)
+    other = choices.integer(0, place - 1)
+    argument, partner = call.arguments[place], call.arguments[other]
+    if isinstance(partner, (Scalar, Same)) or isinstance(argument, Scalar):
+        return call
+    if isinstance(argument, Same):
+        return _tidied(
+            call.storages, _put(call.arguments, place, call.arguments[argument.argument]), call.scenario
+        )
+    if choices.chance(0.5):
+        return _tidied(call.storages, _put(call.arguments, place, Same(other)), call.scenario)
+    moved: Argument = Root(partner.storage)
+    if isinstance(argument, View):
+        moved = lay_out_again(choices, argument, argument.size, call.storages[partner.storage])
+        moved = replace(moved, storage=partner.storage)
+    return _tidied(call.storages, _put(call.arguments, place, moved), call.scenario)
+
+
+def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """A storage begins or ceases to require grad, or to be a leaf."""
+    places = [i for i, storage in enumerate(call.storages) if storage.dtype in INEXACT]
+    if not places:
+        return call
+    place = choices.pick(places)
+    storage = call.storages[place]
+    if choices.chance(0.6):
+        storage = replace(storage, requires_grad=not storage.requires_grad)
+    else:
+        storage = replace(storage, leaf=not storage.leaf)
+    return replace(call, storages=_replaced(call.storages, place, storage))
+
+
+def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
+    place = choices.integer(0, len(call.storages) - 1)
+    storage = call.storages[place]
+    if any(isinstance(a, View) and a.storage == place and a.dtype is not None for a in call.arguments):
+        return call
+    dtype = choices.pick(_DTYPES)
+    if dtype not in INEXACT:
+        if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
+            return call
+        storage = Storage(dtype, storage.size, storage.seed)
+    return replace(call, storages=_replaced(call.storages, place, replace(storage, dtype=dtype)))
+
+
+def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
+    places = [i for i, argument in enumerate(call.arguments) if isinstance(argument, Scalar)]
+    if not places:
+        return call
+    number = Scalar(choices.pick(SCALARS))
+    return replace(call, arguments=_put(call.arguments, choices.pick(places), number))
+
+
+def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
+    scenario = call.scenario
+    if choices.chance(0.7):
+        scenario = replace(scenario, grad=not scenario.grad)
+    else:
+        scenario = replace(scenario, steps=())
+    return replace(call, scenario=scenario)
+
+
+_CHANGES = (
+    _values,
+    _sizes,
+    _sizes,
+    _layout,
+    _layout,
+    _alias,
+    _alias,
+    _gradient,
+    _gradient,
+    _dtype,
+    _number,
+    _mode,
+)
+
+
+def _put(arguments: tuple[Argument, ...], place: int, argument: Argument) -> tuple[Argument, ...]:
+    return (*arguments[:place], argument, *arguments[place + 1 :])
+
+
+def _replaced(storages: tuple[Storage, ...], place: int, storage: Storage) -> tuple[Storage, ...]:
+    return (*storages[:place], storage, *storages[place + 1 :])
+
+
+def _tidied(storages: Sequence[Storage], arguments: Sequence[Argument], scenario: Scenario) -> Call:
+    """A call without the storages that no argument lies on."""
+    used = sorted({a.storage for a in arguments if isinstance(a, (Root, View))})
+    return Call(
+        tuple(storages[i] for i in used),
+        tuple(
+            replace(a, storage=used.index(a.storage)) if isinstance(a, (Root, View)) else a for a in arguments
+        ),
+        scenario,
+    )

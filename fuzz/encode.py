@@ -1,0 +1,118 @@
+"""A program as JSON, which `fuzz.program.from_json` reads back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fuzz.document import constant_to_json
+from fuzz.ir import (
+    Argument,
+    Dict,
+    Lit,
+    Program,
+    Ref,
+    Root,
+    Same,
+    Scalar,
+    Scenario,
+    Seq,
+    Step,
+    Storage,
+    Tree,
+    View,
+    Write,
+)
+from oracles import Backward
+
+FORMAT = 4
+
+
+def to_json(program: Program) -> dict[str, Any]:
+    """The program as a JSON-able dict, which `from_json` reads back to an equal program."""
+    return {
+        "format": FORMAT,
+        "storages": [_storage_to_json(storage) for storage in program.storages],
+        "arguments": [_argument_to_json(argument) for argument in program.arguments],
+        "parameters": [_tree_to_json(tree) for tree in program.parameters],
+        "statements": [
+            {
+                "operator": s.operator,
+                "operands": list(s.operands),
+                "attributes": {name: constant_to_json(value) for name, value in s.attributes},
+                "results": list(s.results),
+                "mode": s.mode,
+            }
+            for s in program.statements
+        ],
+        "returns": _tree_to_json(program.returns),
+        "scenario": _scenario_to_json(program.scenario),
+        "later": [
+            {
+                "storages": [_storage_to_json(storage) for storage in call.storages],
+                "arguments": [_argument_to_json(argument) for argument in call.arguments],
+                "scenario": _scenario_to_json(call.scenario),
+            }
+            for call in program.later
+        ],
+    }
+
+
+def _storage_to_json(storage: Storage) -> dict[str, Any]:
+    return {
+        "dtype": storage.dtype,
+        "size": list(storage.size),
+        "seed": storage.seed,
+        "requires_grad": storage.requires_grad,
+        "leaf": storage.leaf,
+    }
+
+
+def _scenario_to_json(scenario: Scenario) -> dict[str, Any]:
+    return {
+        "device": scenario.device,
+        "grad": scenario.grad,
+        "differentiate": None if scenario.differentiate is None else list(scenario.differentiate),
+        "inference": scenario.inference,
+        "steps": [_step_to_json(step) for step in scenario.steps],
+    }
+
+
+def _step_to_json(step: Step) -> dict[str, Any]:
+    match step:
+        case Write(name):
+            return {"write": name}
+        case Backward(roots, how, retain):
+            return {"roots": None if roots is None else list(roots), "backward": how, "retain": retain}
+
+
+def _argument_to_json(argument: Argument) -> dict[str, Any]:
+    match argument:
+        case Root(storage):
+            return {"kind": "root", "storage": storage}
+        case View(storage, size, stride, offset, via, dtype, leaf):
+            return {
+                "kind": "view",
+                "storage": storage,
+                "size": list(size),
+                "stride": list(stride),
+                "offset": offset,
+                "via": via,
+                "dtype": dtype,
+                "leaf": leaf,
+            }
+        case Same(earlier):
+            return {"kind": "same", "argument": earlier}
+        case Scalar(value):
+            return {"kind": "scalar", "value": constant_to_json(value)}
+
+
+def _tree_to_json(tree: Tree) -> dict[str, Any]:
+    match tree:
+        case Ref(name):
+            return {"ref": name}
+        case Seq(kind, items):
+            return {kind: [_tree_to_json(item) for item in items]}
+        case Dict(entries):
+            return {"dict": [[key, _tree_to_json(item)] for key, item in entries]}
+        case Lit(value):
+            return {"lit": constant_to_json(value)}

@@ -1,0 +1,109 @@
+"""Reduction passes over a program's calls and what is done after each: fewer, plainer, more alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Sequence
+
+from fuzz.passes.base import Edit, Pass
+from fuzz.program import Call, Program, Write, calls
+
+
+def _call_edits(program: Program) -> Sequence[Edit]:
+    """A later call stands for all of them, is left out, or is made like the first."""
+    edits: list[Edit] = []
+    for i, call in enumerate(program.later):
+        edits += [("only", i), ("drop", i)]
+        if (call.storages, call.arguments) != (program.storages, program.arguments):
+            edits.append(("inputs", i))
+        if call.scenario != program.scenario:
+            edits.append(("scenario", i))
+    return edits
+
+
+def _fewer_calls(program: Program, edits: frozenset[Edit]) -> Program:
+    for i in reversed(range(len(program.later))):
+        if ("only", i) in edits:
+            return calls(program)[i + 1]
+    later = tuple(
+        dataclasses.replace(
+            call,
+            storages=program.storages if ("inputs", i) in edits else call.storages,
+            arguments=program.arguments if ("inputs", i) in edits else call.arguments,
+            scenario=program.scenario if ("scenario", i) in edits else call.scenario,
+        )
+        for i, call in enumerate(program.later)
+        if ("drop", i) not in edits
+    )
+    return dataclasses.replace(program, later=later)
+
+
+def _step_edits(program: Program) -> Sequence[Edit]:
+    edits: list[Edit] = []
+    for i, step in enumerate(program.scenario.steps):
+        edits.append((i, "drop"))
+        if not isinstance(step, Write):
+            edits += [(i, "roots")] if step.roots is not None else []
+            edits += [(i, "how")] if step.how != "plain" else []
+            edits += [(i, "retain")] if step.retain else []
+    return edits
+
+
+def _plainer_steps(program: Program, edits: frozenset[Edit]) -> Program:
+    steps = []
+    for i, step in enumerate(program.scenario.steps):
+        if (i, "drop") in edits:
+            continue
+        if not isinstance(step, Write):
+            step = dataclasses.replace(
+                step,
+                roots=None if (i, "roots") in edits else step.roots,
+                how="plain" if (i, "how") in edits else step.how,
+                retain=step.retain and (i, "retain") not in edits,
+            )
+        steps.append(step)
+    return dataclasses.replace(program, scenario=dataclasses.replace(program.scenario, steps=tuple(steps)))
+
+
+def _inputs(call: Program) -> Hashable:
+    return call.storages, call.arguments
+
+
+def _scenario(call: Program) -> Hashable:
+    return call.scenario
+
+
+def of_inputs(one: Pass) -> Pass:
+    """A pass over storages and arguments, for each call; calls with equal ones stay alike."""
+    return _in_each_call(one, _inputs)
+
+
+def of_scenarios(one: Pass) -> Pass:
+    """A pass over scenarios, for each call; calls with equal ones stay alike."""
+    return _in_each_call(one, _scenario)
+
+
+def _in_each_call(one: Pass, part: Callable[[Program], Hashable]) -> Pass:
+    def edits(program: Program) -> Sequence[Edit]:
+        different = {part(call): call for call in reversed(calls(program))}
+        return [(i, edit) for i, call in enumerate(different.values()) for edit in one.edits(call)]
+
+    def apply(program: Program, chosen: frozenset[Edit]) -> Program | None:
+        different = {part(call): call for call in reversed(calls(program))}
+        numbers = {key: i for i, key in enumerate(different)}
+        changed = []
+        for call in calls(program):
+            number = numbers[part(call)]
+            own = frozenset(edit[1] for edit in chosen if isinstance(edit, tuple) and edit[0] == number)
+            new = one.apply(call, own)
+            if new is None:
+                return None
+            changed.append(new)
+        later = tuple(Call(call.storages, call.arguments, call.scenario) for call in changed[1:])
+        return dataclasses.replace(changed[0], later=later)
+
+    return Pass(one.name, edits, apply)
+
+
+CALLS = Pass("calls", _call_edits, _fewer_calls)
+STEPS = of_scenarios(Pass("steps", _step_edits, _plainer_steps))

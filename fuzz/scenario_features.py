@@ -1,0 +1,76 @@
+"""What is hard about how a program is called: what is done after a call, and how later calls differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fuzz.ir import Program, Scalar, Scenario, Write, calls
+from fuzz.program import begin
+from fuzz.state import State, Tensor
+
+
+def scenario_features(program: Program) -> Iterator[str]:
+    """The names of `fuzz.features.FEATURES` in the groups "gradient" and "repeat" that a program has."""
+    first, *later = calls(program)
+    for call in (first, *later):
+        yield from _steps(call.scenario)
+    for call in later:
+        found = set(_differences(first, call))
+        yield from found or {"repeat: same kind"}
+
+
+def _steps(scenario: Scenario) -> Iterator[str]:
+    written: str | None = None
+    backwards = 0
+    for step in scenario.steps:
+        if isinstance(step, Write):
+            written = "an argument" if step.name[0] == "a" else "a result"
+            continue
+        backwards += 1
+        if step.how == "double":
+            yield "gradient: double"
+        elif step.how == "accumulate":
+            yield "gradient: accumulated"
+        if not step.retain and step.how != "double":
+            yield "gradient: freed"
+        if backwards > 1:
+            yield "gradient: again"
+        if written is not None:
+            yield f"gradient: after a write to {written}"
+
+
+def _differences(first: Program, call: Program) -> Iterator[str]:
+    here, there = begin(first), begin(call)
+    for i, (one, other) in enumerate(zip(first.arguments, call.arguments, strict=True)):
+        left, right = here.names[f"a{i}"], there.names[f"a{i}"]
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            yield from _kinds(left, right)
+        elif isinstance(one, Scalar) and isinstance(other, Scalar) and repr(left) != repr(right):
+            yield "repeat: other number"
+    if _groups(here, _memory) != _groups(there, _memory):
+        yield "repeat: other aliases"
+    if _groups(here, id) != _groups(there, id):
+        yield "repeat: other duplicates"
+    if (first.scenario.grad, first.scenario.inference) != (call.scenario.grad, call.scenario.inference):
+        yield "repeat: other mode"
+
+
+def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
+    if one.meta.size != other.meta.size:
+        yield "repeat: other size"
+    elif one.meta.stride != other.meta.stride:
+        yield "repeat: other strides"
+    if one.meta.dtype != other.meta.dtype:
+        yield "repeat: other dtype"
+    if (one.requires_grad, one.grad_fn) != (other.requires_grad, other.grad_fn):
+        yield "repeat: other gradient"
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.memory
+
+
+def _groups(state: State, key: Callable[[Tensor], int]) -> list[int]:
+    """For each argument the first one of the same key."""
+    keys = [key(value) if isinstance(value, Tensor) else None for value in state.names.values()]
+    return [i if one is None else keys.index(one) for i, one in enumerate(keys)]

@@ -1,0 +1,46 @@
+"""Whether the memory of a call is freed when nobody holds its tensors any more.
+
+Storages are watched, not tensors: whoever keeps a tensor alive, or a detached alias of it, keeps its storage.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+_Weak: Any = reductions.StorageWeakRef  # not annotated in torch
+
+
+class Lifetimes:
+    """Weak references to the storages of one observation, each under the name of the first tensor on it.
+
+    lifetimes = Lifetimes()
+    lifetimes.watch([("arg[0]", x)])
+    del x
+    lifetimes.left()    # (): its memory has been freed
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, tuple[str, Any]] = {}
+
+    def watch(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Note the storages of these tensors, without keeping any alive."""
+        for name, tensor in tensors:
+            if tensor.layout is torch.strided:
+                reference = _Weak(tensor.untyped_storage())
+                self._storages.setdefault(reference.cdata, (name, reference))
+
+    def left(self) -> tuple[str, ...]:
+        """The names of those that are still alive, once cycles have been collected."""
+        # Collections grow dearer from one generation to the next, and most cycles are young.
+        for generation in (None, 0, 1, 2):
+            if generation is not None:
+                gc.collect(generation)
+            names = tuple(name for name, storage in self._storages.values() if not storage.expired())
+            if not names:
+                return ()
+        return names

@@ -1,0 +1,107 @@
+"""What is done after a call, step by step: backwards of every kind, and writes in between.
+
+Without any steps `observe` does what it does by itself. With them it does them in order: a backward that
+frees the graph, one that keeps it, one that accumulates into `.grad`, one that is differentiated again, and
+writes to arguments and results, which a later backward notices or not, as in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from .gradients import Differentiated, Roots, accumulate, differentiate_roots, later_write
+from .observation import GradientRun, LaterWrite, Refusal
+from .states import Known
+
+How = Literal["plain", "accumulate", "double"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """Gradients from some results: of all arguments and leaves, or accumulated into the leaves' `.grad`.
+
+    `roots` are indices, modulo their number, into what a backward can start from: results, then inputs with
+    another history than before the call; None is all. `how` is "plain" (`torch.autograd.grad`), "accumulate"
+    (`torch.autograd.backward`) or "double": with `create_graph=True`, and then the gradients are
+    differentiated themselves. Unless `retain`, the graph is freed (a double backward keeps it).
+    """
+
+    roots: tuple[int, ...] | None = None
+    how: How = "plain"
+    retain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """`tensor.mul_(2)` under no_grad, of the argument or result at a path such as `arg[0]`, `out[1]['k']`."""
+
+    path: str
+
+
+Step = Backward | Write
+
+
+@dataclass(slots=True)
+class Steps:
+    """The steps of one observation under way.
+
+    `roots` gives what a backward may start from, now; `targets` are what gradients are taken of; `leaves`
+    are the known leaves; `tensors` are the arguments and results by path. `refused` is why one of the
+    backwards was refused.
+    """
+
+    roots: Callable[[], Roots]
+    targets: Mapping[str, GradientEdge]
+    leaves: Roots
+    tensors: Mapping[str, torch.Tensor]
+    known: Sequence[Known]
+    refusal: Refusal | None
+    refused: str | None = None
+
+    def take(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite]:
+        """Do the steps, and record each; nothing is done after a refusal."""
+        for step in steps:
+            if self.refused is not None:
+                return
+            match step:
+                case Write(path) if path in self.tensors:
+                    with torch.no_grad():
+                        yield later_write(path, self.tensors[path], self.known)
+                case Backward():
+                    yield from self._backward(step)
+
+    def _backward(self, step: Backward) -> Iterator[GradientRun]:
+        roots = self.roots()
+        if not roots or not self.targets:
+            return
+        wanted = range(len(roots)) if step.roots is None else step.roots
+        chosen = sorted({index % len(roots) for index in wanted})
+        if not chosen:
+            return
+        picked = tuple(roots[index] for index in chosen)
+        if step.how == "accumulate":
+            yield self._noted(accumulate(picked, self.leaves, chosen, retain=step.retain))
+            return
+        double = step.how == "double"
+        first = differentiate_roots(picked, self.targets, chosen, retain=step.retain, create=double)
+        yield self._noted(first)
+        if not double or first.error is not None:
+            return
+        gradients = tuple(
+            (f"grad of {path}", gradient)
+            for path, gradient in zip(self.targets, first.gradients, strict=True)
+            if gradient is not None and gradient.requires_grad
+        )
+        if gradients:
+            ordinals = range(len(gradients))
+            yield self._noted(differentiate_roots(gradients, self.targets, ordinals, "double backward"))
+
+    def _noted(self, differentiated: Differentiated) -> GradientRun:
+        if differentiated.error is not None and self.refusal is not None:
+            self.refused = self.refusal(differentiated.error)
+        return differentiated.run

@@ -1,0 +1,194 @@
+"""Steps after a call: each is done, recorded, and compared as far as the first that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from oracle_cases import leaf
+from torch import Tensor
+
+from oracles import Arguments, Backward, Finding, Observation, Step, Write, compare, observe
+from oracles.observation import GradientRun, LaterWrite
+
+
+def cube(w: Tensor) -> Tensor:
+    return w * w * w
+
+
+def run(function: Callable[..., Any], *steps: Step) -> Observation:
+    return observe(function, leaf, steps=steps)
+
+
+def found(target: Callable[..., Any], *steps: Step) -> list[tuple[str, str]]:
+    findings: tuple[Finding, ...] = compare(run(cube, *steps), run(target, *steps))
+    return [(finding.clause, finding.path) for finding in findings]
+
+
+def gradient(record: object) -> Tensor:
+    assert isinstance(record, GradientRun) and record.raised is None
+    [(_, value)] = record.gradients
+    assert value is not None
+    return value.tensor()
+
+
+def start() -> Tensor:
+    value: Tensor = leaf().args[0]
+    return value.detach()
+
+
+def cotangent(like: Tensor) -> Tensor:
+    [record] = run(lambda w: w * 1, Backward()).steps
+    return gradient(record).reshape(like.shape)
+
+
+def test_a_plain_backward_gives_the_gradient() -> None:
+    [record] = run(cube, Backward()).steps
+    torch.testing.assert_close(gradient(record), 3 * start() ** 2 * cotangent(start()))
+
+
+def test_backwards_accumulate_into_grad() -> None:
+    first, second = run(cube, Backward(how="accumulate", retain=True), Backward(how="accumulate")).steps
+    torch.testing.assert_close(gradient(second), 2 * gradient(first))
+
+
+def test_a_freed_graph_cannot_be_used_again_and_a_kept_one_can() -> None:
+    _, again = run(cube, Backward(), Backward()).steps
+    assert isinstance(again, GradientRun) and again.raised is not None
+    assert "second time" in again.raised.message
+    first, again = run(cube, Backward(retain=True), Backward()).steps
+    torch.testing.assert_close(gradient(first), gradient(again))
+
+
+def test_a_double_backward_differentiates_the_gradient() -> None:
+    first, second = run(cube, Backward(how="double")).steps
+    assert isinstance(second, GradientRun)
+    assert (second.stage, second.roots) == ("double backward", ("grad of arg[0]",))
+    torch.testing.assert_close(gradient(second), 6 * start() * cotangent(start()) ** 2)
+    assert isinstance(first, GradientRun) and first.stage == "backward"
+
+
+def test_a_gradient_without_a_history_is_not_differentiated() -> None:
+    assert len(run(lambda w: w * 2, Backward(how="double")).steps) == 1
+
+
+def test_a_write_is_noticed_by_the_backward_that_needs_what_was_written() -> None:
+    write, backward = run(cube, Write("arg[0]"), Backward()).steps
+    assert isinstance(write, LaterWrite) and write.raised is None
+    assert isinstance(backward, GradientRun) and backward.raised is not None
+    assert "modified by an inplace operation" in backward.raised.message
+    _, backward = run(lambda w: w * 2, Write("arg[0]"), Backward()).steps
+    assert isinstance(backward, GradientRun) and backward.raised is None
+
+
+def test_there_is_nothing_to_do_for_a_result_that_does_not_exist() -> None:
+    assert run(cube, Write("out[3]")).steps == ()
+
+
+class Once(torch.autograd.Function):
+    """Its gradient cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        return w.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+class Unchecked(torch.autograd.Function):
+    """Keeps what it needs where autograd does not see it."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        ctx.kept = w.detach().clone()
+        return w**3
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        result: Tensor = grad * 3 * ctx.kept * ctx.kept
+        return result
+
+
+def keeps_the_graph(w: Tensor) -> Tensor:
+    result: Tensor = Unchecked.apply(w)
+    return result
+
+
+WRONG: list[tuple[Callable[..., Any], tuple[Step, ...], tuple[str, str]]] = [
+    (lambda w: cube(w) + w, (Backward(how="accumulate"),), ("gradients", "grad of arg[0] in step 1")),
+    (keeps_the_graph, (Write("arg[0]"), Backward()), ("errors", "backward in step 2")),
+    (keeps_the_graph, (Backward(), Backward()), ("errors", "backward in step 2")),
+    (
+        keeps_the_graph,
+        (Backward(how="double"),),
+        ("double-backward", "gradients that require grad in step 1"),
+    ),
+    (
+        lambda w: cube(Once.apply(w)),
+        (Backward(how="double"),),
+        ("double-backward", "grad of arg[0] in step 1"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("target", "steps", "expected"), WRONG)
+def test_a_wrong_step_is_found(
+    target: Callable[..., Any], steps: tuple[Step, ...], expected: tuple[str, str]
+) -> None:
+    assert expected in found(target, *steps)
+
+
+def test_what_follows_a_difference_is_not_compared() -> None:
+    steps = (Backward(retain=True), Backward(how="accumulate"))
+    assert {path for _, path in found(lambda w: cube(w) * 2, *steps)} & {"grad of arg[0] in step 2"} == set()
+
+
+def test_equal_functions_agree_in_every_step() -> None:
+    every = (Backward((0,), "double"), Backward(None, "accumulate", True), Write("out"), Backward())
+    assert found(cube, *every) == []
+
+
+def test_what_is_kept_is_alive_and_the_rest_is_not() -> None:
+    kept: list[Tensor] = []
+
+    def keeps(w: Tensor) -> Tensor:
+        kept[:] = [w.detach()]
+        return w * w * w
+
+    assert run(cube, Backward(how="double")).alive == ()
+    assert observe(keeps, leaf).alive == ("arg[0]",)
+    assert [(f.clause, f.path) for f in compare(observe(cube, leaf), observe(keeps, leaf))] == [
+        ("lifetime", "arg[0]")
+    ]
+
+
+def test_a_cycle_is_no_leak_and_a_refusal_keeps_nothing() -> None:
+    def cyclic(w: Tensor) -> Tensor:
+        ring: list[Any] = [w]
+        ring.append(ring)
+        return w * 2
+
+    def refuses(w: Tensor) -> Tensor:
+        copy = w.clone()
+        raise NotImplementedError(f"not {copy.shape}")
+
+    assert observe(cyclic, leaf).alive == ()
+    assert observe(refuses, leaf, refusal=str).alive == ()
+
+
+def test_a_result_that_lives_on_is_found() -> None:
+    kept: list[Tensor] = []
+
+    def keeps(w: Tensor) -> Tensor:
+        kept[:] = [w * 2]
+        return kept[0]
+
+    def make() -> Arguments:
+        return Arguments((torch.ones(2),))
+
+    assert observe(keeps, make).alive == ("out",)
