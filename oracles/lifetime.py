@@ -25,7 +25,10 @@ class Lifetimes:
     """
 
     def __init__(self) -> None:
+        """Before the call whose memory is watched."""
         self._storages: dict[int, tuple[str, Any]] = {}
+        with torch.inference_mode(False), torch.enable_grad():
+            self._early = torch.zeros((), requires_grad=True) * 1
 
     def watch(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Note the storages of these tensors, without keeping any alive."""
@@ -36,11 +39,23 @@ class Lifetimes:
 
     def left(self) -> tuple[str, ...]:
         """The names of those that are still alive, once cycles have been collected."""
+        names = self._alive()
+        if names:
+            self._drain()
+            names = self._alive()
         # Collections grow dearer from one generation to the next, and most cycles are young.
-        for generation in (None, 0, 1, 2):
-            if generation is not None:
+        for generation in range(3):
+            if names:
                 gc.collect(generation)
-            names = tuple(name for name, storage in self._storages.values() if not storage.expired())
-            if not names:
-                return ()
+                names = self._alive()
         return names
+
+    def _alive(self) -> tuple[str, ...]:
+        return tuple(name for name, storage in self._storages.values() if not storage.expired())
+
+    def _drain(self) -> None:
+        """Have the engine forget a backward that raised.
+
+        What it had still to do stays in the thread's queue, ordered by age, until an older node is run.
+        """
+        torch.autograd.backward(self._early, retain_graph=True)

@@ -90,6 +90,9 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
             return _record(level, given, create_graph, tracked)
     finally:
         builder.graph, builder.backward = before
+        # Which nodes have read what is asked of the first recording alone, and some are the caller's, which
+        # would keep his tensors alive.
+        level.recorder.backward_reads.clear()
 
 
 def _record(level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int]) -> Step:

@@ -69,6 +69,13 @@ def _resized(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     return (Result(meta._replace(size=size, stride=contiguous(size))),)
 
 
+def _resized_as(metas: Sequence[Meta]) -> tuple[Result, ...]:
+    if any(meta.conj or meta.neg for meta in metas):
+        # ATen resizes a copy without these bits, and copies what nothing has written.
+        raise Mismatch("a lazily conjugated or negated tensor")
+    return _resized(metas, metas[1].size)
+
+
 def _moved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[0].dtype != metas[1].dtype:
         raise Mismatch("the dtypes differ")
@@ -172,9 +179,12 @@ ROWS = (
     _row(
         "resize_as_",
         "{0}.resize_as_({1})",
-        lambda m, a: _resized(m, m[1].size),
+        lambda m, a: _resized_as(m),
         (),
-        (_MODELLED, ANY),
+        (
+            Operand(DTYPES, lambda meta, earlier: meta.stride is not None and _PLAIN.fits(meta, earlier)),
+            _PLAIN,
+        ),
         change=Change.RESIZE,
     ),
     _row("set_", "{0}.set_({1})", _moved, (), (_PLAIN, _SOURCE), change=Change.STORAGE),

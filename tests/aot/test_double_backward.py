@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from agree import assert_same_story, leaf, non_leaf, values
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 import aot
@@ -357,3 +359,17 @@ def test_a_backward_under_another_grad_mode(inside: str) -> None:
         return gradient, gradient.requires_grad
 
     assert_same_story(lambda x: x.sin() * x, story)
+
+
+def test_a_second_derivative_keeps_nothing_alive() -> None:
+    compiled = aot.aot_function(lambda x: x.sin() * x, fw_compiler=aot.nop)
+
+    def call() -> StorageWeakRef:
+        x = leaf(3)
+        (gradient,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
+        torch.autograd.grad(gradient.sum(), x)
+        return StorageWeakRef(x.untyped_storage())
+
+    first, second = call(), call()
+    gc.collect()
+    assert first.expired() and second.expired()
