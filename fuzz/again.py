@@ -7,10 +7,11 @@ found by following the program's statements once more, and then another change i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from fuzz import refusals
 from fuzz.arguments import MAX_ELEMENTS, SCALARS, lay_out, lay_out_again
 from fuzz.choices import Choices
 from fuzz.ir import (
@@ -23,6 +24,7 @@ from fuzz.ir import (
     Scenario,
     Step,
     Storage,
+    Tree,
     View,
     Write,
     calls,
@@ -32,7 +34,7 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import INEXACT
 from fuzz.operators.row import Size
 from fuzz.profiles import Profile
-from fuzz.program import begin, statements_text
+from fuzz.program import begin, sizes_in_text
 from fuzz.state import Breach, State, Tensor
 from oracles.steps import Backward, How
 
@@ -41,12 +43,11 @@ _DTYPES = ("float32", "float64", "float32", "float64", "float16", "complex64", "
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
-def draw_steps(
-    choices: Choices, profile: Profile, state: State, returned: Collection[str]
-) -> tuple[Step, ...]:
+def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) -> tuple[Step, ...]:
     """What is done after a call, if anything else than usual; `state` is the one at the function's end."""
     if not choices.chance(profile.steps):
         return ()
+    returned = set(references(returns))
     tensors = [
         name
         for name, value in state.names.items()
@@ -68,7 +69,7 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
     """Later calls of a program that has none."""
     if not choices.chance(profile.again):
         return ()
-    text = statements_text(program)
+    sizes = sizes_in_text(program)
     later: list[Call] = []
     for _ in range(choices.integer(1, 3)):
         for _ in range(TRIES):
@@ -76,31 +77,33 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
             for _ in range(choices.integer(0, 2)):
                 call = _changed(choices, profile, call)
             one = calls(replace(program, later=(call,)))[1]
-            if runs(one, text):
+            if runs(one, sizes):
                 later.append(call)
                 break
     return tuple(later)
 
 
-def runs(program: Program, text: Sequence[str]) -> bool:
-    """Whether eager runs a program of one call, with its backward, to a defined end, and with this text."""
+def runs(program: Program, sizes: Sequence[Size]) -> bool:
+    """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
+    sizes."""
+    found: list[Size] = []
     try:
         state = begin(program)
         for statement in program.statements:
             row = OPERATORS[statement.operator]
-            operands, attributes, mode = statement.operands, dict(statement.attributes), statement.mode
-            outcome = state.infer(row, operands, attributes, mode)
+            if row.sized:
+                found.append(state.tensor(statement.operands[0]).meta.size)
+            use = state.use(row, statement.operands, dict(statement.attributes), statement.mode)
+            outcome = state.infer(use)
             if not row.metadata and len(outcome) != len(statement.results):
                 return False
-            if any(map(state.is_stale, operands)) or state.illegal(row, operands, attributes, mode):
+            if any(tensor.stale for tensor in use.tensors) or refusals.illegal(use):
                 return False
-            if (row.mutates or row.metadata) and (
-                state.corrupts(row, state.tensor(operands[0])) or state.hazard(row, operands, mode)
-            ):
+            if refusals.corrupts(use, state.kept) or refusals.hazard(use, state.kept):
                 return False
             if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
                 return False
-            state.commit(row, operands, attributes, outcome, statement.results, mode)
+            state.commit(use, outcome, statement.results)
     except Breach:
         return False
     if state.undefined:
@@ -112,7 +115,7 @@ def runs(program: Program, text: Sequence[str]) -> bool:
     written = [step.name for step in program.scenario.steps if isinstance(step, Write)]
     if not all(isinstance(state.names[name], Tensor) for name in written):
         return False
-    return statements_text(program) == text
+    return found == sizes
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from fuzz import refusals
 from fuzz.feature_table import FEATURES
 from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, calls, references
 from fuzz.operators import OPERATORS, Change, Expanded, Kind
@@ -171,11 +172,12 @@ class _Walk:
             self.add("random: drawn")
         if len({tensor.meta.dtype for tensor in operands}) > 1:
             self.add("dtype: promotion")
-        if state.illegal(row, statement.operands, dict(statement.attributes), statement.mode):
+        use = state.use(row, statement.operands, dict(statement.attributes), statement.mode)
+        if refusals.illegal(use):
             self.add("error: refused")
         if row.mutates:
             self.write(row, operands[0])
-            if state.inference_mode(statement.mode) and operands[0].memory in self.memories:
+            if use.inference and operands[0].memory in self.memories:
                 self.add("data: under inference mode")
         if row.metadata:
             self.reshape(row, operands)

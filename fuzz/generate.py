@@ -16,20 +16,22 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from fuzz import refusals
 from fuzz.again import draw_later, draw_steps
 from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.choices import Choices
 from fuzz.operators import OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
-from fuzz.operators.parts import INDEX
+from fuzz.operators.parts import INDEX, anything
 from fuzz.operators.row import Constant, Meta
 from fuzz.profiles import PROFILES, ROWS_OF, Profile
-from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Statement, Tree, references
+from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Statement, Tree
 from fuzz.state import Breach, State, Tensor
 
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
 MAX_RETURNS = 16
+MAX_SWARM = 6  # rows of one family in a swarm's program
 _MODES = ("no_grad", "enable_grad", "no_grad", "enable_grad", "inference_mode")
 TRIES = 12  # for one statement, before the program is left shorter
 
@@ -53,7 +55,7 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     parameters = _parameters(choices, profile, len(inputs.arguments))
     returns = _returns(choices, profile, inputs, builder)
     differentiate = _differentiate(choices, profile)
-    steps = draw_steps(choices, profile, state, set(references(returns)))
+    steps = draw_steps(choices, profile, state, returns)
     program = Program(
         inputs.storages,
         inputs.arguments,
@@ -128,7 +130,8 @@ class _Builder:
                 attributes = {}
                 for attribute in row.attributes:
                     attributes[attribute.name] = attribute.draw(choices, metas, attributes)
-            outcome = state.infer(row, operands, attributes, mode, metas)
+            use = state.use(row, operands, attributes, mode, metas)
+            outcome = state.infer(use)
         except (Mismatch, Breach):
             return None
         if len(outcome) > MAX_PIECES or (fits is not None and not fits(outcome[0].meta)):
@@ -136,17 +139,16 @@ class _Builder:
         for result in outcome:
             if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
                 return None
-        if row.mutates or row.metadata:
-            if state.corrupts(row, state.tensor(operands[0])):
-                return None
-            if not self.reckless and state.hazard(row, operands, mode):
-                return None
-        if any(map(state.is_stale, operands)):
+        if refusals.corrupts(use, state.kept):
+            return None
+        if not self.reckless and refusals.hazard(use, state.kept):
+            return None
+        if state.kept.fragile and any(tensor.stale for tensor in use.tensors):
             # Whether eager looks at its history depends on more than is known here.
             same = any(result.link is Link.SELF for result in outcome)
             if same or not (self.reckless and row.differentiable):
                 return None
-        if state.illegal(row, operands, attributes, mode):
+        if refusals.illegal(use):
             if not self.reckless:
                 return None
             self.over = True
@@ -155,7 +157,7 @@ class _Builder:
             for _ in outcome:
                 results.append(f"v{self.count}")
                 self.count += 1
-        state.commit(row, operands, attributes, outcome, results, mode)
+        state.commit(use, outcome, results)
         self.statements.append(Statement(row.name, operands, tuple(attributes.items()), tuple(results), mode))
         self.used.update(operands)
         self.pool += [(name, state.tensor(name)) for name in results]
@@ -193,15 +195,16 @@ class _Builder:
                 names.append(choices.pick(self.numbers))
                 metas.append(self.state.meta(names[-1]))
                 continue
-            near = not names and choices.chance(self.profile.focus)
-            dtypes, fits, memories = operand.dtypes, operand.fits, self.memories
-            fitting = [
-                name
-                for name, tensor in self.pool
-                if tensor.meta.dtype in dtypes
-                and fits(tensor.meta, metas)
-                and (not near or tensor.memory in memories)
-            ]
+            pool = self.pool
+            if not names and choices.chance(self.profile.focus):
+                pool = [entry for entry in pool if entry[1].memory in self.memories]
+            dtypes, fits = operand.dtypes, operand.fits
+            if fits is anything:
+                fitting = [name for name, tensor in pool if tensor.meta.dtype in dtypes]
+            else:
+                fitting = [
+                    name for name, tensor in pool if tensor.meta.dtype in dtypes and fits(tensor.meta, metas)
+                ]
             if fitting:
                 names.append(choices.pick(fitting))
             elif names and choices.chance(0.7):
@@ -250,9 +253,8 @@ def _tickets(choices: Choices, profile: Profile) -> Tickets:
     tickets = []
     for kind, rows in dict(_all_tickets(profile)).items():
         if choices.chance(0.5):
-            some = [name for name in rows if choices.chance(0.4)]
-            if some:
-                tickets.append((kind, some))
+            some = [choices.pick(rows) for _ in range(choices.integer(1, MAX_SWARM))]
+            tickets.append((kind, some))
     return tickets or _all_tickets(profile)
 
 

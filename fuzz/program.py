@@ -46,10 +46,9 @@ from fuzz.ir import (
     calls,
     references,
 )
-from fuzz.lines import call
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import INEXACT, ITEM_SIZE, reads_bytes
-from fuzz.operators.row import Constant
+from fuzz.operators.row import Constant, Size
 from fuzz.state import Breach, State, Tensor
 from oracles.steps import Backward, How
 
@@ -152,7 +151,8 @@ def from_json(data: object) -> Program:
     Everything is looked at: the format version, unknown and missing fields, types, bounds (4096 elements per
     tensor, rank 8, 200 statements, 32 storages and arguments, 16 later calls, 16 steps, depth 12), views
     within their storage, names that are defined, operators and attributes that are in the table, shapes and
-    dtypes that fit, in each call, and that one text says the statements of all calls.
+    dtypes that fit, in each call, and that no size which the text has as a number
+    differs between calls.
     """
     if not isinstance(data, dict):
         raise ProgramError("", f"expected an object, found {brief(data)}", "give one program as JSON")
@@ -210,21 +210,27 @@ def from_json(data: object) -> Program:
     for i, other in enumerate(others):
         try:
             _check_values(other)
-            if statements_text(other) != statements_text(first):
+            if sizes_in_text(other) != sizes_in_text(first):
                 raise ProgramError("statements", "they have another text", "index and size tensors alike")
         except ProgramError as error:
             raise ProgramError(f"later[{i}] with {error.place}", error.what, error.hint) from None
     return program
 
 
-def statements_text(program: Program) -> list[str]:
-    """The lines of a program's statements, for its first call. ProgramError for one that does not fit."""
+def sizes_in_text(program: Program) -> list[Size]:
+    """The sizes that the text of a program of one call has as numbers. Later calls must have equal ones.
+
+    Raises ProgramError for a statement that does not fit.
+    """
+    if not any(OPERATORS[statement.operator].sized for statement in program.statements):
+        return []
     state = begin(program)
-    lines = []
+    sizes = []
     for i, statement in enumerate(program.statements):
-        lines.append(call(statement, state))
+        if OPERATORS[statement.operator].sized:
+            sizes.append(state.tensor(statement.operands[0]).meta.size)
         advance(state, i, statement)
-    return lines
+    return sizes
 
 
 def _check_values(program: Program) -> None:

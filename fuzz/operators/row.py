@@ -181,6 +181,11 @@ class Operator:
     defines: str  # a class that `source` uses, defined ahead of the function, or ""
 
     @property
+    def sized(self) -> bool:
+        """Whether the text of a statement has a size of operand 0 as a number."""
+        return "{n}" in self.source or "{elements}" in self.source
+
+    @property
     def metadata(self) -> bool:
         """Whether it changes operand 0 as an object."""
         return self.change is not None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import BOOL, COMPLEX, COMPLEX_OF, DTYPES, ITEM_SIZE, REAL_OF
 from fuzz.operators.geometry import transposed_matrix
+from fuzz.operators.multi_views import CHUNKS, PIECE, chunked, split
 from fuzz.operators.parts import ANY, DIM, text
 from fuzz.operators.row import (
     Attribute,
@@ -21,7 +22,7 @@ from fuzz.operators.row import (
     Rule,
     Size,
 )
-from fuzz.operators.views import CHUNKS, PIECE, chunked, split, view_row
+from fuzz.operators.views import view_row
 
 _IDENTITY = """\
 class View(torch.autograd.Function):

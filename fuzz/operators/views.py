@@ -129,7 +129,7 @@ def _move(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return (Result(permuted(metas[0], dims), Link.VIEW),)
 
 
-def _select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     if not meta.size:
         raise Mismatch("select of a 0-d tensor")
@@ -145,7 +145,7 @@ def _select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 
 
 def _first(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _select(metas, {"dim": 0, "index": attributes["index"]})
+    return select(metas, {"dim": 0, "index": attributes["index"]})
 
 
 def _slice(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -216,58 +216,6 @@ def _detached(link: Link) -> Rule:
     return rule
 
 
-def _unbind(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    meta = metas[0]
-    if not meta.size:
-        raise Mismatch("unbind of a 0-d tensor")
-    dim = dimension(attributes["dim"], len(meta.size))
-    if meta.size[dim] > 16:
-        raise Mismatch("more than 16 results")
-    return tuple(_select(metas, {"dim": dim, "index": i})[0] for i in range(meta.size[dim]))
-
-
-def _pieces(metas: Sequence[Meta], attributes: Attributes, length: int) -> tuple[Result, ...]:
-    meta = metas[0]
-    dim = dimension(attributes["dim"], len(meta.size))
-    n = meta.size[dim]
-    if length < 1 or n > 16 * length or n == 0:
-        raise Mismatch("not between 1 and 16 pieces")
-    return tuple(
-        Result(
-            sliced(meta, {"dim": dim, "start": at, "end": min(at + length, n), "step": 1}),
-            Link.VIEW,
-        )
-        for at in range(0, n, length)
-    )
-
-
-def split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if not metas[0].size:
-        raise Mismatch("split of a 0-d tensor")
-    return _pieces(metas, attributes, integer(attributes, "length"))
-
-
-def chunked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if not metas[0].size or integer(attributes, "chunks") < 1:
-        raise Mismatch("no chunks")
-    n = metas[0].size[dimension(attributes["dim"], len(metas[0].size))]
-    return _pieces(metas, attributes, -(-n // integer(attributes, "chunks")))
-
-
-def _tensor_split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    """Slices one by one, which autograd does not take for views of several results; the first are longer."""
-    meta, count = metas[0], integer(attributes, "chunks")
-    if not meta.size or not 2 <= count <= 16:
-        raise Mismatch("fewer than two slices, or too many")
-    dim = dimension(attributes["dim"], len(meta.size))
-    short, longer = divmod(meta.size[dim], count)
-    ends = [(i + 1) * short + min(i + 1, longer) for i in range(count)]
-    return tuple(
-        Result(sliced(meta, {"dim": dim, "start": start, "end": end, "step": 1}), Link.VIEW)
-        for start, end in zip([0, *ends], ends, strict=False)
-    )
-
-
 # ---------------------------------------------------------------------------------------------------------
 # draws
 
@@ -304,7 +252,7 @@ def _draw_narrow_length(choices: Choices, metas: Sequence[Meta], chosen: Attribu
     return choices.integer(min(rest, 1), rest)
 
 
-def _draw_piece(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+def draw_piece(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
     return choices.integer(1, max(_length(metas, chosen), 1))
 
 
@@ -375,8 +323,6 @@ RESTRIDED = (
     Attribute("stride", "ints", draw_strides),
     Attribute("offset", "int", draw_offset),
 )
-PIECE = Attribute("length", "int", _draw_piece)
-CHUNKS = Attribute("chunks", "int", lambda choices, metas, chosen: choices.integer(1, 3))
 _INDEX = Attribute("index", "int", _draw_index)
 _ORDER = Attribute("dims", "ints", _draw_order)
 _VIEW_SIZE = Attribute("size", "ints", _draw_view_size)
@@ -387,7 +333,7 @@ _DIAGONAL = (
 )
 _MATRIX = Operand(DTYPES, lambda meta, earlier: len(meta.size) <= 2)
 _MODELLED = Operand(DTYPES, lambda meta, earlier: meta.stride is not None)
-_RANKED = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0)
+RANKED = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0)
 _DEEP = Operand(DTYPES, lambda meta, earlier: len(meta.size) > 1)
 _SAME_COUNT = Operand(DTYPES, lambda meta, earlier: prod(meta.size) == prod(earlier[0].size))
 _EXPANDED = Operand(DTYPES, lambda meta, earlier: expandable(earlier[0].size, meta.size))
@@ -445,15 +391,15 @@ ROWS = (
         lambda m, a: (Result(unsqueezed(m[0], a), Link.VIEW),),
         (NEW_DIM,),
     ),
-    view_row("select", "{0}.select({dim}, {index})", _select, (DIM, _INDEX), operands=(_RANKED,)),
-    view_row("index_number", "{0}[{index}]", _first, (_INDEX,), operands=(_RANKED,)),
-    view_row("slice", "{0}[{slice}]", _slice, (DIM, START, END, STEP), operands=(_RANKED,)),
+    view_row("select", "{0}.select({dim}, {index})", select, (DIM, _INDEX), operands=(RANKED,)),
+    view_row("index_number", "{0}[{index}]", _first, (_INDEX,), operands=(RANKED,)),
+    view_row("slice", "{0}[{slice}]", _slice, (DIM, START, END, STEP), operands=(RANKED,)),
     view_row(
         "narrow",
         "{0}.narrow({dim}, {start}, {length})",
         _narrow,
         (DIM, START, Attribute("length", "int", _draw_narrow_length)),
-        operands=(_RANKED,),
+        operands=(RANKED,),
     ),
     view_row(
         "expand",
@@ -469,8 +415,8 @@ ROWS = (
         "unfold",
         "{0}.unfold({dim}, {window}, {step})",
         _unfold,
-        (DIM, Attribute("window", "int", _draw_piece), STEP),
-        operands=(_RANKED,),
+        (DIM, Attribute("window", "int", draw_piece), STEP),
+        operands=(RANKED,),
     ),
     view_row(
         "as_strided",
@@ -479,30 +425,6 @@ ROWS = (
         RESTRIDED,
         operands=(_MODELLED,),
     ),
-    view_row(
-        "tensor_split",
-        "{0}.tensor_split({chunks}, {dim})",
-        _tensor_split,
-        (DIM, Attribute("chunks", "int", lambda choices, metas, chosen: choices.integer(2, 3))),
-        operands=(_RANKED,),
-    ),
     view_row("detach", "{0}.detach()", _detached(Link.DETACHED), differentiable=False),
     view_row("data", "{0}.data", _detached(Link.DATA), differentiable=False),
-    view_row("unbind", "{0}.unbind({dim})", _unbind, (DIM,), operands=(_RANKED,), kind=Kind.MULTI_VIEW),
-    view_row(
-        "split",
-        "{0}.split({length}, {dim})",
-        split,
-        (DIM, PIECE),
-        operands=(_RANKED,),
-        kind=Kind.MULTI_VIEW,
-    ),
-    view_row(
-        "chunk",
-        "{0}.chunk({chunks}, {dim})",
-        chunked,
-        (DIM, CHUNKS),
-        operands=(_RANKED,),
-        kind=Kind.MULTI_VIEW,
-    ),
 )

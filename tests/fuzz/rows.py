@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fuzz import refusals
 from fuzz.choices import Random
 from fuzz.operators import Mismatch, Operator
 from fuzz.operators.layout import contiguous, extent
@@ -83,9 +84,9 @@ def single(
         return None
     results = () if row.metadata else tuple(f"v{i}" for i in range(len(outcome)))
     operands = tuple(f"a{i}" for i in range(len(row.operands)))
-    if state.illegal(row, operands, attributes, "inherit"):
-        return None
     try:
+        if refusals.illegal(state.use(row, operands, attributes, "inherit")):
+            return None
         state.apply(row, operands, attributes, results, "inherit")
     except Breach:
         return None

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from fuzz import refusals
 from fuzz.choices import Random
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
 from fuzz.operators import OPERATORS
@@ -44,12 +45,9 @@ def programs(profile: str, count: int) -> list[Program]:
 def expected_to_raise(program: Program) -> bool:
     state = begin(program)
     for i, statement in enumerate(program.statements):
-        if state.illegal(
-            OPERATORS[statement.operator],
-            statement.operands,
-            dict(statement.attributes),
-            statement.mode,
-        ):
+        row = OPERATORS[statement.operator]
+        use = state.use(row, statement.operands, dict(statement.attributes), statement.mode)
+        if refusals.illegal(use):
             return True
         advance(state, i, statement)
     return False

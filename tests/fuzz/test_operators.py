@@ -79,7 +79,7 @@ def test_rule_agrees_with_eager(name: str) -> None:
 
 def check_links(program: Program, row: Operator, args: list[Any], results: list[Any], text: str) -> None:
     statement = program.statements[0]
-    metas = begin(program).inputs(row, statement.operands)
+    metas = begin(program).use(row, statement.operands, {}, "inherit").metas
     outcome = row.rule(metas, dict(statement.attributes))
     for (_, link), real in zip(outcome, results, strict=True):
         assert any(real is arg for arg in args) == (link is Link.SELF), text

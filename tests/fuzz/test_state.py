@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_programs import call
 
+from fuzz import refusals
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.operators import OPERATORS
@@ -44,7 +45,8 @@ def illegal(program: Program) -> str | None:
     state = begin(program)
     for i, statement in enumerate(program.statements):
         row = OPERATORS[statement.operator]
-        reason = state.illegal(row, statement.operands, dict(statement.attributes), statement.mode)
+        use = state.use(row, statement.operands, dict(statement.attributes), statement.mode)
+        reason = refusals.illegal(use)
         if reason:
             return reason
         advance(state, i, statement)

@@ -1,0 +1,160 @@
+"""What eager says to a statement: at once, later, or nothing because its result is undefined.
+
+Each function gives a reason in words, or None; nothing changes.
+"""
+
+from __future__ import annotations
+
+from fuzz.operators.layout import overlaps_itself, shares_elements
+from fuzz.operators.row import Change, Expanded, Link, Meta, Result
+from fuzz.tensors import Kept, Use
+
+MOVES = (Change.STORAGE, Change.UNTYPED)
+SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
+
+
+def illegal(use: Use) -> str | None:
+    """Why eager raises at this statement, or None."""
+    row, tensors = use.row, use.tensors
+    if use.grad and row.differentiable:
+        for tensor in tensors:
+            if tensor.base is not None and tensor.stale:
+                return "an operand is a view whose base was written to"
+        if use.handles_inference and _saves_inference(use):
+            return "a backward would need a tensor that was made under inference mode"
+    if not row.mutates and row.change is None:
+        return None
+    target = tensors[0]
+    if target.inference and not use.inference and row.change not in SILENT:
+        return "the tensor written to was made under inference mode"
+    if row.mutates and row.expanded is Expanded.REFUSED:
+        written = _written(use)
+        if written.stride is not None and overlaps_itself(written):
+            return "the tensor written to is expanded"
+    match row.change:
+        case Change.RESIZE if target.requires_grad:
+            return "the tensor resized requires grad"
+        case Change.DETACH if target.base is not None:
+            return "the tensor detached is a view"
+        case Change.REQUIRE if target.grad_fn and not use.attributes["value"]:
+            return "the tensor that is not to require grad has a history"
+        case Change.RESIZE | Change.DETACH | Change.REQUIRE | Change.DATA:
+            return None
+    if use.followed:
+        if target.base is not None:
+            if target.made != "plain":
+                return "the tensor written to is a view taken under no_grad or one of several views"
+            if target.requires_grad and not target.base.grad_fn:
+                return "the tensor written to is a view of a leaf that requires grad"
+        if target.requires_grad and not target.grad_fn:
+            return "the tensor written to is a leaf that requires grad, as far as autograd knows"
+    return None
+
+
+def hazard(use: Use, kept: Kept) -> str | None:
+    """Why eager raises later, in backward or at the next use of a view, or None."""
+    row, tensors = use.row, use.tensors
+    if not row.mutates and row.change is None:
+        return None
+    target = tensors[0]
+    if row.change in SILENT:
+        if row.change is Change.DATA and target.requires_grad and target.meta.size != tensors[1].meta.size:
+            return "its history does not know of the new size"
+        if row.change is Change.DETACH and target.requires_grad:
+            if target.clock.viewed:
+                return "its views have a history that goes nowhere"
+            if any(memory == target.memory for memory, _, _ in kept.saved):
+                return "a backward needs the history that it loses"
+        return None
+    if row.metadata and target.requires_grad and not use.grad:
+        return "its history does not know of the new metadata"
+    if row.change in MOVES and use.followed:
+        return "set_ has no derivative"
+    if target.clock.split and use.followed:
+        return "a view and its base no longer go together"
+    for memory, clock, version in kept.saved:
+        if memory == target.memory and clock is target.clock and version == clock.version:
+            return "a backward needs the old values"
+    for view in kept.fragile:
+        if view.clock is target.clock and view.base is not None and view is not target:
+            return "a view whose history cannot be made anew would be stale"
+    if use.grad and row.differentiable:
+        for which, when in row.saves:
+            # What is kept of the target itself is cloned first; of another name for it, it is not.
+            if not isinstance(which, int) or which == 0 or tensors[which].clock is not target.clock:
+                continue
+            if any(tensors[i].requires_grad for i in when):
+                return "its own backward needs an operand that it writes to"
+    return None
+
+
+def corrupts(use: Use, kept: Kept) -> bool:
+    """Whether what a backward needs is changed without autograd's noticing: undefined gradients."""
+    change = use.row.change
+    if not use.row.mutates and change is None:
+        return False
+    target = use.tensors[0]
+    if change is Change.DATA:
+        return any(memory == target.memory and clock is target.clock for memory, clock, _ in kept.saved)
+    if change in SILENT:
+        return False
+    if target.memory in kept.unsafe:
+        return True
+    return any(memory == target.memory and clock is not target.clock for memory, clock, _ in kept.saved)
+
+
+def undefined_write(use: Use) -> str | None:
+    """Why eager's result of a write is undefined, or None."""
+    target, *others = use.tensors
+    row, meta = use.row, target.meta
+    if meta.stride is None:
+        if target.base is not None or any(other.memory == target.memory for other in others):
+            return "a write to a view whose strides are not modelled"
+        return None
+    meta = _written(use)
+    assert meta.stride is not None
+    if row.expanded is not Expanded.ALLOWED and overlaps_itself(meta):
+        if row.expanded is Expanded.DEPRECATED:
+            return "a write to a tensor whose elements overlap is deprecated"
+        if not any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True)):
+            return "a write to a tensor whose elements overlap has no defined result"
+    for other in others:
+        if other.memory != target.memory:
+            continue
+        if other is target and overlaps_itself(meta):
+            return "a tensor that overlaps itself is written to itself, which some operators do not do"
+        if other.meta.stride is None:
+            return "a write beside a view whose strides are not modelled"
+        same = other.meta == meta
+        if row.overlap and same:
+            continue
+        if same or shares_elements(meta, other.meta):
+            return "a write to a tensor that overlaps an operand has no defined result"
+    return None
+
+
+def unmodelled_inference(use: Use, outcome: tuple[Result, ...]) -> str | None:
+    """Why it is not known what a statement does under inference mode, or with tensors made there, or None."""
+    row, tensors = use.row, use.tensors
+    recast = any(link is Link.DETACHED and meta.dtype != tensors[0].meta.dtype for meta, link in outcome)
+    if recast or row.defines or row.change in SILENT or row.change in MOVES:
+        return "what it makes under inference mode, or of a tensor made there, is not modelled"
+    if row.change is Change.RESIZE and tensors[0].requires_grad:
+        return "under inference mode eager does not notice that the tensor requires grad"
+    if any(link is Link.UNSAFE for _, link in outcome):
+        return "an unsafe view under inference mode is not modelled"
+    return None
+
+
+def _written(use: Use) -> Meta:
+    """The elements that a mutating row writes."""
+    return use.tensors[0].meta if use.row.fills is None else use.row.fills(use.metas, use.attributes)
+
+
+def _saves_inference(use: Use) -> bool:
+    tensors = use.tensors
+    return any(
+        tensors[which].inference and any(tensors[i].requires_grad for i in when)
+        for which, when in use.row.saves
+        if isinstance(which, int)
+    )

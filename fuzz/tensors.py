@@ -1,0 +1,117 @@
+"""A tensor of a program and a statement on tensors, as far as they are followed without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from fuzz.operators.row import Attributes, Change, Constant, Meta, Operator
+
+
+class Breach(Exception):
+    """A statement that is no part of any valid program; the text says why."""
+
+
+class Clock:
+    """A version counter, shared by the views of one tensor and its detached aliases."""
+
+    __slots__ = ("split", "version", "viewed")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.viewed = False  # some tensor has it because it is a differentiable view
+        self.split = False  # a view and its base no longer have one storage or one history
+
+
+class Tensor:
+    """One tensor object. Two names may stand for it.
+
+    `grad_fn` is whether autograd has a history at hand: a view whose base has got one in the meantime gets
+    its own when it is next used, and until then eager takes it for a leaf.
+    """
+
+    __slots__ = ("base", "born", "clock", "grad_fn", "inference", "made", "memory", "meta", "own")
+
+    def __init__(self, meta: Meta, memory: int, clock: Clock, *, own: bool, grad_fn: bool) -> None:
+        self.meta = meta
+        self.memory = memory  # tensors of equal memory may share elements
+        self.clock = clock
+        self.own = own  # requires grad by itself
+        self.grad_fn = grad_fn
+        self.inference = False  # it was made under inference mode, on memory that was
+        self.base: Tensor | None = None  # what it is a differentiable view of
+        self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"
+        self.born = clock.version  # the version that a view's history belongs to
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.own or self.grad_fn or (self.base is not None and self.base.requires_grad)
+
+    @property
+    def stale(self) -> bool:
+        """A view whose history cannot be made anew after a write to its base: any use raises."""
+        base = self.base
+        return (
+            base is not None
+            and self.made != "plain"
+            and self.born != self.clock.version
+            and base.requires_grad
+        )
+
+
+Value: TypeAlias = "Tensor | Constant"
+
+
+class Kept:
+    """What autograd has noted of a program's tensors so far."""
+
+    __slots__ = ("fragile", "saved", "unsafe")
+
+    def __init__(self) -> None:
+        self.saved: list[tuple[int, Clock, int]] = []  # memory, clock and version that a backward needs
+        self.fragile: list[Tensor] = []  # views that a write to their base makes stale
+        self.unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined
+
+
+class Use:
+    """A statement on the tensors at hand.
+
+    `grad` and `inference` are the modes that it runs in; `needs` says for each operand that autograd sees
+    whether it requires grad, and `followed` whether autograd follows the statement because one does.
+    `handles_inference` tells that one of them was made under inference mode.
+    """
+
+    __slots__ = (
+        *("attributes", "followed", "grad", "handles_inference", "inference"),
+        *("metas", "needs", "row", "tensors"),
+    )
+
+    def __init__(
+        self,
+        row: Operator,
+        metas: Sequence[Meta],
+        tensors: list[Tensor],
+        attributes: Attributes,
+        grad: bool,
+        inference: bool,
+    ) -> None:
+        self.row = row
+        self.metas = metas  # the operands', Python numbers included
+        self.tensors = tensors
+        self.attributes = attributes
+        self.grad = grad
+        self.inference = inference
+        self.needs: list[bool] = []
+        self.handles_inference = False
+        for tensor in tensors:
+            self.needs.append(tensor.requires_grad)
+            if tensor.inference:
+                self.handles_inference = True
+        if row.change is Change.UNTYPED:
+            del self.needs[1:]
+        self.followed = grad and True in self.needs
+
+    @property
+    def target(self) -> Tensor:
+        """Operand 0, which a row may change."""
+        return self.tensors[0]
