@@ -8,7 +8,7 @@ that the backward consists of: what comes in, what goes out to where, and what o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autoc
 from aot.capture.forward import Forward
 from aot.capture.graph import by_name, call_by_name
 from aot.capture.kept import Kept, find_kept
+from aot.capture.recorder import call_on_clones
 from aot.capture.segments import (
     ArgumentEdge,
     Exposed,
@@ -78,12 +79,14 @@ class Segment:
         gradients: what goes out, in the order of their results; nothing, where nothing leads to an argument.
         failure: the type and text of what eager's backward raises here.
         kept: what of the caller's the backward keeps.
+        further: where gradients of the gradients go besides.
     """
 
     entrances: tuple[Entrance, ...]
     gradients: tuple[Gradient, ...]
     failure: tuple[type[Exception], str] | None = None
     kept: tuple[Kept, ...] = ()
+    further: tuple[Target, ...] = ()
 
     @property
     def tangents(self) -> tuple[int, ...]:
@@ -204,8 +207,10 @@ class _Recording:
             tangents.extend(recorded.tangents[e].node for e in sorted(recorded.tangents))
             with torch.no_grad():
                 gradients.extend(recorder.read(g) for g in recorded.gradients.values())
-            segments.append(self._segment(nodes.entrances, recorded, keeps, self._led_to(nodes.nodes)))
-            self.levels.append(self._level(nodes.entrances, recorded))
+            further = self._further(nodes.nodes, recorded)
+            segment = self._segment(nodes.entrances, recorded, keeps, self._led_to(nodes.nodes))
+            segments.append(replace(segment, further=tuple(further)))
+            self.levels.append(self._level(nodes.entrances, recorded, further.values()))
         for value in self.histories:
             if value not in entered:
                 segments.append(self._without_nodes(engine, value, failing.get(value), tangents, gradients))
@@ -254,17 +259,31 @@ class _Recording:
             kept=kept,
         )
 
+    def _further(self, nodes: Iterable[Node], recorded: Recorded) -> dict[ArgumentEdge, Key]:
+        """The edges of arguments that only the gradients of a segment's gradients may go to, with the edge in
+        the trace: a write to a view keeps the view, and goes to its base."""
+        if not recorded.gradients or not any(n.name().endswith("CopySlices") for n in nodes):
+            return {}
+        fakes, joined = self.forward.entry.fakes, self.forward.recorder.joined
+        return {
+            target: edge
+            for edge, target in self.ends.items()
+            if target not in recorded.gradients and internals.storage_key(fakes[target.tensor]) in joined
+        }
+
     def _led_to(self, nodes: Iterable[Node]) -> list[Target]:
         """The targets that come right after some nodes of the autograd graph."""
         edges = dict.fromkeys((n, k) for node in nodes for n, k in node.next_functions if n is not None)
         return [self.ends[edge] for edge in edges if edge in self.ends]
 
-    def _level(self, entrances: Mapping[Key, int | None], recorded: Recorded) -> Level | None:
+    def _level(
+        self, entrances: Mapping[Key, int | None], recorded: Recorded, further: Iterable[Key]
+    ) -> Level | None:
         """The segment, to be recorded again: its ends are its exits, those that get a gradient first."""
         if not recorded.gradients:
             return None
         ends = dict.fromkeys(recorded.exits[target] for target in recorded.gradients)
-        ends.update(dict.fromkeys([*recorded.exits.values(), *self.ends]))
+        ends.update(dict.fromkeys([*further, *recorded.exits.values(), *self.ends]))
         likes: list[tuple[Key, Tensor]] = []
         for e, (edge, value) in enumerate(entrances.items()):
             tangent = recorded.tangents.get(e)
@@ -449,8 +468,8 @@ def operation_of(node: fx.Node) -> internals.OpOverload | None:
     target: Any = node.target
     if node.op != "call_function":
         return None
-    if target is call_by_name:
-        target = by_name(str(node.args[0]))
+    if target in (call_by_name, call_on_clones) and isinstance(node.args[0], str):
+        target = by_name(node.args[0])
     elif not isinstance(target, internals.OpOverload):
         target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
     return target if isinstance(target, internals.OpOverload) else None

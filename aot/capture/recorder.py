@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import keyword
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from aot import torch_internals as internals
 from aot.capture.graph import (
     GraphBuilder,
     Recipe,
+    by_name,
     call_with_grad,
     lookup,
     meta_of,
@@ -509,7 +511,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
         counted = classify(func).counted and func not in _BATCH_NORM
         random = classify(func).random
-        node = self._call(call_on_clones, (func, written, node_args, node_kwargs), {}, metas, random)
+        # (An overload may be called like a keyword of Python, in which graphs are written.)
+        called = f"{func._opname}.{func._overloadname}" if keyword.iskeyword(func._overloadname) else func
+        node = self._call(call_on_clones, (called, written, node_args, node_kwargs), {}, metas, random)
         for i, fake in enumerate(fakes):
             value = self.builder.item(node, len(results) - len(fakes) + i)
             self._write(fake, value, counted)
@@ -752,11 +756,14 @@ def fake_of(where: Geometry, device: torch.device) -> Tensor:
 def call_on_clones(
     func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Run a mutating operation on copies of what it writes, with the same strides.
+    """Run a mutating operation, or the ATen operation of that name, on copies of what it writes, with the
+    same strides.
 
     Returns:
         What the operation returned, then the written copies.
     """
+    if isinstance(func, str):
+        func = by_name(func)
     positional, named = list(args), dict(kwargs)
     clones = []
     for where in written:

@@ -191,7 +191,7 @@ class View:
 
     Attributes:
         steps: the operations that made it; empty where they do not lead there.
-        where: without steps, its geometry.
+        where: its geometry, where they do not; what steps there are then follow.
         grad: whether a view by geometry is taken in grad mode.
         taken: when the view is taken.
         reinterpreted: whether a view by geometry shows the root as another dtype, or lazily as other numbers.

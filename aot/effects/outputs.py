@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
@@ -174,7 +175,10 @@ class OutputEffects:
         """Take views of views that are outputs themselves from these."""
         return tuple(
             self._linked(output, self.world.forward.outputs[p], outputs, seen)
-            if isinstance(output, View) and output.steps and output.taken is Taken.LAST
+            if isinstance(output, View)
+            and output.steps
+            and output.where is None
+            and output.taken is Taken.LAST
             else output
             for p, output in enumerate(outputs)
         )
@@ -238,6 +242,10 @@ class OutputEffects:
         special = None if made in ("DEFAULT", "NO_GRAD_MODE") else made
         without = is_current(value) and value.requires_grad and value.grad_fn is None
         grad = made not in _WITHOUT_GRAD and not (made == "IN_CUSTOM_FUNCTION" and without)
+        if not stale and made in _WITHOUT_GRAD and is_current(value) and value.grad_fn is not None:
+            # Taken in grad mode of one that was not.
+            steps = (ViewStep(torch.ops.aten.alias.default, (), {}, None, Mode.GRAD),)
+            return View(number, steps, where, False, Taken.LAST, other, special)
         if not stale or made == "DEFAULT":
             return View(number, (), where, grad, Taken.LAST, other, special)
         # Of the history of such a view autograd says that it cannot be told any more.

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
-from aot.partition.common import extract_both, needed_for, take_apart
+from aot.partition.common import extract_both, is_tensor, needed_for, take_apart
+from aot.partition.costs import is_free
 
 
 def default_partition(
@@ -22,7 +24,8 @@ def default_partition(
     num_fwd_outputs: int,
     static_lifetime_input_indices: Sequence[int] | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Save what eager saves: every forward value that the recorded backward reads.
+    """Save what eager saves: every forward value that the recorded backward reads, of a view of a whole
+    input that input.
 
     Args:
         joint_module: placeholders named ``tangents_*`` come last; backward nodes carry
@@ -38,9 +41,30 @@ def default_partition(
         >>> forward, backward = default_partition(joint, inputs, num_fwd_outputs=1)  # doctest: +SKIP
     """
     parts = take_apart(joint_module, num_fwd_outputs)
-    needed = needed_for(parts.gradients, parts.recorded_backward)
     nodes = list(joint_module.graph.nodes)
+    again = _views_of_inputs(nodes, parts.primals)
+    needed = needed_for(parts.gradients, parts.recorded_backward | again)
     forward = [n for n in nodes if n not in parts.recorded_backward and n.op != "get_attr"]
     gradients = {g for g in parts.gradients if isinstance(g, fx.Node)}
-    saved = [n for n in forward if n.op != "output" and (n in gradients or any(u in needed for u in n.users))]
+    saved = [
+        n
+        for n in forward
+        if n not in needed and n.op != "output" and (n in gradients or any(u in needed for u in n.users))
+    ]
     return extract_both(parts, forward, saved, [n for n in nodes if n in needed])
+
+
+def _views_of_inputs(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> frozenset[fx.Node]:
+    """The forward's views that show all of a graph input, each element once: the input is in memory anyway,
+    and a further derivative may read it some other way. (`as_strided` depends on where its argument lies.)"""
+    whole = {n for n in inputs if is_tensor(n)}
+    views = set()
+    for node in nodes:
+        if node.op != "call_function" or not is_free(node) or not is_tensor(node):
+            continue
+        (source,) = node.all_input_nodes
+        strided = node.target is torch.ops.aten.as_strided.default
+        if not strided and source in whole and node.meta["val"].numel() == source.meta["val"].numel():
+            whole.add(node)
+            views.add(node)
+    return frozenset(views)

@@ -222,8 +222,8 @@ class _Call:
             if kind == "storage" and number in moving:
                 done.add(number)
             elif kind == "segment":
-                for gradient in plan.parts[number].segment.gradients:
-                    target = gradient.target
+                segment = plan.parts[number].segment
+                for target in (*(g.target for g in segment.gradients), *segment.further):
                     if (
                         isinstance(target, ArgumentEdge)
                         and plan.storages[target.tensor] in done
@@ -261,6 +261,7 @@ class _Call:
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
         edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
+        edges += [self._edge(target, self._target(target)) for target in segment.further]
         self.writer.line(f"b{number} += ({_tuple(results)}, {_tuple(edges if segment.results else [])})")
         # What leads nowhere requires grad all the same.
         arguments = ", ".join(targets) or "nowhere()"

@@ -64,6 +64,8 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         if kind == "segment":
             for gradient in segments[number].gradients:
                 yield from needs_of_target(gradient.target)
+            for target in segments[number].further:
+                yield from needs_of_target(target)
             for entrance in segments[number].entrances:
                 if entrance.value in function_views:
                     yield "root", function_views[entrance.value]

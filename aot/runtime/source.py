@@ -105,6 +105,8 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
         writer.line(f"{name} = {seen_as(writer, source, view.where, view.reinterpreted)}")
         if view.made is not None:
             writer.line(f"set_creation_meta({name}, {view.made!r})")
+        for one in view.steps:
+            writer.line(f"{mode.within(one.mode)}{name} = {step(writer, name, one)}")
         if view.rebound is not None:
             write_change(writer, mode, name, view.rebound)
         if view.requires_grad:

@@ -100,6 +100,15 @@ def _convolved(x: Tensor, w: Tensor) -> Tensor:
     return functional.conv2d(x[None, None], w[None, None, :2, :2]).tanh().sum()
 
 
+def _written_through_a_view(x: Tensor, w: Tensor) -> Tensor:
+    x[1].sin_()
+    return x * w
+
+
+def _transposed_by_one_result(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return x @ (x @ w), torch.nn.functional.linear(torch.ones(2, 3, dtype=F64), w)
+
+
 def _differentiated_inside(x: Tensor, w: Tensor) -> Tensor:
     (gradient,) = torch.autograd.grad((x * w).sin().sum(), x, create_graph=True)
     return (gradient.norm(2, dim=1) - 1).pow(2).mean()
@@ -118,6 +127,8 @@ PROGRAMS: list[Function] = [
     _normalized,
     _convolved,
     _differentiated_inside,
+    _written_through_a_view,
+    _transposed_by_one_result,
 ]
 
 
@@ -373,3 +384,20 @@ def test_a_second_derivative_keeps_nothing_alive() -> None:
     first, second = call(), call()
     gc.collect()
     assert first.expired() and second.expired()
+
+
+def test_the_second_derivative_goes_to_a_view_that_was_written() -> None:
+    """The first goes to its base."""
+
+    def f(x: Tensor) -> None:
+        x.sin_()
+
+    def story(function: Function) -> Any:
+        root = leaf(3, dtype=F64)
+        base = root * 1
+        x = base[1:]
+        function(x)
+        (first,) = torch.autograd.grad(x.sum(), root, create_graph=True)
+        return first, torch.autograd.grad(first.sum(), root)
+
+    assert_same_story(f, story)

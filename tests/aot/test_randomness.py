@@ -248,3 +248,8 @@ def test_random_numbers_that_are_not_torchs_are_refused(module: str, grad: bool)
     with pytest.raises(errors.RandomStateMutation, match="pass the numbers"):
         compiled(x, True)
     assert torch.equal(compiled(x, False), x * 2)
+
+
+def test_a_draw_between_two_numbers_into_a_tensor_with_gaps() -> None:
+    """Its overload is called like a keyword of Python."""
+    assert_agrees(lambda x: x.random_(2, 7), lambda: [torch.zeros(6)[::2]])
