@@ -118,6 +118,9 @@ def undefined_write(use: Use) -> str | None:
             return "a write to a tensor whose elements overlap is deprecated"
         if not any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True)):
             return "a write to a tensor whose elements overlap has no defined result"
+    base = target.base
+    if use.followed and base is not None and base.meta.stride is not None and overlaps_itself(base.meta):
+        return "the gradient of a tensor whose elements overlap is not defined where it is written in part"
     for other in others:
         if other.memory != target.memory:
             continue

@@ -84,10 +84,16 @@ def _pairs(meta: Meta) -> tuple[Size | None, int]:
     return stride, 2 * meta.offset
 
 
+def _check_elements(meta: Meta) -> None:
+    if 0 in meta.size:
+        raise Mismatch("eager's backward refuses the strides of what has no elements, or not, as they happen")
+
+
 def _as_real(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     if meta.conj:
         raise Mismatch("view_as_real of a lazily conjugated tensor")
+    _check_elements(meta)
     stride, offset = _pairs(meta)
     paired = None if stride is None else (*stride, 1)
     return (Result(Meta(REAL_OF[meta.dtype], (*meta.size, 2), paired, offset, neg=meta.neg), Link.VIEW),)
@@ -107,6 +113,7 @@ def _as_complex(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     meta = metas[0]
     if _lazy(meta) or meta.stride is None or meta.size[-1:] != (2,) or meta.stride[-1] != 1:
         raise Mismatch("view_as_complex takes pairs that lie side by side")
+    _check_elements(meta)
     *stride, _ = meta.stride
     if meta.offset % 2 or any(step % 2 for step in stride):
         raise Mismatch("pairs at odd places")
