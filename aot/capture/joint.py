@@ -19,7 +19,7 @@ from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.forward import Forward
 from aot.capture.graph import by_name, call_by_name
-from aot.capture.kept import Kept, find_kept
+from aot.capture.kept import Kept, find_kept, saves_something
 from aot.capture.recorder import call_on_clones
 from aot.capture.segments import (
     ArgumentEdge,
@@ -80,6 +80,7 @@ class Segment:
         failure: the type and text of what eager's backward raises here.
         kept: what of the caller's the backward keeps.
         further: where gradients of the gradients go besides.
+        frees: whether eager's backward frees something, so that a second one raises.
     """
 
     entrances: tuple[Entrance, ...]
@@ -87,6 +88,7 @@ class Segment:
     failure: tuple[type[Exception], str] | None = None
     kept: tuple[Kept, ...] = ()
     further: tuple[Target, ...] = ()
+    frees: bool = False
 
     @property
     def tangents(self) -> tuple[int, ...]:
@@ -209,7 +211,8 @@ class _Recording:
                 gradients.extend(recorder.read(g) for g in recorded.gradients.values())
             further = self._further(nodes.nodes, recorded)
             segment = self._segment(nodes.entrances, recorded, keeps, self._led_to(nodes.nodes))
-            segments.append(replace(segment, further=tuple(further)))
+            frees = any(saves_something(node) for node in nodes.nodes)
+            segments.append(replace(segment, further=tuple(further), frees=frees))
             self.levels.append(self._level(nodes.entrances, recorded, further.values()))
         for value in self.histories:
             if value not in entered:

@@ -10,6 +10,7 @@ import functools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 from torch.autograd.graph import Node
@@ -93,6 +94,14 @@ def find_kept(
                 kept.append(Kept(None, k, 0, counted=False))
         found.append(tuple(kept))
     return found
+
+
+def saves_something(node: Node) -> bool:
+    """Whether a node of the autograd graph has saved a tensor, so that it runs once unless it is retained."""
+    raw: tuple[Any, ...] = getattr(node, "_raw_saved_tensors", ())
+    if raw or node.name().endswith("CopySlices"):
+        return True
+    return any(True for _ in _saved_tensors(node))
 
 
 _SAVED_NAMES: dict[type, tuple[str, ...]] = {}

@@ -343,6 +343,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A view: nothing is appended until somebody reads it."""
         parent = args[0]
+        self.settle(parent)
         state = self.state(parent)
         result = func(*args, **kwargs)
         rest = tuple(args[1:])

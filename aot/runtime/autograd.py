@@ -60,6 +60,7 @@ def build(
         "modified": _modified,
         "once_more": _once_more,
         "spent": _spent,
+        "freed": _freed,
         "graph_is_retained": internals.graph_is_retained,
         "packed": _packed,
         "backward_key": internals.backward_key,
@@ -160,14 +161,21 @@ def _itself(value: Any) -> Any:
 def _once_more(kept: list[tuple[Callable[[Any], Any], Any]]) -> tuple[Tensor, ...]:
     """What is kept for backward, given up when the engine gives up the rest of the graph."""
     if not kept:
-        raise RuntimeError(
-            "Trying to backward through the graph a second time (or directly access saved tensors after "
-            "they have already been freed). Specify retain_graph=True to backward a second time."
-        )
+        raise _freed()
     values = tuple(unpack(value) for unpack, value in kept)
     if not internals.graph_is_retained():
         kept.clear()
     return values
+
+
+def _freed() -> RuntimeError:
+    """For a backward after one that did not retain the graph, in eager's words."""
+    return RuntimeError(
+        "Trying to backward through the graph a second time (or directly access saved tensors after they "
+        "have already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
+        "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time "
+        "or if you need to access saved tensors after calling backward."
+    )
 
 
 def _spent() -> RuntimeError:

@@ -62,6 +62,10 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
     elif tangents and segment.results:
         writer.line(f"if g{tangents[0]} is None:")
         writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
+    if segment.frees and not part.saved:
+        writer.line("if ctx.spent:")
+        writer.line("    raise freed()")
+        writer.line("ctx.spent = not graph_is_retained()")
     donates = any(one.donated for one in part.saved)
     if donates:
         writer.line("if ctx.spent:")

@@ -41,6 +41,7 @@ PLAIN = (
     ("x.t_()", "x.mul_(2)", "v = x[...]", "x.requires_grad_()", "v"),
     ("x.mul_(2)", "x.t_()", "x.requires_grad_()", "x * 2"),
     ("v = x.t()", "v.data = x", "v.squeeze_(0)", "v"),
+    ("x.data = y[:, :2]", "x[1:]"),
     ("v = x[...]", "x.mul_(2)", "v.requires_grad_()", "v"),
     ("v = x[...]", "x.mul_(2)", "x.requires_grad_()", "v"),
     ("v = x.t()", "v.t_()", "v.data = y", "v"),

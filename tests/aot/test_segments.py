@@ -260,3 +260,33 @@ def test_the_memory_of_what_lies_between_two_parts_is_not_kept() -> None:
     assert "nothing((100, 100)" in text
     edges = {n for r in (first, second) for n, _ in r.grad_fn.next_functions}
     assert len(edges) == 1
+
+
+def _partly_scaled(x: Tensor) -> Tensor:
+    y = x + 1
+    y[0].mul_(2)
+    return y
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x * 2,
+        lambda x: x + 1,
+        lambda x: (x + 1).t(),
+        lambda x: (x + 1) / 4,
+        _partly_scaled,
+        torch.sin,
+    ],
+)
+def test_a_second_backward_raises_where_eagers_does(f: Function) -> None:
+    """It does where a node has saved something, if only a number."""
+
+    def story(function: Function) -> Any:
+        x = leaf(3, 3)
+        y = function(x)
+        y.sum().backward()
+        y.sum().backward()
+        return x.grad
+
+    assert_same_story(f, story)
