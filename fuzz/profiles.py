@@ -28,6 +28,8 @@ _KINDS: Weights = (
     (Kind.CONVERT, 1),
     (Kind.JOIN, 1),
     (Kind.RANDOM, 1),
+    (Kind.NEURAL, 1),
+    (Kind.ALGEBRA, 1),
 )
 
 

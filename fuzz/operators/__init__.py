@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fuzz.operators import (
+    activations,
+    algebra,
     creation,
     indexing,
     inplace,
     matmul,
     metadata,
     multi_views,
+    neural,
     pointwise,
     reductions,
+    scatters,
     special_views,
     views,
 )
@@ -58,6 +62,10 @@ def _table() -> Mapping[str, Operator]:
         metadata,
         creation,
         indexing,
+        scatters,
+        activations,
+        neural,
+        algebra,
     ):
         for row in family.ROWS:
             if row.name in table:

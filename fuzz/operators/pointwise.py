@@ -51,7 +51,7 @@ from fuzz.operators.row import (
 )
 
 
-def _row(
+def pointwise(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -80,7 +80,7 @@ def _row(
     )
 
 
-def _keeps_dtype(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def keeps_dtype(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return elementwise(metas[0].dtype, metas)
 
 
@@ -110,7 +110,7 @@ def _divides_by_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[R
 def _power(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if type(attributes["value"]) is not int or not 1 <= attributes["value"] <= 4:
         raise Mismatch("exponents are the integers 1 to 4")
-    return _keeps_dtype(metas, attributes)
+    return keeps_dtype(metas, attributes)
 
 
 def _scaled_sum(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -145,34 +145,34 @@ def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def unary(name: str, saves: Saves, *, operand: Operand = REAL, source: str | None = None) -> Operator:
     """A method of one tensor that keeps its dtype."""
-    return _row(name, source or f"{{0}}.{name}()", (operand,), _keeps_dtype, saves)
+    return pointwise(name, source or f"{{0}}.{name}()", (operand,), keeps_dtype, saves)
 
 
-def _test(name: str, source: str, operand: Operand) -> Operator:
+def test_row(name: str, source: str, operand: Operand) -> Operator:
     """A bool for each element of one tensor."""
-    return _row(name, source, (operand,), _compares, NOTHING, differentiable=False)
+    return pointwise(name, source, (operand,), _compares, NOTHING, differentiable=False)
 
 
-def _binary(name: str, source: str, saves: Saves, dtypes: frozenset[str], rule: Rule = _promotes) -> Operator:
+def binary(name: str, source: str, saves: Saves, dtypes: frozenset[str], rule: Rule = _promotes) -> Operator:
     operands = (Operand(dtypes, anything), Operand(dtypes, broadcasts))
-    return _row(name, source, operands, rule, saves)
+    return pointwise(name, source, operands, rule, saves)
 
 
-def _comparison(name: str, source: str, dtypes: frozenset[str], rule: Rule = _compares) -> Operator:
+def comparison(name: str, source: str, dtypes: frozenset[str], rule: Rule = _compares) -> Operator:
     operands = (Operand(dtypes, anything), Operand(dtypes, broadcasts))
-    return _row(name, source, operands, rule, NOTHING, differentiable=False)
+    return pointwise(name, source, operands, rule, NOTHING, differentiable=False)
 
 
 def _number(
     name: str, source: str, saves: Saves, rule: Rule = _with_number, *, value: Attribute = VALUE
 ) -> Operator:
-    return _row(name, source, (ARITHMETIC,), rule, saves, attributes=(value,))
+    return pointwise(name, source, (ARITHMETIC,), rule, saves, attributes=(value,))
 
 
 _EXPONENT = Attribute("value", "int", lambda choices, metas, chosen: choices.pick((2, 3)))
 _MIN = Attribute("min", "number", lambda choices, metas, chosen: choices.pick((-1, 0)))
 _MAX = Attribute("max", "number", lambda choices, metas, chosen: choices.pick((1, 2)))
-_REAL_LIKE = Operand(FLOATS, lambda meta, earlier: same_dtype(meta, earlier) and broadcasts(meta, earlier))
+REAL_LIKE = Operand(FLOATS, lambda meta, earlier: same_dtype(meta, earlier) and broadcasts(meta, earlier))
 _COMPLEX = Operand(COMPLEX, anything)
 _SINGLE = Operand(frozenset({"float32", "float64"}), anything)
 _ALL = DTYPES
@@ -202,35 +202,35 @@ ROWS = (
     unary("hardtanh", SELF, source="torch.nn.functional.hardtanh({0})"),
     unary("nan_to_num", SELF),
     unary("bitwise_not", NOTHING, operand=BITS, source="~{0}"),
-    _row("positive", "+{0}", (ARITHMETIC,), _same, NOTHING),
-    _row("abs_complex", "{0}.abs()", (_COMPLEX,), _absolute, ((0, (0,)), ("result", (0,)))),
-    _row("complex", "torch.complex({0}, {1})", (_SINGLE, _REAL_LIKE), _combines, ((0, (0,)), (1, (1,)))),
-    _test("logical_not", "{0}.logical_not()", ANY),
-    _test("isfinite", "{0}.isfinite()", REAL),
-    _binary("add", "{0} + {1}", NOTHING, _ALL),
-    _binary("sub", "{0} - {1}", NOTHING, NUMERIC | COMPLEX),
-    _binary("mul", "{0} * {1}", CROSS, _ALL),
-    _binary("div", "{0} / {1}", _QUOTIENT, NUMERIC | COMPLEX, _divides),
-    _binary("maximum", "torch.maximum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
-    _binary("minimum", "torch.minimum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
-    _binary("atan2", "torch.atan2({0}, {1})", ((0, (0, 1)), (1, (0, 1))), FLOATS),
-    _comparison("eq", "{0} == {1}", _ALL),
-    _comparison("ne", "{0} != {1}", _ALL),
-    _comparison("lt", "{0} < {1}", NUMERIC),
-    _comparison("le", "{0} <= {1}", NUMERIC),
-    _comparison("gt", "{0} > {1}", NUMERIC),
-    _comparison("ge", "{0} >= {1}", NUMERIC),
-    _comparison("logical_and", "torch.logical_and({0}, {1})", _ALL),
-    _comparison("logical_xor", "torch.logical_xor({0}, {1})", _ALL),
-    _comparison("bitwise_and", "{0} & {1}", _BITWISE, _promotes),
-    _comparison("bitwise_or", "{0} | {1}", _BITWISE, _promotes),
+    pointwise("positive", "+{0}", (ARITHMETIC,), _same, NOTHING),
+    pointwise("abs_complex", "{0}.abs()", (_COMPLEX,), _absolute, ((0, (0,)), ("result", (0,)))),
+    pointwise("complex", "torch.complex({0}, {1})", (_SINGLE, REAL_LIKE), _combines, ((0, (0,)), (1, (1,)))),
+    test_row("logical_not", "{0}.logical_not()", ANY),
+    test_row("isfinite", "{0}.isfinite()", REAL),
+    binary("add", "{0} + {1}", NOTHING, _ALL),
+    binary("sub", "{0} - {1}", NOTHING, NUMERIC | COMPLEX),
+    binary("mul", "{0} * {1}", CROSS, _ALL),
+    binary("div", "{0} / {1}", _QUOTIENT, NUMERIC | COMPLEX, _divides),
+    binary("maximum", "torch.maximum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
+    binary("minimum", "torch.minimum({0}, {1})", ((0, (0, 1)), (1, (0, 1))), NUMERIC),
+    binary("atan2", "torch.atan2({0}, {1})", ((0, (0, 1)), (1, (0, 1))), FLOATS),
+    comparison("eq", "{0} == {1}", _ALL),
+    comparison("ne", "{0} != {1}", _ALL),
+    comparison("lt", "{0} < {1}", NUMERIC),
+    comparison("le", "{0} <= {1}", NUMERIC),
+    comparison("gt", "{0} > {1}", NUMERIC),
+    comparison("ge", "{0} >= {1}", NUMERIC),
+    comparison("logical_and", "torch.logical_and({0}, {1})", _ALL),
+    comparison("logical_xor", "torch.logical_xor({0}, {1})", _ALL),
+    comparison("bitwise_and", "{0} & {1}", _BITWISE, _promotes),
+    comparison("bitwise_or", "{0} | {1}", _BITWISE, _promotes),
     _number("add_number", "{0} + {value}", NOTHING),
     _number("sub_number", "{0} - {value}", NOTHING),
     _number("rsub_number", "{value} - {0}", NOTHING),
     _number("mul_number", "{0} * {value}", NOTHING),
     _number("div_number", "{0} / {value}", NOTHING, _divides_by_number),
     _number("pow_number", "{0} ** {value}", SELF, _power, value=_EXPONENT),
-    _row(
+    pointwise(
         "gt_number",
         "{0} > {value}",
         (NUMBERS,),
@@ -239,9 +239,9 @@ ROWS = (
         attributes=(VALUE,),
         differentiable=False,
     ),
-    _row("add_argument", "{0} + {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
-    _row("mul_argument", "{0} * {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
-    _row(
+    pointwise("add_argument", "{0} + {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
+    pointwise("mul_argument", "{0} * {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
+    pointwise(
         "add_scaled",
         "torch.add({0}, {1}, alpha={value})",
         (NUMBERS, Operand(NUMERIC, broadcasts)),
@@ -249,27 +249,27 @@ ROWS = (
         NOTHING,
         attributes=(VALUE,),
     ),
-    _row(
+    pointwise(
         "where",
         "torch.where({0}, {1}, {2})",
         (Operand(BOOL, anything), Operand(DTYPES, broadcasts), Operand(DTYPES, broadcasts)),
         _chooses,
         ((0, (1, 2)),),
     ),
-    _row("clamp", _CLAMP, (NUMBERS,), _clamps, SELF, attributes=(_MIN, _MAX)),
-    _row(
+    pointwise("clamp", _CLAMP, (NUMBERS,), _clamps, SELF, attributes=(_MIN, _MAX)),
+    pointwise(
         "lerp",
         "torch.lerp({0}, {1}, {value})",
-        (REAL, _REAL_LIKE),
-        _keeps_dtype,
+        (REAL, REAL_LIKE),
+        keeps_dtype,
         NOTHING,
         attributes=(VALUE,),
     ),
-    _row(
+    pointwise(
         "addcmul",
         "torch.addcmul({0}, {1}, {2}, value={value})",
-        (REAL, _REAL_LIKE, _REAL_LIKE),
-        _keeps_dtype,
+        (REAL, REAL_LIKE, REAL_LIKE),
+        keeps_dtype,
         ((1, (2,)), (2, (1,))),
         attributes=(VALUE,),
     ),

@@ -98,6 +98,8 @@ class Kind(StrEnum):
     RANDOM = "random"
     JOIN = "join"
     CONVERT = "convert"
+    NEURAL = "neural"
+    ALGEBRA = "algebra"
 
 
 Attributes = Mapping[str, Constant]

@@ -111,6 +111,20 @@ def _flattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, .
     return _reshaped(metas, size)
 
 
+def _unflattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """A dimension becomes two, of which the first has length 1."""
+    meta = metas[0]
+    if not meta.size or 0 in meta.size or meta.stride is None:
+        raise Mismatch("no dimension with elements, or strides that are not modelled")
+    dim = dimension(attributes["dim"], len(meta.size))
+    n, step = meta.size[dim], meta.stride[dim]
+    return _view(
+        meta,
+        (*meta.size[:dim], 1, n, *meta.size[dim + 1 :]),
+        (*meta.stride[:dim], n * step, *meta.stride[dim:]),
+    )
+
+
 def _permute(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     rank = len(metas[0].size)
     dims = [dimension(dim, rank) for dim in ints(attributes, "dims")]
@@ -366,6 +380,19 @@ ROWS = (
         "{0}.transpose({dim0}, {dim1})",
         lambda m, a: (Result(transposed(m[0], a), Link.VIEW),),
         (DIM0, DIM1),
+    ),
+    view_row(
+        "swapaxes",
+        "{0}.swapaxes({dim0}, {dim1})",
+        lambda m, a: (Result(transposed(m[0], a), Link.VIEW),),
+        (DIM0, DIM1),
+    ),
+    view_row(
+        "unflatten",
+        "{0}.unflatten({dim}, (1, -1))",
+        _unflattened,
+        (DIM,),
+        operands=(Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0 and 0 not in meta.size),),
     ),
     view_row("t", "{0}.t()", lambda m, a: (Result(transposed_matrix(m[0]), Link.VIEW),), operands=(_MATRIX,)),
     view_row(

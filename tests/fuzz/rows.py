@@ -12,7 +12,23 @@ from fuzz.operators.parts import as_number
 from fuzz.program import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
 from fuzz.state import Breach, State
 
-SIZES = ((3,), (2, 3), (3, 3), (1, 3), (2, 1, 3), (), (0, 3), (1,), (2,), (3, 2), (2, 3, 2), (2, 2, 3), (0,))
+SIZES = (
+    (3,),
+    (2, 3),
+    (3, 3),
+    (1, 3),
+    (2, 1, 3),
+    (),
+    (0, 3),
+    (1,),
+    (2,),
+    (3, 2),
+    (2, 3, 2),
+    (2, 2, 3),
+    (0,),
+    (2, 2, 3, 2),
+    (2, 3, 3),
+)
 
 
 def geometry(choices: Random, size: tuple[int, ...]) -> tuple[tuple[int, ...], int]:

@@ -83,8 +83,8 @@ def check_links(program: Program, row: Operator, args: list[Any], results: list[
     outcome = row.rule(metas, dict(statement.attributes))
     for (_, link), real in zip(outcome, results, strict=True):
         assert any(real is arg for arg in args) == (link is Link.SELF), text
-        if link is Link.FRESH and row.kind is not Kind.MATMUL:
-            assert real._base is None, text  # a matrix product may be a view of its own making
+        if link is Link.FRESH and row.kind not in (Kind.MATMUL, Kind.ALGEBRA):
+            assert real._base is None, text  # a product may be a view of its own making
         if link is Link.VIEW:
             assert real._base is not None, text
         if real.numel() and args and link is not Link.MAYBE:

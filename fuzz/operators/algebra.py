@@ -1,0 +1,201 @@
+"""Products of tensors other than the plain matrix product, linear algebra, and Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.operators.dtypes import COMPLEX, COMPLEX_OF, INEXACT, REAL_OF
+from fuzz.operators.layout import contiguous
+from fuzz.operators.parts import CROSS, FILLED_DIM, NOTHING, SELF, fresh, sized_dim
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Expanded,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+_PRECISE = frozenset({"float32", "float64", "complex64", "complex128"})
+
+
+def _row(
+    name: str,
+    source: str,
+    operands: tuple[Operand, ...],
+    rule: Rule,
+    saves: Saves,
+    attributes: tuple[Attribute, ...] = (),
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.ALGEBRA,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        fills=None,
+        change=None,
+        expanded=Expanded.REFUSED,
+        overlap=False,
+        random=False,
+        differentiable=True,
+        saves=saves,
+        defines="",
+    )
+
+
+def _left_open(dtype: str, size: tuple[int, ...]) -> tuple[Result, ...]:
+    """A new tensor whose strides depend on how eager folds the operands."""
+    return (Result(Meta(dtype, size, None)),)
+
+
+def _paired(metas: Sequence[Meta], *ranks: int) -> None:
+    if tuple(len(meta.size) for meta in metas) != ranks or len({meta.dtype for meta in metas}) > 1:
+        raise Mismatch(f"tensors of ranks {ranks} and of one dtype are needed")
+
+
+def _rows_by_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _paired(metas, 2, 2)
+    (m, k), (n, other) = metas[0].size, metas[1].size
+    if k != other:
+        raise Mismatch("the rows differ in length")
+    return _left_open(metas[0].dtype, (m, n))
+
+
+def _plain(metas: Sequence[Meta]) -> None:
+    """Eager folds dimensions: of contiguous factors a backward keeps views, of others perhaps copies."""
+    if any(meta.stride != contiguous(meta.size) for meta in metas):
+        raise Mismatch("a factor is not contiguous")
+
+
+def _weighted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """Each row of each matrix times a vector."""
+    _paired(metas, 3, 1)
+    _plain(metas)
+    if metas[0].size[2:] != metas[1].size:
+        raise Mismatch("the lengths differ")
+    return _left_open(metas[0].dtype, metas[0].size[:2])
+
+
+def _contracted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    first, second = metas
+    if not first.size or not second.size or first.size[-1] != second.size[0] or first.dtype != second.dtype:
+        raise Mismatch("the dimensions between them differ")
+    _plain(metas)
+    return _left_open(first.dtype, first.size[:-1] + second.size[1:])
+
+
+def _blocks(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _paired(metas, 2, 2)
+    _plain(metas)
+    (m, n), (p, q) = metas[0].size, metas[1].size
+    return _left_open(metas[0].dtype, (m * p, n * q))
+
+
+def _crossed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    first, second = metas
+    if first.size != second.size or first.dtype != second.dtype or first.size[-1:] != (3,):
+        raise Mismatch("vectors of three, of one size and dtype, are needed")
+    return _left_open(first.dtype, first.size)
+
+
+def _traced(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if len(metas[0].size) != 2:
+        raise Mismatch("a matrix is needed")
+    return fresh(metas[0].dtype if metas[0].dtype in INEXACT else "int64", ())
+
+
+def _square(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    size = metas[0].size
+    if len(size) != 2 or size[0] != size[1]:
+        raise Mismatch("a square matrix is needed")
+    return _left_open(metas[0].dtype, size)
+
+
+def _on_diagonal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    size = metas[0].size
+    if not size:
+        raise Mismatch("diag_embed of a 0-d tensor")
+    return fresh(metas[0].dtype, (*size, size[-1]))
+
+
+def _transformed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if not metas[0].size or 0 in metas[0].size:
+        raise Mismatch("nothing to transform")
+    sized_dim(metas, attributes)
+    dtype = metas[0].dtype
+    return _left_open(dtype if dtype in COMPLEX else COMPLEX_OF[dtype], metas[0].size)
+
+
+def _half_transformed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    [result] = _transformed(metas, attributes)
+    dim = sized_dim(metas, attributes)
+    size = tuple(n // 2 + 1 if i == dim else n for i, n in enumerate(result.meta.size))
+    return (Result(result.meta._replace(size=size)),)
+
+
+def _back_transformed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    [result] = _transformed(metas, attributes)
+    dim = sized_dim(metas, attributes)
+    size = tuple(2 * (n - 1) if i == dim else n for i, n in enumerate(result.meta.size))
+    if 0 in size:
+        raise Mismatch("nothing is left")
+    return _left_open(REAL_OF[result.meta.dtype], size)
+
+
+def _rank(*ranks: int, dtypes: frozenset[str] = INEXACT) -> Operand:
+    return Operand(dtypes, lambda meta, earlier: len(meta.size) in ranks)
+
+
+def _with(rank: int, here: int, there: int) -> Operand:
+    """A second factor: its dimension `there` is as long as the first one's dimension `here`."""
+
+    def fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
+        return (
+            len(meta.size) == rank
+            and meta.dtype == earlier[0].dtype
+            and meta.size[there] == earlier[0].size[here]
+        )
+
+    return Operand(INEXACT, fits)
+
+
+_MATRIX = _rank(2)
+_COMPLEX = _rank(1, 2, 3, dtypes=COMPLEX)
+_REAL = _rank(1, 2, 3, dtypes=_PRECISE - COMPLEX)
+_THREES = Operand(INEXACT, lambda meta, earlier: meta.size[-1:] == (3,))
+_TWIN = Operand(INEXACT, lambda meta, earlier: meta[:2] == earlier[0][:2])
+_ALIKE = Operand(INEXACT, lambda meta, earlier: len(meta.size) == 2 and meta.dtype == earlier[0].dtype)
+
+ROWS = (
+    _row(
+        "einsum_rows", 'torch.einsum("ij,kj->ik", {0}, {1})', (_MATRIX, _with(2, 1, 1)), _rows_by_rows, CROSS
+    ),
+    _row("einsum_batch", 'torch.einsum("bij,j->bi", {0}, {1})', (_rank(3), _with(1, 2, 0)), _weighted, CROSS),
+    _row(
+        "tensordot",
+        "torch.tensordot({0}, {1}, dims=1)",
+        (
+            _rank(1, 2, 3),
+            Operand(INEXACT, lambda m, e: m.size[:1] == e[0].size[-1:] and m.dtype == e[0].dtype),
+        ),
+        _contracted,
+        CROSS,
+    ),
+    _row("kron", "torch.kron({0}, {1})", (_MATRIX, _ALIKE), _blocks, NOTHING),
+    _row("cross", "torch.linalg.cross({0}, {1})", (_THREES, _TWIN), _crossed, CROSS),
+    _row("trace", "{0}.trace()", (_MATRIX,), _traced, NOTHING),
+    _row("matrix_square", "torch.linalg.matrix_power({0}, 2)", (_MATRIX,), _square, SELF),
+    _row("diag_embed", "torch.diag_embed({0})", (_rank(1, 2, 3),), _on_diagonal, NOTHING),
+    _row("fft", "torch.fft.fft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)),
+    _row("ifft", "torch.fft.ifft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)),
+    _row("rfft", "torch.fft.rfft({0}, dim={dim})", (_REAL,), _half_transformed, SELF, (FILLED_DIM,)),
+    _row("irfft", "torch.fft.irfft({0}, dim={dim})", (_COMPLEX,), _back_transformed, NOTHING, (FILLED_DIM,)),
+)

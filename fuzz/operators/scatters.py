@@ -1,0 +1,295 @@
+"""More writes to operand 0: scattered with indices that name elements twice, diagonals, products, draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.operators.dtypes import BOOL, COMPLEX, INEXACT, INTEGERS, NUMERIC
+from fuzz.operators.inplace import in_place, whole
+from fuzz.operators.layout import expandable
+from fuzz.operators.parts import (
+    FILLED_DIM,
+    INDEX,
+    NOTHING,
+    REAL,
+    RESULT,
+    SELF,
+    SMOOTH,
+    VALUE,
+    anything,
+    same_dtype,
+    sized_dim,
+    stored,
+)
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Expanded,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+
+def _nothing_more(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return ()
+
+
+def _one_dtype(metas: Sequence[Meta]) -> None:
+    if metas[0].dtype != metas[-1].dtype:
+        raise Mismatch("the dtypes differ")
+
+
+def _accumulated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    target, index, values = metas
+    _one_dtype(metas)
+    sized_dim(metas, {"dim": 0})
+    if not target.size or not index.size or 0 in index.size or 0 in target.size:
+        raise Mismatch("an index into a 0-d tensor, a 0-d index, or nothing at all")
+    if values.size != index.size + target.size[1:]:
+        raise Mismatch("the values do not fit the index")
+    return ()
+
+
+def _put(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _one_dtype(metas)
+    target, index, values = metas
+    if 0 in target.size or index.size != values.size:
+        raise Mismatch("the values do not fit the index")
+    return ()
+
+
+def _added(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _one_dtype(metas)
+    target, index, source = metas
+    dim = sized_dim(metas, attributes)
+    within = all(i <= n or d == dim for d, (i, n) in enumerate(zip(index.size, target.size, strict=False)))
+    if not target.size or len(index.size) != len(target.size) or not within or source.size != index.size:
+        raise Mismatch("the index does not fit the target, or the source the index")
+    return ()
+
+
+def _mask_filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _one_dtype(metas)
+    target, mask, source = metas
+    if not expandable(mask.size, target.size) or source.size != target.size:
+        raise Mismatch("the mask or the source does not fit")
+    return ()
+
+
+def _matrix(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    size, value = metas[0].size, attributes.get("value")
+    if len(size) != 2 or 0 in size:
+        raise Mismatch("a matrix with elements is needed")
+    if isinstance(value, float) and metas[0].dtype not in INEXACT:
+        raise Mismatch("a fraction in a tensor of integers")
+    return ()
+
+
+def _matrices(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if len(metas[0].size) < 2:
+        raise Mismatch("matrices are needed")
+    return ()
+
+
+def _multiplied(*ranks: int) -> Rule:
+    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        if len({meta.dtype for meta in metas}) > 1 or tuple(len(meta.size) for meta in metas) != ranks:
+            raise Mismatch(f"tensors of one dtype and of ranks {ranks} are needed")
+        target, a, b = (meta.size for meta in metas)
+        if len(b) == len(a) == 1:
+            made: tuple[int, ...] = (*a, *b)
+        elif a[-1] != (b[-2] if len(b) > 1 else b[0]) or a[:-2] != b[:-2]:
+            raise Mismatch("the factors do not fit")
+        else:
+            made = (*a[:-1], *b[-1:]) if len(b) > 1 else a[:-1]
+        if made != target:
+            raise Mismatch("the product does not fit")
+        return ()
+
+    return rule
+
+
+def _same_dtypes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if len({meta.dtype for meta in metas}) > 1:
+        raise Mismatch("the dtypes differ")
+    return stored(metas, metas[0].dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------
+
+
+def _slots(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    size = earlier[0].size
+    return len(meta.size) == len(size) > 0 and all(a <= b for a, b in zip(meta.size, size, strict=True))
+
+
+def _like_index(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == earlier[1].size and same_dtype(meta, earlier)
+
+
+def _values(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == earlier[1].size + earlier[0].size[1:] and same_dtype(meta, earlier)
+
+
+def _twin(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == earlier[0].size and same_dtype(meta, earlier)
+
+
+def _left(rank: int) -> Operand:
+    def fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
+        target = earlier[0].size
+        return len(meta.size) == rank and meta.size[:-1] == target[: rank - 1] and same_dtype(meta, earlier)
+
+    return Operand(INEXACT, fits)
+
+
+def _right(rank: int) -> Operand:
+    def fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
+        target, left = earlier[0].size, earlier[1].size
+        if len(meta.size) != rank or not same_dtype(meta, earlier):
+            return False
+        if rank == 1:
+            return meta.size == left[-1:]
+        return meta.size == (*target[:-2], left[-1], target[-1])
+
+    return Operand(INEXACT, fits)
+
+
+def _outer(side: int) -> Operand:
+    return Operand(
+        INEXACT,
+        lambda meta, earlier: meta.size == earlier[0].size[side : side + 1] and same_dtype(meta, earlier),
+    )
+
+
+def _of_rank(*ranks: int) -> Operand:
+    return Operand(INEXACT, lambda meta, earlier: len(meta.size) in ranks)
+
+
+_ADDED = NUMERIC | COMPLEX
+_RANKED = Operand(_ADDED, lambda meta, earlier: len(meta.size) > 0)
+_MATRIX = Operand(NUMERIC, lambda meta, earlier: len(meta.size) == 2)
+_STACK = Operand(NUMERIC, lambda meta, earlier: len(meta.size) > 1)
+_SLOTS = Operand(INDEX.dtypes, _slots)
+_SOME = Operand(INDEX.dtypes, lambda meta, earlier: len(meta.size) > 0)
+_MASK = Operand(BOOL, lambda meta, earlier: expandable(meta.size, earlier[0].size))
+_SINGLE = Operand(frozenset({"float32", "float64"}), anything)
+_WHOLE = Operand(INTEGERS | SMOOTH.dtypes - COMPLEX, anything)
+_INTO = Operand(
+    INEXACT, lambda meta, earlier: same_dtype(meta, earlier) and expandable(meta.size, earlier[0].size)
+)
+_DIAGONAL = Attribute("diagonal", "int", lambda choices, metas, chosen: choices.pick((0, 1, -1)))
+_FILL = Attribute(
+    "value",
+    "number",
+    lambda choices, metas, chosen: (
+        choices.pick((0.75, -2.5)) if metas[0].dtype in INEXACT else choices.pick((1, 3))
+    ),
+)
+_FACTORS: Saves = ((1, (2,)), (2, (1,)))
+
+
+def _unary(name: str, saves: Saves, source: str | None = None) -> Operator:
+    return in_place(name, source or f"{{0}}.{name}()", (REAL,), _nothing_more, saves)
+
+
+def _drawn(name: str, source: str, operand: Operand = _SINGLE) -> Operator:
+    return in_place(name, source, (operand,), _nothing_more, fills=whole, random=True)
+
+
+ROWS = (
+    in_place(
+        "index_put_",
+        "{0}.index_put_(({1} % {n},), {2}, accumulate=True)",
+        (_RANKED, _SOME, Operand(_ADDED, _values)),
+        _accumulated,
+        expanded=Expanded.DEPRECATED,
+        overlap=False,
+    ),
+    in_place(
+        "put_",
+        "{0}.put_({1} % {elements}, {2}, accumulate=True)",
+        (Operand(_ADDED, anything), INDEX, Operand(_ADDED, _like_index)),
+        _put,
+        ((2, (2,)),),
+        overlap=False,
+    ),
+    in_place(
+        "scatter_add_",
+        "{0}.scatter_add_({dim}, {1} % {n}, {2})",
+        (_RANKED, _SLOTS, Operand(_ADDED, _like_index)),
+        _added,
+        NOTHING,
+        (FILLED_DIM,),
+        overlap=False,
+    ),
+    in_place(
+        "masked_scatter_",
+        "{0}.masked_scatter_({1}, {2})",
+        (Operand(_ADDED, anything), _MASK, Operand(_ADDED, _twin)),
+        _mask_filled,
+        ((1, (0, 2)),),
+        overlap=False,
+    ),
+    in_place("fill_diagonal_", "{0}.fill_diagonal_({value})", (_MATRIX,), _matrix, NOTHING, (_FILL,)),
+    in_place("tril_", "{0}.tril_({diagonal})", (_STACK,), _matrices, NOTHING, (_DIAGONAL,)),
+    in_place("triu_", "{0}.triu_({diagonal})", (_STACK,), _matrices, NOTHING, (_DIAGONAL,)),
+    in_place(
+        "baddbmm_",
+        "{0}.baddbmm_({1}, {2})",
+        (_of_rank(3), _left(3), _right(3)),
+        _multiplied(3, 3, 3),
+        _FACTORS,
+        overlap=False,
+    ),
+    in_place(
+        "addmv_",
+        "{0}.addmv_({1}, {2})",
+        (_of_rank(1), _left(2), _right(1)),
+        _multiplied(1, 2, 1),
+        _FACTORS,
+        overlap=False,
+    ),
+    in_place(
+        "addr_",
+        "{0}.addr_({1}, {2})",
+        (_of_rank(2), _outer(0), _outer(1)),
+        _multiplied(2, 1, 1),
+        _FACTORS,
+        overlap=False,
+    ),
+    in_place(
+        "addcdiv_",
+        "{0}.addcdiv_({1}, {2}, value={value})",
+        (SMOOTH, _INTO, _INTO),
+        _same_dtypes,
+        ((1, (2,)), (2, (0, 1, 2))),
+        (VALUE,),
+    ),
+    in_place(
+        "foreach_mul_number_",
+        "torch._foreach_mul_([{0}], {value})",
+        (REAL,),
+        _nothing_more,
+        NOTHING,
+        (VALUE,),
+    ),
+    in_place(
+        "foreach_add_", "torch._foreach_add_([{0}], [{1}])", (REAL, Operand(INEXACT, _twin)), _same_dtypes
+    ),
+    _unary("expm1_", RESULT),
+    _unary("erf_", SELF),
+    _unary("atan_", SELF),
+    _unary("reciprocal_", RESULT),
+    _unary("sign_", NOTHING),
+    _unary("elu_", RESULT, "torch.nn.functional.elu({0}, inplace=True)"),
+    _unary("leaky_relu_", RESULT, "torch.nn.functional.leaky_relu({0}, inplace=True)"),
+    _drawn("random_", "{0}.random_(5)", _WHOLE),
+    _drawn("exponential_", "{0}.exponential_()"),
+    _drawn("geometric_", "{0}.geometric_(0.5)"),
+)
