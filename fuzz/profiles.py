@@ -28,6 +28,7 @@ _KINDS: Weights = (
     (Kind.CONVERT, 1),
     (Kind.JOIN, 1),
     (Kind.RANDOM, 1),
+    (Kind.SCATTER, 1),
     (Kind.NEURAL, 1),
     (Kind.ALGEBRA, 1),
 )

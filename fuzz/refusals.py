@@ -76,7 +76,8 @@ def hazard(use: Use, kept: Kept) -> str | None:
         if memory == target.memory and clock is target.clock and version == clock.version:
             return "a backward needs the old values"
     for view in kept.fragile:
-        if view.clock is target.clock and view.base is not None and view is not target:
+        base = view.base
+        if view.clock is target.clock and base is not None and (view is not target or base.requires_grad):
             return "a view whose history cannot be made anew would be stale"
     if use.grad and row.differentiable:
         for which, when in row.saves:

@@ -60,11 +60,12 @@ def in_place(
     expanded: Expanded = Expanded.REFUSED,
     overlap: bool = True,
     random: bool = False,
+    kind: Kind = Kind.IN_PLACE,
 ) -> Operator:
     """A row that writes to operand 0."""
     return Operator(
         name=name,
-        kind=Kind.RANDOM if random else Kind.IN_PLACE,
+        kind=Kind.RANDOM if random else kind,
         operands=operands,
         attributes=attributes,
         rule=rule,

@@ -92,6 +92,7 @@ class Kind(StrEnum):
     VIEW = "view"
     MULTI_VIEW = "multi-view"
     IN_PLACE = "in-place"
+    SCATTER = "scatter"
     METADATA = "metadata"
     CREATION = "creation"
     INDEXING = "indexing"

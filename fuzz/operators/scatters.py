@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from fuzz.operators.dtypes import BOOL, COMPLEX, INEXACT, INTEGERS, NUMERIC
 from fuzz.operators.inplace import in_place, whole
@@ -25,14 +26,16 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Expanded,
+    Kind,
     Meta,
     Mismatch,
     Operand,
     Operator,
     Result,
-    Rule,
     Saves,
 )
+
+_write = partial(in_place, kind=Kind.SCATTER)
 
 
 def _nothing_more(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -96,22 +99,18 @@ def _matrices(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     return ()
 
 
-def _multiplied(*ranks: int) -> Rule:
-    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        if len({meta.dtype for meta in metas}) > 1 or tuple(len(meta.size) for meta in metas) != ranks:
-            raise Mismatch(f"tensors of one dtype and of ranks {ranks} are needed")
-        target, a, b = (meta.size for meta in metas)
-        if len(b) == len(a) == 1:
-            made: tuple[int, ...] = (*a, *b)
-        elif a[-1] != (b[-2] if len(b) > 1 else b[0]) or a[:-2] != b[:-2]:
-            raise Mismatch("the factors do not fit")
-        else:
-            made = (*a[:-1], *b[-1:]) if len(b) > 1 else a[:-1]
-        if made != target:
-            raise Mismatch("the product does not fit")
-        return ()
+def _times_vector(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    target, matrix, vector = (meta.size for meta in metas)
+    if len({meta.dtype for meta in metas}) > 1 or len(vector) != 1 or matrix != target + vector:
+        raise Mismatch("the matrix and the vector do not fit")
+    return ()
 
-    return rule
+
+def _outer_product(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    target, left, right = (meta.size for meta in metas)
+    if len({meta.dtype for meta in metas}) > 1 or len(left) != 1 or target != left + right:
+        raise Mismatch("the vectors do not fit")
+    return ()
 
 
 def _same_dtypes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -140,24 +139,12 @@ def _twin(meta: Meta, earlier: Sequence[Meta]) -> bool:
     return meta.size == earlier[0].size and same_dtype(meta, earlier)
 
 
-def _left(rank: int) -> Operand:
-    def fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
-        target = earlier[0].size
-        return len(meta.size) == rank and meta.size[:-1] == target[: rank - 1] and same_dtype(meta, earlier)
-
-    return Operand(INEXACT, fits)
+def _matrix_of(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return len(meta.size) == 2 and meta.size[:1] == earlier[0].size and same_dtype(meta, earlier)
 
 
-def _right(rank: int) -> Operand:
-    def fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
-        target, left = earlier[0].size, earlier[1].size
-        if len(meta.size) != rank or not same_dtype(meta, earlier):
-            return False
-        if rank == 1:
-            return meta.size == left[-1:]
-        return meta.size == (*target[:-2], left[-1], target[-1])
-
-    return Operand(INEXACT, fits)
+def _vector_of(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == earlier[1].size[1:] and same_dtype(meta, earlier)
 
 
 def _outer(side: int) -> Operand:
@@ -195,15 +182,15 @@ _FACTORS: Saves = ((1, (2,)), (2, (1,)))
 
 
 def _unary(name: str, saves: Saves, source: str | None = None) -> Operator:
-    return in_place(name, source or f"{{0}}.{name}()", (REAL,), _nothing_more, saves)
+    return _write(name, source or f"{{0}}.{name}()", (REAL,), _nothing_more, saves)
 
 
 def _drawn(name: str, source: str, operand: Operand = _SINGLE) -> Operator:
-    return in_place(name, source, (operand,), _nothing_more, fills=whole, random=True)
+    return _write(name, source, (operand,), _nothing_more, fills=whole, random=True)
 
 
 ROWS = (
-    in_place(
+    _write(
         "index_put_",
         "{0}.index_put_(({1} % {n},), {2}, accumulate=True)",
         (_RANKED, _SOME, Operand(_ADDED, _values)),
@@ -211,7 +198,7 @@ ROWS = (
         expanded=Expanded.DEPRECATED,
         overlap=False,
     ),
-    in_place(
+    _write(
         "put_",
         "{0}.put_({1} % {elements}, {2}, accumulate=True)",
         (Operand(_ADDED, anything), INDEX, Operand(_ADDED, _like_index)),
@@ -219,7 +206,7 @@ ROWS = (
         ((2, (2,)),),
         overlap=False,
     ),
-    in_place(
+    _write(
         "scatter_add_",
         "{0}.scatter_add_({dim}, {1} % {n}, {2})",
         (_RANKED, _SLOTS, Operand(_ADDED, _like_index)),
@@ -228,7 +215,7 @@ ROWS = (
         (FILLED_DIM,),
         overlap=False,
     ),
-    in_place(
+    _write(
         "masked_scatter_",
         "{0}.masked_scatter_({1}, {2})",
         (Operand(_ADDED, anything), _MASK, Operand(_ADDED, _twin)),
@@ -236,34 +223,26 @@ ROWS = (
         ((1, (0, 2)),),
         overlap=False,
     ),
-    in_place("fill_diagonal_", "{0}.fill_diagonal_({value})", (_MATRIX,), _matrix, NOTHING, (_FILL,)),
-    in_place("tril_", "{0}.tril_({diagonal})", (_STACK,), _matrices, NOTHING, (_DIAGONAL,)),
-    in_place("triu_", "{0}.triu_({diagonal})", (_STACK,), _matrices, NOTHING, (_DIAGONAL,)),
-    in_place(
-        "baddbmm_",
-        "{0}.baddbmm_({1}, {2})",
-        (_of_rank(3), _left(3), _right(3)),
-        _multiplied(3, 3, 3),
-        _FACTORS,
-        overlap=False,
-    ),
-    in_place(
+    _write("fill_diagonal_", "{0}.fill_diagonal_({value})", (_MATRIX,), _matrix, NOTHING, (_FILL,)),
+    _write("tril_", "{0}.tril_({diagonal})", (_STACK,), _matrices, NOTHING, (_DIAGONAL,)),
+    _write("triu_", "{0}.triu_({diagonal})", (_STACK,), _matrices, NOTHING, (_DIAGONAL,)),
+    _write(
         "addmv_",
         "{0}.addmv_({1}, {2})",
-        (_of_rank(1), _left(2), _right(1)),
-        _multiplied(1, 2, 1),
+        (_of_rank(1), Operand(INEXACT, _matrix_of), Operand(INEXACT, _vector_of)),
+        _times_vector,
         _FACTORS,
         overlap=False,
     ),
-    in_place(
+    _write(
         "addr_",
         "{0}.addr_({1}, {2})",
         (_of_rank(2), _outer(0), _outer(1)),
-        _multiplied(2, 1, 1),
+        _outer_product,
         _FACTORS,
         overlap=False,
     ),
-    in_place(
+    _write(
         "addcdiv_",
         "{0}.addcdiv_({1}, {2}, value={value})",
         (SMOOTH, _INTO, _INTO),
@@ -271,7 +250,7 @@ ROWS = (
         ((1, (2,)), (2, (0, 1, 2))),
         (VALUE,),
     ),
-    in_place(
+    _write(
         "foreach_mul_number_",
         "torch._foreach_mul_([{0}], {value})",
         (REAL,),
@@ -279,7 +258,7 @@ ROWS = (
         NOTHING,
         (VALUE,),
     ),
-    in_place(
+    _write(
         "foreach_add_", "torch._foreach_add_([{0}], [{1}])", (REAL, Operand(INEXACT, _twin)), _same_dtypes
     ),
     _unary("expm1_", RESULT),

@@ -101,6 +101,7 @@ _PLAIN = {
     (Kind.POINTWISE, 2): ("mul", ()),
     (Kind.IN_PLACE, 1): ("mul_number_", (("value", 2.0),)),
     (Kind.IN_PLACE, 2): ("mul_", ()),
+    (Kind.SCATTER, 1): ("mul_number_", (("value", 2.0),)),
     (Kind.REDUCTION, 1): ("sum", ()),
     (Kind.VIEW, 1): ("alias", ()),
     (Kind.INDEXING, 1): ("clone", ()),

@@ -24,7 +24,10 @@ RARE = {
         *("metadata: grown from nothing", "metadata: both of a group"),
     },
     "metadata": {"data: expanded", "data: filled through expand", "alias: many slices"},
-    "scenarios": {"metadata: grown from nothing"},
+    "scenarios": {
+        *("metadata: grown from nothing", "metadata: onto another argument", "metadata: both of a group"),
+        "data: expanded",
+    },
 }
 
 # What the compiler is to get right, kind by kind, and the features that show that a campaign has been there.
