@@ -141,6 +141,7 @@ def _table() -> Mapping[str, str]:
             "mode: no_grad": "statements under no_grad",
             "mode: enable_grad": "statements under enable_grad",
             "mode: inference_mode": "statements under inference mode",
+            "mode: checkpoint": "statements that a backward repeats, under torch.utils.checkpoint",
             "mode: inference": "the call is made in inference mode",
             "mode: grad off": "the call is made with grad mode off",
             "random: drawn": "the function draws from the generator",

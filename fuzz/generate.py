@@ -32,7 +32,7 @@ MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
 MAX_RETURNS = 16
 MAX_SWARM = 6  # rows of one family in a swarm's program
-_MODES = ("no_grad", "enable_grad", "no_grad", "enable_grad", "inference_mode")
+_MODES = ("no_grad", "enable_grad", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 TRIES = 12  # for one statement, before the program is left shorter
 
 

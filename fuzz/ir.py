@@ -104,7 +104,8 @@ Tree = Ref | Seq | Dict | Lit
 class Statement:
     """One call of an operator; `attributes` are in the row's order.
 
-    `mode` is the region that it stands in: "inherit", "no_grad", "enable_grad" or "inference_mode".
+    `mode` is the region that it stands in: "inherit", "no_grad", "enable_grad", "inference_mode" or
+    "checkpoint", whose statements a backward repeats (`torch.utils.checkpoint`).
     """
 
     operator: str

@@ -92,7 +92,7 @@ MAX_STATEMENTS = 200
 MAX_LATER = MAX_STEPS = 16
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9])?")
-MODES = ("inherit", "no_grad", "enable_grad", "inference_mode")
+MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 VIAS = ("view", "detach", "data", "no_grad")
 
 

@@ -95,6 +95,8 @@ def corrupts(use: Use, kept: Kept) -> bool:
     if not use.row.mutates and change is None:
         return False
     target = use.tensors[0]
+    if target.memory in kept.reread:
+        return True
     if change is Change.DATA:
         return any(memory == target.memory and clock is target.clock for memory, clock, _ in kept.saved)
     if change in SILENT:

@@ -8,7 +8,8 @@ checked program and the operator table; constants are printed with `repr`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -133,6 +134,8 @@ def render(program: Program) -> str:
     Raises `ProgramError` where a statement does not fit its operands (the comments say shapes and dtypes).
     """
     lines = ["import torch"]
+    if any(statement.mode == "checkpoint" for statement in program.statements):
+        lines.append("import torch.utils.checkpoint")
     for definition in dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements):
         lines += ["", "", *definition.splitlines()] if definition else []
     for number, one in enumerate(calls(program)):
@@ -245,16 +248,35 @@ def _body(program: Program) -> Iterator[str]:
             yield from (f"{name} = {path}" for name, path in paths(parameter, f"p{i}", constant))
     state = begin(program)
     device = _device(program)
-    mode = "inherit"
-    for i, statement in enumerate(program.statements):
-        if statement.mode != mode:
-            mode = statement.mode
-            if mode != "inherit":
-                yield f"with torch.{mode}():"
-        line = call(statement, state, device)
-        advance(state, i, statement)
-        yield f"{'' if mode == 'inherit' else '    '}{line}{_comment(statement, state)}"
+    number = itertools.count()
+    blocks = itertools.groupby(enumerate(program.statements), lambda numbered: numbered[1].mode)
+    for mode, block in blocks:
+        statements = []
+        lines = []
+        for i, statement in block:
+            line = call(statement, state, device)
+            advance(state, i, statement)
+            statements.append(statement)
+            lines.append(f"{line}{_comment(statement, state)}")
+        if mode == "inherit":
+            yield from lines
+        elif mode == "checkpoint":
+            yield from _checkpoint(f"part{next(number)}", statements, lines)
+        else:
+            yield f"with torch.{mode}():"
+            yield from (f"    {line}" for line in lines)
     yield f"return {_tree(program.returns)}"
+
+
+def _checkpoint(name: str, statements: Sequence[Statement], lines: Sequence[str]) -> Iterator[str]:
+    """Statements as a function that `checkpoint` calls, and its call."""
+    made = [result for statement in statements for result in statement.results]
+    taken = dict.fromkeys(o for statement in statements for o in statement.operands if o not in made)
+    yield f"def {name}({', '.join(taken)}):"
+    yield from (f"    {line}" for line in lines)
+    yield f"    return {', '.join(made)}"
+    given = ", ".join((name, *taken))
+    yield f"{', '.join(made)} = torch.utils.checkpoint.checkpoint({given}, use_reentrant=False)"
 
 
 def _comment(statement: Statement, state: State) -> str:

@@ -132,7 +132,7 @@ class State:
         for memory, clock, _ in self.kept.saved:
             if memory == value.memory and clock is not value.clock:
                 return True
-        return False
+        return value.memory in self.kept.reread
 
     def use(
         self,
@@ -151,8 +151,9 @@ class State:
             metas = self._fitting(row, operands)
         tensors = [value for name in operands if isinstance(value := values[name], Tensor)]
         if mode == "inherit":
-            return Use(row, metas, tensors, attributes, self.grad, self.inference)
-        return Use(row, metas, tensors, attributes, self.grad_mode(mode), self.inference_mode(mode))
+            return Use(row, metas, tensors, attributes, self.grad, self.inference, False)
+        grad, inference = self.grad_mode(mode), self.inference_mode(mode)
+        return Use(row, metas, tensors, attributes, grad, inference, mode == "checkpoint")
 
     def _fitting(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
         metas = []
@@ -170,7 +171,9 @@ class State:
         return metas
 
     def grad_mode(self, mode: str) -> bool:
-        return self.grad if mode == "inherit" else mode == "enable_grad" and not self.inference
+        if mode in ("inherit", "checkpoint"):
+            return self.grad
+        return mode == "enable_grad" and not self.inference
 
     def inference_mode(self, mode: str) -> bool:
         return self.inference or mode == "inference_mode"
@@ -196,6 +199,10 @@ class State:
     def infer(self, use: Use) -> tuple[Result, ...]:
         """What a statement would give. Raises Breach where it is not valid; changes nothing."""
         row = use.row
+        if use.repeated and (row.mutates or row.change is not None or row.random or row.defines):
+            raise Breach("a write or a draw that a backward repeats")
+        if use.repeated and use.handles_inference:
+            raise Breach("a tensor made under inference mode, which checkpoint would keep")
         try:
             outcome = row.rule(use.metas, use.attributes)
         except Mismatch as mismatch:
@@ -256,6 +263,8 @@ class State:
                     value.grad_fn = True
             self.names[name] = value
             made.append(value)
+        if use.repeated and use.grad:
+            self.kept.reread.update(tensor.memory for tensor in tensors)
         if tracked:
             self._follow(use, made)
 
@@ -264,7 +273,7 @@ class State:
         for tensor in use.tensors:
             if tensor.base is not None and tensor.base.grad_fn:
                 tensor.grad_fn = True
-        for which, when in use.row.saves:
+        for which, when in () if use.repeated else use.row.saves:
             if any(use.needs[i] for i in when):
                 if isinstance(which, int):
                     kept = use.tensors[which]

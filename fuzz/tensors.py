@@ -65,12 +65,13 @@ Value: TypeAlias = "Tensor | Constant"
 class Kept:
     """What autograd has noted of a program's tensors so far."""
 
-    __slots__ = ("fragile", "saved", "unsafe")
+    __slots__ = ("fragile", "reread", "saved", "unsafe")
 
     def __init__(self) -> None:
         self.saved: list[tuple[int, Clock, int]] = []  # memory, clock and version that a backward needs
         self.fragile: list[Tensor] = []  # views that a write to their base makes stale
         self.unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined
+        self.reread: set[int] = set()  # memories that a repeated statement reads again in the backward
 
 
 class Use:
@@ -78,12 +79,13 @@ class Use:
 
     `grad` and `inference` are the modes that it runs in; `needs` says for each operand that autograd sees
     whether it requires grad, and `followed` whether autograd follows the statement because one does.
-    `handles_inference` tells that one of them was made under inference mode.
+    `handles_inference` tells that one of them was made under inference mode, `repeated` that a backward
+    repeats the statement.
     """
 
     __slots__ = (
         *("attributes", "followed", "grad", "handles_inference", "inference"),
-        *("metas", "needs", "row", "tensors"),
+        *("metas", "needs", "repeated", "row", "tensors"),
     )
 
     def __init__(
@@ -94,6 +96,7 @@ class Use:
         attributes: Attributes,
         grad: bool,
         inference: bool,
+        repeated: bool,
     ) -> None:
         self.row = row
         self.metas = metas  # the operands', Python numbers included
@@ -101,6 +104,7 @@ class Use:
         self.attributes = attributes
         self.grad = grad
         self.inference = inference
+        self.repeated = repeated
         self.needs: list[bool] = []
         self.handles_inference = False
         for tensor in tensors:

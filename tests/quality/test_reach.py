@@ -26,7 +26,7 @@ RARE = {
     "metadata": {"data: expanded", "data: filled through expand", "alias: many slices"},
     "scenarios": {
         *("metadata: grown from nothing", "metadata: onto another argument", "metadata: both of a group"),
-        "data: expanded",
+        *("data: expanded", "metadata: onto a new storage"),
     },
 }
 
@@ -41,6 +41,7 @@ KINDS = {
     "in-place on slices, 0-d, channels-last, expanded tensors": (
         *("data: slice", "data: 0-d", "data: channels-last", "data: filled through expand", "data: expanded"),
     ),
+    "checkpoint": ("mode: checkpoint",),
     "inference mode": (
         *("data: under inference mode", "mode: inference", "mode: inference_mode", "output: inference"),
     ),
