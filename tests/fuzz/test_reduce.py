@@ -122,7 +122,7 @@ def test_reduction_is_short_and_cheap(predicate: Predicate) -> None:
         if len(reductions) == 25:
             break
     assert len(reductions) == 25
-    assert statistics.median(r.statements_after for r in reductions) == PREDICATES[predicate]
+    assert statistics.median(r.statements_after for r in reductions) <= PREDICATES[predicate]
     assert max(r.statements_after for r in reductions) <= 5
     assert statistics.median(r.evaluations for r in reductions) <= 40
     assert max(r.evaluations for r in reductions) < 80
