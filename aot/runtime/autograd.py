@@ -172,9 +172,9 @@ def _freed() -> RuntimeError:
     """For a backward after one that did not retain the graph, in eager's words."""
     return RuntimeError(
         "Trying to backward through the graph a second time (or directly access saved tensors after they "
-        "have already been freed). Saved intermediate values of the graph are freed when you call .backward() or "
-        "autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time "
-        "or if you need to access saved tensors after calling backward."
+        "have already been freed). Saved intermediate values of the graph are freed when you call "
+        ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+        "graph a second time or if you need to access saved tensors after calling backward."
     )
 
 
