@@ -261,8 +261,13 @@ def call_with_grad(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 # Operations of which the kernel itself has to say what its results are: fake tensors take the shape for one
-# that depends on data (it follows from the lengths, which are numbers), or do not know it.
-_WITHOUT_META = {torch.ops.aten._ctc_loss.default, call_with_grad}
+# that depends on data (it follows from the lengths, which are numbers), or do not know it, or give the result
+# other strides.
+_WITHOUT_META = {
+    torch.ops.aten._ctc_loss.default,
+    torch.ops.aten.log_sigmoid_forward.default,
+    call_with_grad,
+}
 
 
 def call_by_name(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -317,6 +317,11 @@ class OutputEffects:
         where = geometry(fake)
         if is_function_view(fake):
             owner = root_of(fake)
+            if self.recorder.state(owner) is not state:
+                raise errors.StorageMutation(
+                    f"an output of shape {tuple(fake.shape)} is a view that a custom autograd.Function made "
+                    f"of a view that was put onto another storage; call it on a clone"
+                )
             carried = self.world.value(state.read(where), where, fake)
             other = not alike(geometry(owner), where)
             return FunctionViewRoot(self.root(owner), where, carried, internals.creation_meta(fake), other)

@@ -174,3 +174,24 @@ def test_a_leaf_that_is_released_and_written() -> None:
         x.mul_(y)
 
     assert_agrees(f, lambda: [leaf(3), leaf(3)], grad=True)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_write_to_a_list_is_counted(grad: bool) -> None:
+    def f(view: Tensor, base: Tensor) -> Tensor:
+        with torch.set_grad_enabled(grad):
+            torch._foreach_mul_([base], 2.0)
+        return view * 2
+
+    def make() -> list[Tensor]:
+        base = non_leaf(2, 3)
+        return [base[1], base]
+
+    assert_agrees(f, make)
+
+
+def test_the_strides_of_what_a_kernel_lays_out_anew() -> None:
+    def f(x: Tensor) -> None:
+        x.data = torch.nn.functional.logsigmoid(x.t())
+
+    assert_agrees(f, lambda: [values(3, 3)])
