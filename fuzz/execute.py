@@ -4,7 +4,7 @@ What runs is the text that `fuzz.source.render` prints. Eager and the target sta
 float64 reference and the second eager run that tells noise from a difference are only run when the judge asks
 for them. A program of several calls compiles once and calls again; what only a later call gets wrong breaks
 the clause `repeat`. Nothing of a case is left behind for the next one: `observe` puts modes, defaults and
-random state back, and the target drops what it compiled.
+random state back, and the target drops what it compiled. A target that breaks its process is said to.
 
     result = execute(program, find("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"
@@ -12,9 +12,10 @@ random state back, and the target drops what it compiled.
 
 from __future__ import annotations
 
+import gc
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import oracles
@@ -23,6 +24,7 @@ from fuzz.ir import Program, calls, where_names_are
 from fuzz.source import Make, load, upcast
 from fuzz.targets import Function, Target
 from oracles import Arguments, Backward, Finding, Observation, Outcome, Refusal, Step, judge, observe
+from oracles.ambient import record_ambient
 
 
 class Escape(Exception):
@@ -38,16 +40,18 @@ class Result:
     """What became of one case: plain data, the same on every run save for `seconds`.
 
     `reason` is the refusal's name for "refused", why the case proves nothing for "poisoned", the first
-    finding's message for "finding". `seconds` is the wall time of the case.
+    finding's message for "finding". `seconds` is the wall time of the case. `intact` is whether another case
+    may run in this process.
     """
 
     outcome: Word
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     seconds: float = 0.0
+    intact: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, for a worker's pipe."""
+        """As plain data, for a worker's pipe; without `intact`, which concerns the worker alone."""
         return {
             "outcome": self.outcome,
             "findings": [corpus.finding_to_json(finding) for finding in self.findings],
@@ -74,7 +78,7 @@ def execute(program: Program, target: Target) -> Result:
             result = _execute(program, target)
     finally:
         target.reset()
-    return Result(result.outcome, result.findings, result.reason, time.perf_counter() - start)
+    return replace(result, seconds=time.perf_counter() - start)
 
 
 def _execute(program: Program, target: Target) -> Result:
@@ -83,12 +87,15 @@ def _execute(program: Program, target: Target) -> Result:
     results = []
     for number, (one, make) in enumerate(zip(calls(program), loaded.makes, strict=True)):
         result = _call(one, loaded.f, make, compiled)
+        if not result.intact:
+            # Nothing else can be said here, not even whether this call fails alone.
+            return result
         if result.outcome == "finding" and number:
             target.reset()
             alone = _call(one, loaded.f, make, _Compiled(target, loaded.f))
             if alone.outcome == "finding":
                 return alone
-            return _repeated(result, number + 1)
+            return replace(_repeated(result, number + 1), intact=alone.intact)
         if result.outcome == "finding":
             return result
         results.append(result)
@@ -129,16 +136,38 @@ def _call(program: Program, function: Function, make: Make, compiled: _Compiled)
     def control() -> Observation:
         return _observe(program, function, make)
 
-    verdict = judge(eager, seen, reference if twin else None, control)
+    intact = not _raised(seen) or _intact()
+    verdict = judge(eager, seen, reference if twin and intact else None, control if intact else None)
     if verdict.outcome is Outcome.FINDING:
-        return Result("finding", verdict.findings, verdict.reason)
+        return Result("finding", verdict.findings, verdict.reason, intact=intact)
     if compiled.target.once and runs > 1:
         message = f"runs of the function in one call: 1 in eager, {runs} in the target"
         finding = Finding("once", "call", "1", str(runs), message)
-        return Result("finding", (finding,), str(finding))
+        return Result("finding", (finding,), str(finding), intact=intact)
     if seen.refused is not None:
-        return Result("refused", reason=seen.refused)
-    return Result("poisoned" if verdict.outcome is Outcome.POISONED else "agree", reason=verdict.reason)
+        return Result("refused", reason=seen.refused, intact=intact)
+    word: Word = "poisoned" if verdict.outcome is Outcome.POISONED else "agree"
+    return Result(word, reason=verdict.reason, intact=intact)
+
+
+def _raised(seen: Observation) -> bool:
+    """Whether anything of the target's has ended in an exception."""
+    last = () if seen.later_gradient is None else (seen.later_gradient,)
+    return any(run.raised is not None for run in (seen, *seen.gradients, *seen.steps, *last))
+
+
+def _intact() -> bool:
+    """Whether torch still works here.
+
+    A compiler that fails may leave guards of torch's dispatcher in cycles of garbage, and whenever they are
+    collected they put back what was there when they were made. So they are collected now, and looked for.
+    """
+    gc.collect()
+    try:
+        record_ambient()
+    except Exception:
+        return False
+    return True
 
 
 def _observe(program: Program, function: Function, make: Make, refusal: Refusal | None = None) -> Observation:

@@ -26,7 +26,8 @@ from typing import Any
 
 from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration, fingerprint, gpus, versions, workers
-from fuzz.campaign.pool import Answer, Death, Doing, Event, Failure, Job, Pool
+from fuzz.campaign.pool import Pool
+from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job
 from fuzz.errors import ConfigurationError, PoolError
 
 LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
@@ -88,7 +89,7 @@ class _Lease:
 
 
 class Cluster:
-    """The nodes of a Dask cluster, as `fuzz.campaign.pool.Workers`."""
+    """The nodes of a Dask cluster, as `fuzz.campaign.work.Workers`."""
 
     def __init__(self, where: str, node: Node, *, ttl: float = TTL, patience: float = PATIENCE) -> None:
         """`where` is the address of a scheduler, or `local:N`.

@@ -27,11 +27,13 @@ from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration, gpus
 from fuzz.campaign.investigate import EAGER, KILLED, Runner, understand
 from fuzz.campaign.ledger import Tally
-from fuzz.campaign.pool import Death, Doing, Event, Failure, Job, Pool, Workers
+from fuzz.campaign.memory import Gauge
+from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import Row, Store, now
 from fuzz.campaign.summary import Summary, books, summarize, write_files
 from fuzz.campaign.triage import Triage
+from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job, Workers
 from fuzz.coverage import traits
 from fuzz.errors import StoreError
 
@@ -66,7 +68,8 @@ class _Lease:
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """The tag of a case whose worker was killed, perhaps by somebody else, so many times: it runs again."""
+    """The tag of a case that runs again, alone: so many times its worker was killed, perhaps by others; or
+    the fuzzer failed on it where other cases had run."""
 
     target: str
     index: int
@@ -102,6 +105,7 @@ class Campaign:
         self._ledger = books(self._store)
         self._before = self._store.elapsed
         self._troubles: Counter[str] = Counter()
+        self._gauge = Gauge()
         self._leave = False
         self._start = time.monotonic()
 
@@ -192,6 +196,9 @@ class Campaign:
             busy = triage.advance()
             for event in pool.wait(0.2):
                 self._route(event)
+            sample = self._gauge.read(self._elapsed())
+            if sample is not None:
+                self._store.measure(sample)
             # Only what the store has counts.
             self._store.commit(self._elapsed())
             ledger.settle()
@@ -244,12 +251,14 @@ class Campaign:
 
     def _route(self, event: Event) -> None:
         """Give an event to whoever asked: an investigation's future, or a line of cases."""
+        if isinstance(event, Answer):
+            self._gauge.heard(event.resident)
         tag = event.job.tag
         if isinstance(tag, Future):
             if not tag.cancelled():
                 tag.set_result(event)
             return
-        if isinstance(event, Failure):
+        if isinstance(event, Failure) and not isinstance(tag, _Lease):
             self._troubles[event.text] += 1
         killed = isinstance(event, Death) and event.cause == KILLED
         if isinstance(tag, _Control):
@@ -261,7 +270,10 @@ class Campaign:
         name, index = tag.target, tag.index if isinstance(tag, _Again) else tag.indices[event.position]
         kills = tag.kills if isinstance(tag, _Again) else 0
         seen = _unable(event) if isinstance(event, Failure) else understand(event)
-        if killed and kills < KILLS:
+        if isinstance(event, Failure) and isinstance(tag, _Lease):
+            # Perhaps it is what ran before in that worker that is to blame.
+            self._urgent(self._item(name, index), _Again(name, index, kills))
+        elif killed and kills < KILLS:
             self._urgent(self._item(name, index), _Again(name, index, kills + 1))
         elif seen.kind:
             # Whose death was it? A program that kills eager as well proves nothing.

@@ -1,7 +1,8 @@
 """A campaign's file as JSON lines, for other tools, in an order that does not depend on when things came.
 
 The first line has `kind` "campaign"; then come the cases (`kind` "case", with `died` "crash" or "timeout"
-where the worker did), the investigated findings ("example"), the traits ("trait") and their pairs ("pair").
+where the worker did), the investigated findings ("example"), the traits ("trait") and their pairs ("pair"),
+and how much memory was in use ("memory", in bytes).
 
     with Store.read(Path("found")) as store:
         for line in lines(store): print(line)
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from fuzz.campaign.records import example_to_json, seen_to_json
@@ -37,3 +39,5 @@ def _objects(store: Store) -> Iterator[dict[str, Any]]:
         yield {"kind": "trait", "target": target, "trait": trait, "outcome": outcome, "cases": count}
     for (trait, other), count in sorted(store.pairs().items()):
         yield {"kind": "pair", "traits": [trait, other], "cases": count}
+    for sample in store.memory():
+        yield {"kind": "memory", **asdict(sample)}

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from fuzz import buckets, repro
 from fuzz.campaign import jobs
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
-from fuzz.campaign.pool import Answer, Death, Event, Job, Pool, Workers
+from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, State, Suspect
+from fuzz.campaign.work import Answer, Death, Event, Failure, Job, Workers
 from fuzz.errors import PoolError
 from fuzz.execute import Result
 from fuzz.program import Program
@@ -28,7 +29,7 @@ T = TypeVar("T")
 EAGER = "eager"
 # A death that is seldom the target's doing: the kernel's when memory is short, or an administrator's.
 KILLED = "killed by SIGKILL"
-# How often a run whose worker was killed so is repeated.
+# How often a run is repeated whose worker was killed so, or on which the fuzzer failed.
 AGAIN = 3
 # How many fresh workers a finding is shown to before it is called flaky or unconfirmed.
 REPLAYS = 4
@@ -83,7 +84,10 @@ class Runner:
     def _ask(self, item: dict[str, Any], fresh: bool, limit: float) -> Event:
         for _ in range(AGAIN):
             event = self._ask_once(item, fresh, limit)
-            if not (isinstance(event, Death) and event.cause == KILLED):
+            if isinstance(event, Failure):
+                # Perhaps it is what ran before in that worker that is to blame.
+                fresh = True
+            elif not (isinstance(event, Death) and event.cause == KILLED):
                 break
         return event
 

@@ -7,7 +7,7 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "script", "text": "import torch..."}
 
 The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
-last by the script's exit status.
+last by the script's exit status. Where a target has broken its process, the answer is the worker's `Last`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import tempfile
 from functools import cache
 from typing import Any
 
+from fuzz.campaign.worker import Last
 from fuzz.choices import Random
 from fuzz.coverage import traits
-from fuzz.execute import execute
+from fuzz.execute import Result, execute
 from fuzz.generate import generate
 from fuzz.ir import on_device
 from fuzz.profiles import PROFILES
@@ -66,14 +67,19 @@ def handle(item: dict[str, Any]) -> Any:
     match item["kind"]:
         case "case":
             given = program(item["seed"], item["index"], item["profile"], item["device"])
-            result = execute(given, _prepared(item["target"])).to_json()
-            return {**result, "traits": sorted(traits(given))}
+            result = execute(given, _prepared(item["target"]))
+            return _answer(result, traits=sorted(traits(given)))
         case "program":
-            return execute(from_json(item["program"]), _prepared(item["target"])).to_json()
+            return _answer(execute(from_json(item["program"]), _prepared(item["target"])))
         case "script":
             return _run_script(item["text"])
         case kind:
             raise ValueError(f"no item of kind {kind!r}")
+
+
+def _answer(result: Result, **more: Any) -> Any:
+    answer = {**result.to_json(), **more}
+    return answer if result.intact else Last(answer)
 
 
 @cache

@@ -15,8 +15,9 @@ from typing import Any
 from fuzz import buckets
 from fuzz.campaign import jobs
 from fuzz.campaign.investigate import understand
-from fuzz.campaign.pool import Job, Pool
+from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
+from fuzz.campaign.work import Job
 from fuzz.corpus import AGREES, DIFFERS, Case
 from fuzz.targets import SHIPPED
 

@@ -1,7 +1,7 @@
 """The folder of a campaign: one SQLite file written as results come, a corpus file and a script per bucket.
 
     DIR/campaign.sqlite     everything: configuration, versions, one row per case, findings, investigated
-                            examples, coverage of traits, known issues, sessions
+                            examples, coverage of traits, memory over time, known issues, sessions
     DIR/corpus/*.json       one reduced case per bucket and target
     DIR/repro/*.py          the script that shows it with torch alone
 
@@ -34,6 +34,7 @@ from typing import Any, Self
 
 from fuzz.campaign import configuration as configurations
 from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.memory import Sample
 from fuzz.campaign.records import (
     Example,
     Seen,
@@ -45,11 +46,13 @@ from fuzz.campaign.records import (
 from fuzz.errors import StoreError
 from fuzz.program import ProgramError
 
-VERSION = 2
+VERSION = 3
 FILE = "campaign.sqlite"
 LOCK = "campaign.lock"
+_MEMORY = "create table memory (at real not null, driver integer not null, worker integer not null) strict;"
 _ADD = "on conflict do update set cases = cases + excluded.cases"
-_SCHEMA = """
+_SCHEMA = f"""
+{_MEMORY}
 create table campaign (key text primary key, value text not null) strict;
 create table results (
     target text not null, case_index integer not null, outcome text not null, reason text not null,
@@ -73,6 +76,8 @@ create table pairs (
     primary key (trait, other)
 ) strict, without rowid;
 """
+# What makes a file of an earlier schema one of the next.
+_MIGRATIONS = {2: _MEMORY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ class Store:
                 lock = _locked(folder)
                 undo.callback(os.close, lock)
                 store = cls(folder, _connect(file), lock)
-                store._check_version()
+                store._migrate()
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(f"{file} cannot be written: {error}") from error
             undo.pop_all()
@@ -145,7 +150,10 @@ class Store:
         file = _existing(folder)
         try:
             store = cls(folder, _readable(file), None)
-            store._check_version()
+            if store.get("version") != VERSION:
+                # A file that is only read stays as it is: the copy is what is brought up to date.
+                store = cls(folder, _copy(store._database), None)
+                store._migrate()
         except sqlite3.Error as error:
             raise StoreError(f"{file} cannot be read: {error}") from error
         return store
@@ -189,6 +197,10 @@ class Store:
             "insert or replace into examples values (?, ?, ?, ?)",
             (example.suspect.target, example.suspect.index, example.bucket, record),
         )
+
+    def measure(self, sample: Sample) -> None:
+        """Write how much memory there is in use, from the next `commit` on."""
+        self._write("insert into memory values (?, ?, ?)", (sample.at, sample.driver, sample.worker))
 
     def commit(self, elapsed: float) -> None:
         """Acknowledge what was written, `elapsed` seconds after the start; StoreError if the disk refuses."""
@@ -284,6 +296,10 @@ class Store:
         query = "select trait, other, cases from pairs"
         return {(trait, other): n for trait, other, n in self._query(query)}
 
+    def memory(self) -> list[Sample]:
+        """How much memory was in use, over time."""
+        return [Sample(*row) for row in self._query("select at, driver, worker from memory order by at")]
+
     def _query(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """The rows of a query; StoreError if the file is damaged."""
         try:
@@ -313,15 +329,21 @@ class Store:
             self._set(key, value)
         self.commit(0.0)
 
-    def _check_version(self) -> None:
+    def _migrate(self) -> None:
+        """Bring a file of an earlier schema up to date, all at once; StoreError if that cannot be."""
         found = self.get("version")
-        if found != VERSION:
+        if found != VERSION and found not in _MIGRATIONS:
             age = "an earlier" if isinstance(found, int) and found < VERSION else "another"
             raise StoreError(
                 f"{self.folder} was written by {age} version of aotfuzz (schema {found}, this one has "
                 f"{VERSION}); use that version to read it, or run the campaign again: its programs depend on "
                 "the seed alone"
             )
+        if found != VERSION:
+            for version in range(found, VERSION):
+                self._write(_MIGRATIONS[version], ())
+            self._set("version", VERSION)
+            self.commit(self.elapsed)
 
     def _set(self, key: str, value: Any) -> None:
         self._write("insert or replace into campaign values (?, ?)", (key, json.dumps(value)))
@@ -373,6 +395,13 @@ def _readable(file: Path) -> sqlite3.Connection:
     except sqlite3.OperationalError:
         database = sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
     return database
+
+
+def _copy(database: sqlite3.Connection) -> sqlite3.Connection:
+    copy = sqlite3.connect(":memory:", isolation_level=None)
+    database.backup(copy)
+    database.close()
+    return copy
 
 
 def _locked(folder: Path) -> int:

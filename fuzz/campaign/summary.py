@@ -16,6 +16,7 @@ from fuzz import corpus
 from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.ledger import Bucket, Ledger, Tally
+from fuzz.campaign.memory import Growth, Sample, growth
 from fuzz.campaign.records import Suspect
 from fuzz.campaign.store import Store
 from fuzz.known import Standing
@@ -26,12 +27,17 @@ STRETCHES = 60
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was settled in a part of the campaign that ends `until` seconds after its start."""
+    """What was settled in a part of the campaign that ends `until` seconds after its start.
+
+    `driver` and `worker` are the most bytes of memory that the driver and any worker had in it, 0 if unknown.
+    """
 
     until: float
     cases: int
     findings: int
     buckets: int
+    driver: int
+    worker: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,8 @@ class Summary:
     """A campaign. `troubles` are mistakes of the fuzzer itself, as tracebacks.
 
     `files` has for each target and bucket the corpus file and the script; `known` what became of the known
-    issues; `sessions` when it ran, and whether each ended by itself.
+    issues; `sessions` when it ran, and whether each ended by itself; `memory` how much the driver and
+    the largest worker had.
     """
 
     configuration: Configuration
@@ -61,6 +68,7 @@ class Summary:
     known: tuple[Standing, ...]
     coverage: Coverage
     course: tuple[Stretch, ...]
+    memory: tuple[Growth, ...]
     interrupted: bool
     troubles: list[str]
 
@@ -108,6 +116,7 @@ def summarize(
     """The summary of a campaign; `ledger` if its books are at hand. StoreError if the file is damaged."""
     books_ = ledger or books(store)
     found = books_.buckets()
+    samples = store.memory()
     return Summary(
         configuration=store.configuration,
         versions=store.get("versions"),
@@ -119,7 +128,8 @@ def summarize(
         files=_files(store, found),
         known=tuple(Standing.from_json(entry) for entry in store.get("known")),
         coverage=Coverage(store.traits(), store.pairs()),
-        course=_course(store, found),
+        course=_course(store, found, samples),
+        memory=growth(samples, store.elapsed),
         interrupted=interrupted or store.get("ended") != "complete",
         troubles=[*store.get("troubles", []), *troubles],
     )
@@ -168,16 +178,25 @@ def _files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tuple[str
     return files
 
 
-def _course(store: Store, found: list[Bucket]) -> tuple[Stretch, ...]:
-    """Cases, findings and new buckets over time."""
+def _course(store: Store, found: list[Bucket], samples: list[Sample]) -> tuple[Stretch, ...]:
+    """Cases, findings, new buckets and memory over time."""
     width = max(store.elapsed, 1e-9) / STRETCHES
+
+    def place(at: float) -> int:
+        return min(STRETCHES - 1, int(at / width))
+
     cases: Counter[int] = Counter()
     findings: Counter[int] = Counter()
     for row in store.rows():
-        place = min(STRETCHES - 1, int(row.at / width))
-        cases[place] += 1
-        findings[place] += bool(row.seen.signature)
-    new = Counter(min(STRETCHES - 1, int(bucket.first_seconds / width)) for bucket in found)
+        cases[place(row.at)] += 1
+        findings[place(row.at)] += bool(row.seen.signature)
+    new = Counter(place(bucket.first_seconds) for bucket in found)
+    driver = dict.fromkeys(range(STRETCHES), 0)
+    worker = dict.fromkeys(range(STRETCHES), 0)
+    for sample in samples:
+        driver[place(sample.at)] = max(driver[place(sample.at)], sample.driver)
+        worker[place(sample.at)] = max(worker[place(sample.at)], sample.worker)
     return tuple(
-        Stretch((place + 1) * width, cases[place], findings[place], new[place]) for place in range(STRETCHES)
+        Stretch((one + 1) * width, cases[one], findings[one], new[one], driver[one], worker[one])
+        for one in range(STRETCHES)
     )

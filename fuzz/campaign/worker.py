@@ -3,7 +3,8 @@
 What happens to a process that runs strangers' compilers is arranged here: its own process group (so that one
 signal takes its children too), a file for the Python stack of a segfault or of a hang, a memory limit, an
 alarm that ends it even when the parent is gone and native code holds the interpreter lock, and its output
-kept away from the campaign's. Messages are JSON: nothing that a target makes is ever pickled.
+kept away from the campaign's. Messages are JSON (a kind, a value, the bytes of memory that this process has):
+nothing that a target makes is ever pickled.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from fuzz.campaign.memory import resident
+
 PRELOAD = "fuzz.campaign.preload"
 # The environment variable with the names of the targets that the fork server warms.
 WARM = "AOTFUZZ_WARM"
-Handler = Callable[[Any], Any]
 
 # A target that prints for ever must not fill the disk; only the end of its output is ever shown.
 OUTPUT_LIMIT = 1 << 20
@@ -34,13 +36,23 @@ ALARM_GRACE = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Last:
+    """What a handler answers with when nothing else is to run in its process."""
+
+    value: Any
+
+
+Handler = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """What a worker is told at its start.
 
-    `handler` is `module:function`, called with one item (plain data) and answering plain data; `memory` is
-    the limit on the process's data in bytes, 0 for none; `folder` and `path` are the campaign's current
-    directory and import path; `stack` and `output` are the worker's own files; `gpu` is the one device that
-    it sees ("" for all of them).
+    `handler` is `module:function`, called with one item (plain data) and answering plain data, or `Last` of
+    it; `memory` is the limit on the process's data in bytes, 0 for none; `folder` and `path` are the
+    campaign's current directory and import path; `stack` and `output` are the worker's own files; `gpu` is
+    the one device that it sees ("" for all of them).
     """
 
     handler: str
@@ -104,14 +116,20 @@ def _answer(connection: Connection, handler: Handler, items: list[Any], limit: f
     for item in items:
         signal.alarm(math.ceil(limit) + ALARM_GRACE)
         try:
-            message = _message("answer", handler(item))
+            value = handler(item)
+            last = isinstance(value, Last)
+            message = _message("last", value.value) if last else _message("answer", value)
         except BaseException:
+            last = True
             message = _message("failure", traceback.format_exc())
         if os.fstat(1).st_size > OUTPUT_LIMIT:
             os.ftruncate(1, 0)
         connection.send_bytes(message)
+        if last:
+            # The rest of the lease is for another worker.
+            break
     signal.alarm(0)
 
 
 def _message(kind: str, value: Any) -> bytes:
-    return json.dumps([kind, value]).encode()
+    return json.dumps([kind, value, resident()]).encode()

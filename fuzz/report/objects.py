@@ -24,7 +24,8 @@ def campaign(summary: Summary) -> dict[str, Any]:
     `target`, `clause`, `count`, `statements` (of the reduced program), `first_case`, `first_seconds`,
     `repro` and `corpus_file` (paths, or null without a folder), `state`, `evaluations` and `replays` (see
     `records.Example`), `message`, and `known` (the title of the known issue that it is, else null). `new`
-    counts the buckets that are no known issue; `known` has each known issue on each target with its `state`.
+    counts the buckets that are no known issue; `memory` has for the driver and the largest worker the bytes
+    when warm and at the end; `known` has each known issue on each target with its `state`.
     """
     cases = summary.total("cases")
     refusals: dict[str, int] = {}
@@ -50,6 +51,7 @@ def campaign(summary: Summary) -> dict[str, Any]:
             target: {"cases": tally.cases, **{name: getattr(tally, name) for name in counts}}
             for target, tally in summary.tallies.items()
         },
+        "memory": {one.process: {"warm": one.warm, "end": one.end} for one in summary.memory},
         "interrupted": summary.interrupted,
         "troubles": summary.troubles,
     }

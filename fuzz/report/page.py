@@ -19,6 +19,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from fuzz import buckets
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.live import duration
+from fuzz.campaign.memory import MIB
 from fuzz.coverage import OPERATOR, TRAITS
 from fuzz.features import FEATURES
 from fuzz.known import Standing
@@ -155,10 +156,16 @@ def _course(summary: Summary) -> list[tuple[str, str]]:
     rates = [one.cases / width if width else 0.0 for one, width in zip(course, widths, strict=True)]
     findings = list(accumulate(one.findings for one in course))
     found = list(accumulate(one.buckets for one in course))
+    driver, worker = [[getattr(one, name) / MIB for one in course] for name in ("driver", "worker")]
     return [
         ("Cases a second", charts.bars(rates, "cases/s", end, "cases a second over time")),
         ("Findings so far", charts.steps(findings, "findings", end, "findings over time")),
         ("Buckets so far", charts.steps(found, "buckets", end, "buckets over time")),
+        ("Memory of the driver", charts.bars(driver, "MiB", end, "memory of the driver over time")),
+        (
+            "Memory of the largest worker",
+            charts.bars(worker, "MiB", end, "memory of the largest worker over time"),
+        ),
     ]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from fuzz import buckets
+from fuzz.campaign.memory import MIB
 from fuzz.corpus import Case
 from fuzz.program import Program, Root, Same, Scalar, Storage, View
 from fuzz.source import render
@@ -48,6 +49,8 @@ def campaign(summary: Summary) -> str:
         parts.append("No differences found.")
     if summary.known:
         parts.append(_known(summary))
+    if summary.memory:
+        parts.append(_memory(summary))
     if summary.interrupted:
         parts.append("Not complete: this is what was found until then.")
     parts.extend(f"Trouble: {text}" for text in summary.troubles)
@@ -188,6 +191,15 @@ def _known(summary: Summary) -> str:
         for one in summary.known
     ]
     return tabulate(rows, headers=headers)
+
+
+def _memory(summary: Summary) -> str:
+    """How much memory it took, and whether that grew."""
+    words = (
+        f"{one.process} {one.end / MIB:.0f} MiB at the end, {one.warm / MIB:.0f} MiB when warm"
+        for one in summary.memory
+    )
+    return f"Memory: {'; '.join(words)}."
 
 
 def _doubts(summary: Summary) -> list[str]:

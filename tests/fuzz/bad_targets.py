@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Function = Callable[..., Any]
 not_callable = 3
 calls = 0
+kept: list[bytes] = []
 
 
 def good(function: Function) -> Function:
@@ -155,6 +157,45 @@ def hangs(function: Function) -> Function:
 def exits(function: Function) -> Function:
     """Every tenth call in a process ends it, as if all was well."""
     return _every_tenth(function, lambda: os._exit(0))
+
+
+class _Refuses(TorchDispatchMode):
+    """Lets no operation through."""
+
+    def __torch_dispatch__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("torch is broken here")
+
+
+class _WhenCollected:
+    """Garbage in a cycle that breaks torch for its process when it is collected."""
+
+    def __init__(self) -> None:
+        self.cycle = self
+
+    def __del__(self) -> None:
+        _Refuses().__enter__()
+
+
+def breaks_its_process(function: Function) -> Function:
+    """Fails on programs that take an exponential, and leaves torch broken some time later."""
+
+    def compiled(*args: Any) -> Any:
+        if "exp" in function.__code__.co_names:
+            _WhenCollected()
+            raise RuntimeError("cannot do that")
+        return function(*args)
+
+    return compiled
+
+
+def leaks(function: Function) -> Function:
+    """Keeps a megabyte of every call."""
+
+    def compiled(*args: Any) -> Any:
+        kept.append(bytes(1 << 20).replace(b"\0", b"x"))
+        return function(*args)
+
+    return compiled
 
 
 def crashes_on_exp(function: Function) -> Function:

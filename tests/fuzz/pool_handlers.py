@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 import fuzz
+from fuzz.campaign.worker import Last
 
 
 class Unpicklable(Exception):
@@ -48,6 +49,8 @@ def handle(item: Any) -> Any:
             return len(bytearray(64 << 30))
         case "unpicklable":
             raise Unpicklable(1, 2)
+        case "last":
+            return Last([item, os.getpid()])
         case "exit politely":
             sys.exit(3)
         case "print":

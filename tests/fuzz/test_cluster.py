@@ -18,9 +18,9 @@ from fuzz.campaign import cluster
 from fuzz.campaign.cluster import Cluster, Node
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.driver import Campaign, Progress
-from fuzz.campaign.pool import Job
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary
+from fuzz.campaign.work import Job
 from fuzz.errors import ConfigurationError, PoolError
 
 CONFIGURATION = Configuration(targets=("eager",), seed=3, cases=400, limit=20.0, cluster="local:2")

@@ -14,10 +14,10 @@ import pytest
 from fuzz import corpus
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign, Progress, judge_death
-from fuzz.campaign.pool import Answer, Death, Job
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary, summarize
+from fuzz.campaign.work import Answer, Death, Job
 
 BASE = Configuration(
     targets=(),
@@ -93,6 +93,15 @@ def test_a_target_that_dies_now_and_then_costs_its_own_cases_only(target: str, k
     # It depends on what ran before, so a worker that has run nothing else does not show it.
     assert {bucket.example.state for bucket in summary.buckets} == {"unconfirmed"}
     assert summary.total("agree") > 0
+
+
+def test_a_target_that_breaks_its_process_costs_no_other_case() -> None:
+    summary = _run("breaks_its_process", "eager", cases=100)
+    _consistent(summary, 100)
+    (bucket,) = summary.buckets
+    assert bucket.name.startswith("errors/call: RuntimeError cannot do that")
+    assert bucket.example.state == "shown"
+    assert summary.tallies["eager"].agree == 100
 
 
 def test_a_crash_that_a_program_causes_is_reduced_to_it() -> None:
@@ -241,6 +250,6 @@ def test_a_program_that_kills_eager_proves_nothing() -> None:
     death = Seen("finding", "errors/call: crash", (), "killed", 0.1, "crash", "")
     job = Job((), 1.0)
     died_too = Death(job, 0, "crash", "killed by SIGSEGV", "", "", 0.1)
-    returned = Answer(job, 0, {"outcome": "agree", "findings": [], "reason": "", "seconds": 0.1}, 0.1)
+    returned = Answer(job, 0, {"outcome": "agree", "findings": [], "reason": "", "seconds": 0.1}, 0.1, 0)
     assert judge_death(death, died_too).outcome == "poisoned"
     assert judge_death(death, returned) is death

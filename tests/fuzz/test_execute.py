@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from bad_targets import (
+    breaks_its_process,
     cannot_compile,
     copies_alias,
     differentiates_once,
@@ -30,7 +32,9 @@ from small_programs import (
     SINE,
     SINE_OF_ANOTHER_SIZE,
     SQUARE_OF_LEAF,
+    call,
 )
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from fuzz.execute import Result, execute
 from fuzz.program import Program
@@ -96,6 +100,17 @@ def test_only_who_promises_it_is_asked_to_run_the_function_once() -> None:
 )
 def test_targets_agree_on_steps_and_later_calls(program: Program, name: str) -> None:
     assert execute(program, find(name)).outcome == "agree"
+
+
+def test_a_target_that_breaks_torch_for_its_process_is_said_to() -> None:
+    exponential = replace(SINE, statements=(call("exp", "a0", to="v0"),))
+    try:
+        result = execute(exponential, _target(breaks_its_process))
+        assert (result.outcome, result.intact) == ("finding", False)
+    finally:
+        _get_current_dispatch_mode().__exit__(None, None, None)
+    assert execute(exponential, _target(cannot_compile)).intact
+    assert execute(SINE, _target(breaks_its_process)).outcome == "agree"
 
 
 @pytest.mark.parametrize("compiler", [drops_mutation, copies_alias, doubles_duplicate])

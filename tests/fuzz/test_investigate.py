@@ -10,8 +10,8 @@ import pytest
 from small_programs import DOUBLE_IN_PLACE
 
 from fuzz.campaign.investigate import REPLAYS, Runner, investigate
-from fuzz.campaign.pool import Death, Event, Job
 from fuzz.campaign.records import Seen, Suspect
+from fuzz.campaign.work import Death, Event, Job
 from fuzz.program import Program
 from oracles import Finding
 

@@ -11,7 +11,7 @@ from fuzz.campaign import live
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.driver import Progress
 from fuzz.campaign.ledger import Tally
-from fuzz.campaign.pool import Doing
+from fuzz.campaign.work import Doing
 
 CONFIGURATION = Configuration(targets=("aot",), seconds=60.0)
 TALLY = Tally(cases=40, agree=30, findings=10, crashes=2)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import fuzz
-from fuzz.campaign.pool import Answer, Death, Event, Failure, Job, Pool
+from fuzz.campaign.pool import Pool
+from fuzz.campaign.work import Answer, Death, Event, Failure, Job
 from fuzz.errors import PoolError
 
 
@@ -67,12 +68,19 @@ def test_a_segfault_leaves_its_python_stack(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("item", ["unpicklable", "exit politely", "allocate"])
-def test_an_exception_of_the_handler_is_text_and_costs_no_worker(pool: Pool, item: str) -> None:
+def test_an_exception_of_the_handler_is_text_and_the_rest_runs_elsewhere(pool: Pool, item: str) -> None:
     before, failure, after = _run(pool, (1, item, 3))
     assert isinstance(failure, Failure)
     assert isinstance(before, Answer) and isinstance(after, Answer)
     assert "Traceback" in failure.text
-    assert before.value[1] == after.value[1]
+    assert before.value[1] != after.value[1]
+
+
+def test_a_worker_that_has_given_its_last_answer_is_replaced(pool: Pool) -> None:
+    events = _run(pool, (1, "last", 3, 4), ("last",))
+    assert len(events) == len(set(_places(events))) == 5
+    by_item = {event.value[0]: event.value[1] for event in events if isinstance(event, Answer)}
+    assert by_item[1] != by_item[3] == by_item[4]
 
 
 def test_children_of_a_dead_worker_are_gone(pool: Pool, tmp_path: Path) -> None:

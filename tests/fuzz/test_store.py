@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -16,6 +17,7 @@ from small_programs import LOST_THROUGH_EXPAND, SINE
 from fuzz.campaign import configuration as configurations
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.export import lines
+from fuzz.campaign.memory import Sample
 from fuzz.campaign.records import Example, Seen, Suspect, example_from_json, example_to_json
 from fuzz.campaign.store import FILE, VERSION, Row, Store
 from fuzz.campaign.summary import books, summarize
@@ -23,6 +25,7 @@ from fuzz.errors import StoreError
 from oracles import Finding
 
 CONFIGURATION = Configuration(targets=("eager", "aot"), seed=5, cases=10)
+SAMPLE = Sample(1.0, 300 << 20, 200 << 20)
 FINDING = Finding("values", "out", "1", "2", "out: 1 in eager, 2 in the target")
 AGREES = Seen("agree", "", (), "agree", 0.1, traits=("dtype:float32", "kind:view"))
 DIFFERS = Seen("finding", "values/out", (FINDING,), "it differs", 0.2, traits=("dtype:float32",))
@@ -127,13 +130,42 @@ def test_what_is_no_campaign_is_said(tmp_path: Path, folder: Path) -> None:
 
 def test_a_file_of_another_version_is_refused_with_words(folder: Path) -> None:
     database = sqlite3.connect(folder / FILE)
-    for version, words in ((VERSION - 1, "an earlier version"), (VERSION + 1, "another version")):
+    for version, words in ((1, "an earlier version"), (VERSION + 1, "another version")):
         database.execute("update campaign set value = ? where key = 'version'", (str(version),))
         database.commit()
         with pytest.raises(StoreError, match=words):
             Store.open(folder)
         with pytest.raises(StoreError, match=words):
             Store.read(folder)
+
+
+@pytest.fixture
+def schema_2(folder: Path) -> Path:
+    """The same as the last version wrote it, which knew nothing of memory."""
+    with contextlib.closing(sqlite3.connect(folder / FILE)) as database:
+        database.execute("drop table memory")
+        database.execute("update campaign set value = '2' where key = 'version'")
+        database.commit()
+    return folder
+
+
+def test_a_file_of_the_last_version_is_read_as_it_is(schema_2: Path) -> None:
+    before = (schema_2 / FILE).read_bytes()
+    with Store.read(schema_2) as store:
+        summary = summarize(store)
+        assert store.memory() == [] and summary.memory == ()
+    assert summary.tallies["aot"].cases == 2
+    assert (schema_2 / FILE).read_bytes() == before
+
+
+def test_a_file_of_the_last_version_is_gone_on_with(schema_2: Path) -> None:
+    with Store.open(schema_2) as store:
+        store.measure(SAMPLE)
+        store.commit(2.0)
+    with Store.read(schema_2) as store:
+        assert store.get("version") == VERSION
+        assert (store.elapsed, store.memory()) == (2.0, [SAMPLE])
+        assert [row.index for row in store.rows()] == [0, 1, 3]
 
 
 def test_a_writer_that_is_killed_loses_nothing_acknowledged(tmp_path: Path) -> None:

@@ -1,0 +1,171 @@
+"""One worker process as the pool sees it: forked by a warm server, handed leases, killed with its children.
+
+start_server(context, warm=("aot",))
+one = start(context, worker.Setup(...))
+one.hand(job, position=0)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fuzz.campaign import worker
+from fuzz.campaign.work import Job
+from fuzz.errors import PoolError
+
+# One OpenMP thread, or the fork server has a second thread that its children lack; CUDA looked at through
+# NVML, because a CUDA context does not survive a fork; a fixed hash seed, so that sets iterate alike always.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+# How long a worker that is over its time gets to write its stack before it is killed.
+DUMP_SECONDS = 0.2
+START_SECONDS = 120.0
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """A worker process: what it was handed, and since when it is at it.
+
+    `position` is the first item of its job that is not answered, `since` when it began with that one (until
+    it is `ready`: when it was started), `dumping` when it was asked for its stack. `served` counts its items.
+    """
+
+    process: Any
+    connection: Connection
+    stack: Path
+    output: Path
+    since: float
+    ready: bool = False
+    served: int = 0
+    job: Job | None = None
+    position: int = 0
+    dumping: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for a job."""
+        return self.ready and self.job is None
+
+    def deadline(self) -> float | None:
+        """When to look at this worker again if nothing is heard from it."""
+        if self.dumping is not None:
+            return self.dumping + DUMP_SECONDS
+        if not self.ready:
+            return self.since + START_SECONDS
+        return None if self.job is None else self.since + self.job.limit
+
+    def hand(self, job: Job, position: int) -> None:
+        """Send a lease from an item on; a worker that is still starting finds it in its pipe."""
+        self.job, self.position = job, position
+        if self.ready:
+            self.since = time.monotonic()
+        lease = json.dumps({"items": job.items[position:], "limit": job.limit}).encode()
+        # If it is dead already, its sentinel says so to whoever waits for it.
+        with contextlib.suppress(OSError):
+            self.connection.send_bytes(lease)
+
+    def dump(self, now: float) -> None:
+        """Ask for the stack of the item that it is at, which is over its time."""
+        self.dumping = now
+        with contextlib.suppress(OSError):
+            os.kill(self.process.pid, signal.SIGUSR1)
+
+    def answered(self) -> None:
+        """Take note that it has answered the item that it was at."""
+        self.served += 1
+        self.position += 1
+        if self.dumping is not None:
+            self.dumping = None
+            os.truncate(self.stack, 0)
+        if self.job is not None and self.position == len(self.job.items):
+            self.job = None
+
+    def kill(self, patience: float = 0.0) -> int | None:
+        """End it with all its children; its own exit status, if it comes within `patience` seconds."""
+        self.process.join(patience)
+        status: int | None = self.process.exitcode
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        if status is None:
+            # It may not have made its group yet.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join()
+        self.process.close()
+        self.connection.close()
+        return status
+
+
+def start(context: multiprocessing.context.ForkServerContext, setup: worker.Setup) -> Process:
+    """Fork a worker; PoolError if the server is gone."""
+    parent, child = context.Pipe()
+    process = context.Process(target=worker.serve, args=(child, setup), daemon=False)
+    try:
+        process.start()
+    except (EOFError, OSError) as error:
+        raise PoolError(f"the fork server died while it loaded {worker.PRELOAD}: {error!r}") from error
+    child.close()
+    return Process(process, parent, Path(setup.stack), Path(setup.output), time.monotonic())
+
+
+def start_server(context: multiprocessing.context.ForkServerContext, warm: Sequence[str]) -> None:
+    """Start the process's fork server, if it has none yet, with the preload and a tame environment."""
+    context.set_forkserver_preload([worker.PRELOAD])
+    environment = {
+        **ENVIRONMENT,
+        worker.WARM: " ".join(warm),
+        # Python 3.11's server does not take over the path: it would preload an installed copy of this package
+        # where another one is used.
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),
+    }
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def cause(status: int | None) -> str:
+    """An exit status in words.
+
+    >>> cause(-11), cause(3)
+    ('killed by SIGSEGV', 'exited with status 3')
+    """
+    if status is None:
+        return "broke its pipe"
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+def tail(file: Path, size: int = 4000) -> str:
+    """The end of a text file; "" if there is none."""
+    try:
+        return file.read_bytes()[-size:].decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,94 @@
+"""Memory of a campaign: measured as it is, and flat once it is warm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fuzz.campaign import jobs, memory
+from fuzz.campaign.configuration import Budget, Configuration
+from fuzz.campaign.driver import Campaign
+from fuzz.campaign.memory import MIB, Gauge, Growth, Sample, growth, resident
+from fuzz.campaign.pool import Pool
+from fuzz.campaign.store import Store
+from fuzz.campaign.summary import summarize
+from fuzz.campaign.work import Answer, Job
+from fuzz.report import objects, tables
+
+CASES = 240
+# What a third of a worker's cases may add to it: less than an eighth of a megabyte each.
+ROOM = 10 * MIB
+
+
+@pytest.fixture(autouse=True)
+def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def _of_one_worker(target: str) -> list[int]:
+    """What one worker has after each of its cases."""
+    items = tuple(jobs.case_item(0, index, "mixed", "cpu", target) for index in range(CASES))
+    with Pool(jobs.HANDLER, jobs=1, warm=[target]) as pool:
+        events = list(pool.run([Job(items, 60.0)]))
+    return [event.resident for event in events if isinstance(event, Answer)]
+
+
+def _grown(found: list[int]) -> int:
+    """By how much the last third of the cases is above the second."""
+    assert len(found) == CASES
+    third = CASES // 3
+    return max(found[2 * third :]) - max(found[third : 2 * third])
+
+
+@pytest.mark.parametrize("target", ["eager", "aot"])
+def test_a_worker_does_not_grow_once_it_is_warm(target: str) -> None:
+    assert _grown(_of_one_worker(target)) < ROOM
+
+
+def test_a_worker_that_leaks_is_seen_to() -> None:
+    assert _grown(_of_one_worker("bad_targets:leaks")) > CASES // 3 * MIB // 2
+
+
+def test_the_driver_does_not_grow_once_it_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "SAMPLE_SECONDS", 0.2)
+    configuration = Configuration(
+        ("eager", "bad_targets:copies_alias"), cases=300, jobs=2, budget=Budget(evaluations=5)
+    )
+    with Store.create(tmp_path, configuration) as store:
+        Campaign(configuration, store).run()
+        summary = summarize(store)
+        samples = store.memory()
+    driver, worker = summary.memory
+    assert driver.end - driver.warm < ROOM
+    assert min(sample.driver for sample in samples) > 50 * MIB
+    assert worker.end > 50 * MIB
+    assert "Memory: driver" in tables.campaign(summary)
+    assert objects.campaign(summary)["memory"]["driver"] == {"warm": driver.warm, "end": driver.end}
+    drawn = [one for one in summary.course if one.driver]
+    assert max(one.driver for one in drawn) == max(sample.driver for sample in samples)
+
+
+def test_a_sample_is_what_the_workers_said_since_the_last_one() -> None:
+    gauge = Gauge()
+    gauge.heard(5)
+    gauge.heard(9)
+    gauge.heard(7)
+    first = gauge.read(1.0)
+    assert first is not None and (first.at, first.worker) == (1.0, 9)
+    assert first.driver == pytest.approx(resident(), rel=0.2)
+    gauge.heard(3)
+    assert gauge.read(1.0 + memory.SAMPLE_SECONDS / 2) is None
+    second = gauge.read(1.0 + memory.SAMPLE_SECONDS)
+    assert second is not None and second.worker == 3
+
+
+def test_growth_is_from_the_second_quarter_to_the_last() -> None:
+    samples = [Sample(float(at), 1000 + at, 50) for at in range(101)]
+    samples[5] = replace(samples[5], worker=900)
+    assert growth(samples, 100.0) == (
+        Growth("driver", 1050, 1100),
+        Growth("largest worker", 50, 50),
+    )
+    assert growth(samples[:20], 100.0) == ()
