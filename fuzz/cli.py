@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fuzz.commands.output import WRONG
+from fuzz.commands.output import WRONG, say
 from fuzz.errors import FuzzError
 
 _TARGET = "a name from `aotfuzz targets`, or package.module:function"
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except FuzzError as error:
-        print(f"aotfuzz: {error}", file=sys.stderr)
+        say(f"aotfuzz: {error}", sys.stderr)
         return WRONG
 
 

@@ -42,6 +42,8 @@ LARGEST_LEASE = 256
 # seconds and as a share.
 MOST_GRACE = 30.0
 GRACE = 0.15
+# No new cases while so many wait for another run: they would only pile up.
+MOST_AGAIN = 64
 # Who kills a worker so is seldom the target: so often has it to happen before the target is blamed.
 KILLS = 5
 
@@ -106,6 +108,7 @@ class Campaign:
         self._before = self._store.elapsed
         self._troubles: Counter[str] = Counter()
         self._gauge = Gauge()
+        self._again = 0
         self._leave = False
         self._start = time.monotonic()
 
@@ -217,7 +220,7 @@ class Campaign:
         """Keep leases waiting for the workers; the target that is furthest behind comes first."""
         configuration = self._configuration
         cases = configuration.cases
-        while self._pool.backlog < self._pool.wanted:
+        while self._pool.backlog < self._pool.wanted and self._again < MOST_AGAIN:
             open_lines = [
                 (line.issued, name)
                 for name, line in self._ledger.lines.items()
@@ -258,6 +261,8 @@ class Campaign:
             if not tag.cancelled():
                 tag.set_result(event)
             return
+        if not isinstance(tag, _Lease):
+            self._again -= 1
         if isinstance(event, Failure) and not isinstance(tag, _Lease):
             self._troubles[event.text] += 1
         killed = isinstance(event, Death) and event.cause == KILLED
@@ -287,6 +292,7 @@ class Campaign:
     def _urgent(self, item: dict[str, Any], tag: _Again | _Control) -> None:
         label = f"{tag.target} {tag.index} again"
         job = Job((item,), self._configuration.limit, urgent=True, fresh=True, tag=tag, label=label)
+        self._again += 1
         self._pool.submit(job)
 
     def _arrive(self, name: str, index: int, seen: Seen) -> None:

@@ -43,8 +43,6 @@ GIGABYTE = 1 << 30
 EXIT_SECONDS = 1.0
 # A worker that cannot even start says so itself; three in a row without a word is no accident.
 START_ATTEMPTS = 3
-# One that somebody killed says little about the installation: so many of these count as one that failed.
-KILLED_STARTS = 200
 
 
 class Pool:
@@ -80,7 +78,8 @@ class Pool:
         self._normal: deque[tuple[Job, int]] = deque()
         self._seconds = {True: 0.0, False: 0.0}
         self._started = 0
-        self._failed_starts = 0.0
+        self._failed_starts = 0
+        self._last_ready = time.monotonic()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         self._context = multiprocessing.get_context("forkserver")
@@ -242,8 +241,9 @@ class Pool:
         if kind == "broken":
             raise PoolError(f"a worker cannot start:\n{value}")
         if kind == "ready":
-            one.ready, one.since = True, time.monotonic()
-            self._failed_starts = 0.0
+            one.ready = True
+            one.since = self._last_ready = time.monotonic()
+            self._failed_starts = 0
             return []
         job, position = one.job, one.position
         if job is None:
@@ -281,8 +281,10 @@ class Pool:
         job, position = one.job, one.position
         events: list[Event] = []
         if not one.ready:
-            self._failed_starts += 1 / KILLED_STARTS if status == -signal.SIGKILL else 1
-            if self._failed_starts >= START_ATTEMPTS:
+            # One that was killed says little about the installation, unless nothing else happens any more.
+            self._failed_starts += status not in (None, -signal.SIGKILL)
+            mute = time.monotonic() - self._last_ready > processes.START_SECONDS
+            if self._failed_starts >= START_ATTEMPTS or mute:
                 raise PoolError(
                     "no worker can be started: one after the other ended before it was ready "
                     f"({processes.cause(status)}); last output:\n{processes.tail(one.output)}"

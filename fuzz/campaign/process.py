@@ -57,6 +57,7 @@ class Process:
     job: Job | None = None
     position: int = 0
     dumping: float | None = None
+    ended: bool = False
 
     @property
     def idle(self) -> bool:
@@ -98,7 +99,13 @@ class Process:
             self.job = None
 
     def kill(self, patience: float = 0.0) -> int | None:
-        """End it with all its children; its own exit status, if it comes within `patience` seconds."""
+        """End it with all its children; its own exit status, if it comes within `patience` seconds.
+
+        Once is enough: later calls do nothing.
+        """
+        if self.ended:
+            return None
+        self.ended = True
         self.process.join(patience)
         status: int | None = self.process.exitcode
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -25,6 +25,7 @@ from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign
 from fuzz.campaign.store import FILE, Store
 
+ENDED = 40
 HERE = Path(__file__).resolve().parent
 
 
@@ -43,7 +44,14 @@ class Attack:
 
 
 def attack(
-    folder: Path, cases: int, *, every: float, paced: bool = False, driver_kills: int = 2, seed: int = 0
+    folder: Path,
+    cases: int,
+    *,
+    every: float,
+    jobs: int = 2,
+    paced: bool = False,
+    driver_kills: int = 2,
+    seed: int = 0,
 ) -> Attack:
     """Run a campaign of so many cases and kill a worker every so many seconds, and the driver a few times.
 
@@ -52,7 +60,7 @@ def attack(
     found = Attack()
     choices = random.Random(seed)
     environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--drive", str(folder), "--cases", str(cases)]
+    command = [sys.executable, __file__, "--drive", str(folder), "--cases", str(cases), "--jobs", str(jobs)]
     acknowledged: set[int] = set()
     progress = 0
     while True:
@@ -84,17 +92,18 @@ def attack(
     return found
 
 
-def drive(folder: Path, cases: int) -> int:
+def drive(folder: Path, cases: int, jobs: int) -> int:
     """What is attacked: a campaign, begun or gone on with, that reduces little, which is not the point."""
     budget = Budget(evaluations=5, seconds=5.0, hang_limit=2.0)
     configuration = Configuration(
-        ("bad_targets:chaos",), seed=1, cases=cases, jobs=2, limit=4.0, memory=3 << 30, budget=budget
+        ("bad_targets:chaos",), seed=1, cases=cases, jobs=jobs, limit=4.0, memory=3 << 30, budget=budget
     )
     begun = (folder / FILE).exists()
     with Store.open(folder) if begun else Store.create(folder, configuration) as store:
         summary = Campaign(configuration, store).run()
     print("\n".join(summary.troubles))
-    return 2 if summary.troubles or summary.interrupted else 1
+    # Not 1, which is how Python itself ends after an exception.
+    return 2 if summary.troubles or summary.interrupted else ENDED
 
 
 def _indices(folder: Path) -> list[int]:
@@ -130,16 +139,18 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--every", type=float, default=0.05)
+    parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--drive", type=Path, metavar="FOLDER", help="be the campaign that is attacked")
     options = parser.parse_args()
     if options.drive is not None:
-        sys.exit(drive(options.drive, options.cases))
+        sys.exit(drive(options.drive, options.cases, options.jobs))
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
-        result = attack(Path(folder) / "out", options.cases, every=options.every)
+        result = attack(Path(folder) / "out", options.cases, every=options.every, jobs=options.jobs)
         print(
             f"{options.cases} cases in {time.monotonic() - start:.0f} s, {result.workers_killed} workers and "
             f"{result.drivers_killed} drivers killed, status {result.status}, {dict(result.outcomes)}"
         )
         good = result.indices == list(range(options.cases)) and not result.acknowledged_lost
-        sys.exit(0 if good else 1)
+        if result.status != ENDED or not good:
+            sys.exit(result.output)

@@ -372,6 +372,14 @@ def test_replay_reads_the_good_files_among_bad_ones(capsys: pytest.CaptureFixtur
         assert f"{kind}.json: {HOSTILE[kind][1]}" in err
 
 
+def test_a_file_cannot_make_the_terminal_do_anything(capsys: pytest.CaptureFixture[str]) -> None:
+    _record("a.json", note="\x1b[2Jgone\x9b1mover")
+    assert main(["show", "a.json"]) == 0
+    out = capsys.readouterr().out
+    assert "\\x1b[2Jgone\\x9b1mover" in out
+    assert not any(letter in out for letter in "\x1b\x9b")
+
+
 def test_a_corpus_file_cannot_make_a_module_be_imported(capsys: pytest.CaptureFixture[str]) -> None:
     Path("evil_module.py").write_text("open('imported', 'w')\ndef f(function): return function\n")
     _record("a.json", program=SINE, expected={"evil_module:f": "agrees", "eager": "agrees"})

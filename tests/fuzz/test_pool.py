@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import fuzz
+from fuzz.campaign import process
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.work import Answer, Death, Event, Failure, Job
 from fuzz.errors import PoolError
@@ -179,6 +180,16 @@ def test_closing_ends_every_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         pool.submit(Job(("hang",), 20.0))
         pool.wait(0.1)
     assert not any(_alive(pid) for pid in pids)
+
+
+def test_workers_that_are_all_killed_at_their_start_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    monkeypatch.setattr(process, "START_SECONDS", 2.0)
+    with (
+        pytest.raises(PoolError, match=r"no worker can be started.*killed by SIGKILL"),
+        Pool("pool_dies_at_start:handle", jobs=1) as pool,
+    ):
+        _run(pool, (1,))
 
 
 def test_a_handler_that_cannot_be_imported_is_said_at_once() -> None:
