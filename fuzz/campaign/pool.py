@@ -62,7 +62,7 @@ class Pool:
         """`memory`: bytes of data of one worker (0: no limit); `recycle`: items before it is replaced.
 
         `warm` names the targets that a fork server warms if this pool starts it: a process has only one.
-        `gpus` are the devices that the workers are given in turn, one to each.
+        `gpus` are the devices that the workers are given in turn, one to each; without any they see none.
 
         Raises PoolError from here or from `wait` if workers cannot start at all.
         """
@@ -85,7 +85,7 @@ class Pool:
         self._context = multiprocessing.get_context("forkserver")
         self._workers: list[Process] = []
         try:
-            processes.start_server(self._context, warm)
+            processes.start_server(self._context, warm, gpus=bool(gpus))
             for place in range(jobs):
                 self._workers.append(self._start(place))
         except BaseException:

@@ -1,8 +1,7 @@
 """What the fork server imports and warms once, so that a worker forked from it starts in milliseconds.
 
-Importing this module has effects on purpose: it loads torch, the oracles and the fuzzer, and compiles one
-toy function forwards and backwards through stock AOTAutograd, which fills the caches that the first
-compilation in a process pays for; then it warms the shipped targets that the environment names. It leaves
+Importing this module has effects on purpose: it loads torch, the oracles and the fuzzer, and warms the
+shipped targets that the environment names, which compiles a toy function forwards and backwards. It leaves
 one thread, touches no accelerator, and does not load `aot`: a campaign on a changed `aot` must see that
 change. `WARM` tells a worker that its fork server really did this, because Python 3.11's swallows an
 ImportError.
@@ -37,8 +36,13 @@ def _warm() -> bool:
     _without_monitor_thread()
     for stage in STAGES:
         importlib.import_module(stage)
-    SHIPPED["torch-aot-function"].warm()
-    for name in os.environ.get(worker.WARM, "").split():
+    names = os.environ.get(worker.WARM, "").split()
+    if names:
+        # Autograd counts the devices in the first backward of a process and starts a thread for each. There
+        # is none yet; after the first fake tensor, a torch that was built for CUDA counts some without any.
+        tensor = torch.ones((), requires_grad=True)
+        torch.autograd.grad(tensor.neg(), tensor)
+    for name in names:
         if name in SHIPPED and SHIPPED[name].available() is None:
             SHIPPED[name].warm()
     sys.stdout.flush()

@@ -34,6 +34,8 @@ ENVIRONMENT = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     "TORCHINDUCTOR_COMPILE_THREADS": "1",
 }
+# What every server is warmed with: it fills the caches that the first compilation in a process pays for.
+TOY_TARGET = "torch-aot-function"
 # How long a worker that is over its time gets to write its stack before it is killed.
 DUMP_SECONDS = 0.2
 START_SECONDS = 120.0
@@ -132,12 +134,19 @@ def start(context: multiprocessing.context.ForkServerContext, setup: worker.Setu
     return Process(process, parent, Path(setup.stack), Path(setup.output), time.monotonic())
 
 
-def start_server(context: multiprocessing.context.ForkServerContext, warm: Sequence[str]) -> None:
-    """Start the process's fork server, if it has none yet, with the preload and a tame environment."""
+def start_server(
+    context: multiprocessing.context.ForkServerContext, warm: Sequence[str], *, gpus: bool = False
+) -> None:
+    """Start the process's fork server, if it has none yet, with the preload and a tame environment.
+
+    Without `gpus` it is warmed, and neither it nor its workers see any GPU. With them nothing may run in it:
+    the first backward of a process starts autograd's thread for each device, which a fork leaves behind.
+    """
     context.set_forkserver_preload([worker.PRELOAD])
     environment = {
         **ENVIRONMENT,
-        worker.WARM: " ".join(warm),
+        worker.WARM: "" if gpus else " ".join((TOY_TARGET, *warm)),
+        **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
         # Python 3.11's server does not take over the path: it would preload an installed copy of this package
         # where another one is used.
         "PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in sys.path),

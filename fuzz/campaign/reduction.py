@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from fuzz import buckets, corpus
 from fuzz.campaign import jobs
+from fuzz.campaign.configuration import gpus
 from fuzz.campaign.investigate import Runner, attended, investigate
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, Suspect
@@ -29,7 +30,7 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
     """Run a case on a target and, if it differs, reduce it without slipping to another difference."""
     import torch
 
-    with Pool(jobs.HANDLER, jobs=1, warm=[target]) as pool:
+    with Pool(jobs.HANDLER, jobs=1, warm=[target], gpus=gpus(case.program.scenario.device)) as pool:
         runner = Runner(pool, limit)
         found = attended(pool, lambda: _investigate(case, target, runner))
     if isinstance(found, Seen):

@@ -14,6 +14,7 @@ from typing import Any
 
 from fuzz import buckets
 from fuzz.campaign import jobs
+from fuzz.campaign.configuration import gpus
 from fuzz.campaign.investigate import understand
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
@@ -70,7 +71,13 @@ def replay(
         for name in (targets or [name for name in case.expected if name in SHIPPED])
     ]
     found: dict[int, Replayed] = {}
-    with Pool(jobs.HANDLER, jobs=jobs_at_once, warm=[name for _, _, name in work]) as pool:
+    devices = {case.program.scenario.device for _, case, _ in work}
+    with Pool(
+        jobs.HANDLER,
+        jobs=jobs_at_once,
+        warm=[name for _, _, name in work],
+        gpus=gpus("cuda" if "cuda" in devices else "cpu"),
+    ) as pool:
         queue = [
             Job((jobs.program_item(case.program, name),), limit, tag=place)
             for place, (_, case, name) in enumerate(work)

@@ -103,13 +103,27 @@ def _prepare(setup: Setup) -> Handler:
         limit = setup.memory if hard == resource.RLIM_INFINITY else min(setup.memory, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     if setup.gpu:
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+            raise RuntimeError("this process began with workers that see no GPU; use another one for GPUs")
         # Read when CUDA starts, which it has not in this process, nor in the one that it was forked from.
         os.environ["CUDA_VISIBLE_DEVICES"] = setup.gpu
+    _check_autograd()
     os.chdir(setup.folder)
     sys.path[:] = setup.path
     module, _, name = setup.handler.partition(":")
     handler: Handler = getattr(importlib.import_module(module), name)
     return handler
+
+
+def _check_autograd() -> None:
+    """Say it at once if backwards do not work in a fork: all cases would raise in eager, and so agree."""
+    import torch
+
+    try:
+        tensor = torch.ones((), requires_grad=True)
+        torch.autograd.grad(tensor.neg(), tensor)
+    except RuntimeError as error:
+        raise RuntimeError(f"autograd does not work in processes forked from {PRELOAD}: {error}") from error
 
 
 def _answer(connection: Connection, handler: Handler, items: list[Any], limit: float) -> None:

@@ -57,6 +57,13 @@ def handle(item: Any) -> Any:
             print("noise " * 1000)
         case "where":
             return fuzz.__file__
+        case "server":
+            server = os.getppid()
+            return [len(os.listdir(f"/proc/{server}/task")), os.environ["CUDA_VISIBLE_DEVICES"]]
+        case "backward":
+            tensor = torch.ones(2, requires_grad=True)
+            tensor.sin().sum().backward()
+            return tensor.grad.tolist()
         case "gpu":
             return [torch.cuda.is_initialized(), os.environ.get("CUDA_VISIBLE_DEVICES")]
         case ["child", file]:

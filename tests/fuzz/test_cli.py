@@ -20,6 +20,7 @@ from test_corpus import CASE, HOSTILE
 import fuzz
 from fuzz import corpus
 from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.export import lines
 from fuzz.campaign.store import Store
 from fuzz.cli import main
 from fuzz.corpus import Origin
@@ -165,6 +166,35 @@ def test_a_full_disk_ends_a_run_with_words_and_an_intact_file() -> None:
     database = sqlite3.connect(Path("found") / "campaign.sqlite")
     assert database.execute("pragma integrity_check").fetchone() == ("ok",)
     assert database.execute("select count(*) from results").fetchone()[0] > 0
+
+
+def _exported(name: str, jobs: int, hash_seed: int) -> list[str]:
+    """A campaign in a process of its own, as it is exported, without what is measured."""
+    targets = ("--target", "bad_targets:drops_mutation", "--target", "torch-aot-function")
+    command = [sys.executable, "-m", "fuzz.cli", "run", *targets, "--cases", "20", "--jobs", str(jobs)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",
+        "PYTHONHASHSEED": str(hash_seed),
+    }
+    done = subprocess.run([*command, "--out", name], capture_output=True, check=False, env=environment)
+    assert done.returncode == 1, done.stderr.decode()
+    with Store.read(Path(name)) as store:
+        objects = [json.loads(line) for line in lines(store)]
+    kinds = ("case", "example", "trait", "pair")
+    return sorted(json.dumps(_unmeasured(item)) for item in objects if item["kind"] in kinds)
+
+
+def _unmeasured(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _unmeasured(item) for key, item in value.items() if key not in ("seconds", "at")}
+    return [_unmeasured(item) for item in value] if isinstance(value, list) else value
+
+
+def test_the_same_seed_gives_the_same_whatever_the_hashes_and_the_number_of_workers() -> None:
+    one, two = _exported("one", 1, 1), _exported("two", 2, 2)
+    assert one == two
+    assert sum('"kind": "example"' in line for line in one) > 3
 
 
 def test_ctrl_c_ends_a_run_with_its_report_and_resume_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

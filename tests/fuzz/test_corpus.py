@@ -14,6 +14,7 @@ import pytest
 from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_THROUGH_EXPAND, TWO_MUTATED_ALIASES
 
 from fuzz import buckets, renames
+from fuzz.collection import Collection
 from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
 from fuzz.errors import CorpusError
 from fuzz.execute import execute
@@ -227,3 +228,9 @@ def test_a_recorded_case_still_does_what_its_file_says(name: str, target: str, s
     else:
         assert result.outcome == "finding", f"{target} no longer differs: {result}"
         assert buckets.bucket(result.findings, case.program) == case.bucket
+
+
+def test_the_corpus_of_this_repository_is_in_order() -> None:
+    collection = Collection.load(Path(__file__).parents[2] / "corpus")
+    assert collection.problems() == []
+    assert len(collection.cases) >= 12

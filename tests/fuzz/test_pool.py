@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +113,24 @@ def test_workers_run_the_same_copy_of_the_code(pool: Pool) -> None:
     assert answer.value == fuzz.__file__
 
 
+def test_workers_are_forked_from_one_thread_that_sees_no_gpu_and_run_backwards(pool: Pool) -> None:
+    server, backward = _run(pool, ("server", "backward"))
+    assert isinstance(server, Answer) and isinstance(backward, Answer)
+    assert server.value == [1, ""]
+    assert backward.value == pytest.approx([math.cos(1.0)] * 2)
+
+
+def test_a_server_without_gpus_has_none_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    with Pool("pool_handlers:handle", jobs=1) as pool:
+        _run(pool, (1,))
+    with (
+        pytest.raises(PoolError, match="began with workers that see no GPU"),
+        Pool("pool_handlers:handle", jobs=1, gpus=("0",)) as pool,
+    ):
+        _run(pool, (1,))
+
+
 def test_output_of_workers_stays_away_from_ours(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
     _run(pool, ("print",))
     assert "noise" not in "".join(capfd.readouterr())
@@ -129,11 +151,20 @@ def test_workers_are_replaced_after_their_share(monkeypatch: pytest.MonkeyPatch)
     assert len({event.value[1] for event in events if isinstance(event, Answer)}) == 3
 
 
-def test_each_worker_sees_a_gpu_of_its_own_and_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    with Pool("pool_handlers:handle", jobs=2, recycle=1, gpus=("4", "7")) as pool:
-        events = _run(pool, *[("gpu",) for _ in range(12)])
-    seen = [event.value for event in events if isinstance(event, Answer)]
+def test_each_worker_sees_a_gpu_of_its_own_and_keeps_it() -> None:
+    """In a process of its own: the fork server of this one is without GPUs."""
+    code = """
+import json
+from fuzz.campaign.pool import Pool
+from fuzz.campaign.work import Job
+with Pool("pool_handlers:handle", jobs=2, recycle=1, gpus=("4", "7")) as pool:
+    print(json.dumps([event.value for event in pool.run([Job(("gpu",), 20.0)] * 12)]))
+"""
+    environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}:{Path(__file__).parents[2]}"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    seen = json.loads(done.stdout)
+    assert len(seen) == 12
     assert {device for _, device in seen} == {"4", "7"}
     assert not any(started for started, _ in seen), "the fork server has touched CUDA"
 
