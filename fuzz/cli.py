@@ -60,10 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     reduce.add_argument("--target", required=True, metavar="T", help=_TARGET)
     reduce.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: stdout)")
 
-    show = _command(
-        commands, "show", "cases:show", "print a corpus file's source, arguments and what differs"
-    )
-    show.add_argument("file", type=Path, metavar="FILE")
+    show = _command(commands, "show", "cases:show", "print corpus files: source, arguments and what differs")
+    show.add_argument("files", nargs="+", type=Path, metavar="FILE")
 
     repro = _command(commands, "repro", "cases:repro", "print a script that shows a case with torch alone")
     repro.add_argument("file", type=Path, metavar="FILE")

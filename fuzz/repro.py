@@ -51,6 +51,14 @@ _EXACT = (
     "torch-dynamo",
     "eager",
 )
+_IMPORT = """
+sys.path.insert(0, "")  # the current folder, too
+try:
+    import {module}
+except ImportError as error:
+    print(error)
+    sys.exit(2)
+""".strip()
 
 
 def main_finding(case: Case) -> Finding:
@@ -90,7 +98,7 @@ def _compiled(target: str) -> tuple[str, str]:
     if target in _COMPILE:
         return _COMPILE[target]
     module, _, function = registered().get(target, target).partition(":")
-    return f"import {module}", f"{module}.{function}(f)"
+    return _IMPORT.format(module=module), f"{module}.{function}(f)"
 
 
 def _looking(program: Program, finding: Finding, suffix: str, number: int) -> str:

@@ -71,9 +71,11 @@ def reduce(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print a case for people."""
-    say(tables.case(options.file, corpus.read(options.file)))
-    return NOTHING_NEW
+    """Print cases for people; 2 if one cannot be read."""
+    cases, errors = read_all(options.files)
+    if cases:
+        say("\n\n\n".join(tables.case(file, case) for file, case in cases))
+    return WRONG if errors else NOTHING_NEW
 
 
 def repro(options: argparse.Namespace) -> int:

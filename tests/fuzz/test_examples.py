@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,13 @@ def test_the_example_is_found_wrong(
     assert min(bucket["statements"] for bucket in data["buckets"]) <= 3
     assert (data["refused"] > 0) is (name == "target"), "only the Target says what it lacks"
     assert data["troubles"] == []
+    command = [sys.executable, data["buckets"][0]["repro"]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    elsewhere = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert elsewhere.returncode == 2, "a module that is not there is no difference"
+    assert main(["show", *(bucket["corpus_file"] for bucket in data["buckets"])]) == 0
+    assert capsys.readouterr().out.count("def f(") == len(data["buckets"])
 
 
 @pytest.mark.parametrize(
