@@ -312,14 +312,17 @@ class Campaign:
         return jobs.program(configuration.seed, index, configuration.profile, configuration.device)
 
     def _progress(self, finishing: bool) -> Progress:
+        """`finishing` says that the time is up; if the cases are, it is finishing, too."""
         elapsed, configuration = self._elapsed(), self._configuration
         left = None
         if configuration.seconds is not None:
             left = max(0.0, configuration.seconds - elapsed)
         elif configuration.cases is not None:
             settled = sum(tally.cases for tally in self._ledger.tallies.values())
+            wanted = configuration.cases * len(self._ledger.tallies)
+            finishing = settled == wanted
             if settled:
-                left = elapsed * (configuration.cases * len(self._ledger.tallies) / settled - 1)
+                left = elapsed * (wanted / settled - 1)
         return Progress(
             elapsed, self._ledger.tallies, self._ledger.known, self._pool.states(), finishing, left
         )

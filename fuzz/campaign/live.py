@@ -9,6 +9,7 @@ from typing import TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +20,7 @@ from fuzz.campaign.driver import Progress
 LINE_SECONDS = 10.0
 # So many workers have a line of their own; a large machine's are summed up.
 SHOWN_WORKERS = 16
-_COLUMNS = ("target", "cases", "cases/s", "agree", "poisoned", "refused", "findings", "crashes", "timeouts")
+_COLUMNS = ("target", "cases", "/s", "agree", "poisoned", "refused", "findings", "crashes", "timeouts")
 
 
 @contextmanager
@@ -74,20 +75,22 @@ def line(configuration: Configuration, progress: Progress) -> str:
 
 def view(configuration: Configuration, progress: Progress) -> Group:
     """Progress on a terminal: what there is so far, a row for each target, what each worker does."""
-    targets = Table()
+    # Without lines, so that it fits on 80 columns.
+    targets = Table(box=None, padding=(0, 1, 0, 0))
     for column in _COLUMNS:
         targets.add_column(column, justify="left" if column == "target" else "right")
     for name, tally in progress.tallies.items():
         rate = tally.cases / progress.seconds if progress.seconds else 0.0
         counts = (tally.agree, tally.poisoned, tally.refused, tally.findings, tally.crashes, tally.timeouts)
-        targets.add_row(name, str(tally.cases), f"{rate:.1f}", *map(str, counts))
+        targets.add_row(name, str(tally.cases), f"{rate:.4g}", *map(str, counts))
     workers = Table.grid(padding=(0, 2))
     for number, one in enumerate(progress.workers[:SHOWN_WORKERS]):
         seconds = f"{one.seconds:.1f} s" if one.label else ""
         workers.add_row(f"worker {number}", one.state, one.label, seconds)
     if len(progress.workers) > SHOWN_WORKERS:
         workers.add_row(f"and {len(progress.workers) - SHOWN_WORKERS} more", "", "", "")
-    bar = ProgressBar(total=1.0, completed=_share(progress), width=60)
+    # A bar alone would not end its line.
+    bar = Padding(ProgressBar(total=1.0, completed=_share(progress), width=60), 0)
     hint = Text("Ctrl-C ends it; the report is written, and aotfuzz resume goes on.", style="dim")
     return Group(Text(line(configuration, progress)), bar, targets, workers, hint)
 

@@ -69,16 +69,15 @@ def resident() -> int:
 
 
 def growth(samples: Sequence[Sample], seconds: float) -> tuple[Growth, ...]:
-    """How the memory of a campaign of so many seconds has grown; nothing if it was too short to say.
+    """How the memory of a campaign of so many seconds has grown, of what there is enough known.
 
     >>> growth([Sample(float(at), 100 + at, 50) for at in range(9)], 8.0)
     (Growth(process='driver', warm=104, end=108), Growth(process='largest worker', warm=50, end=50))
     """
     warm = [sample for sample in samples if 0.25 * seconds <= sample.at <= 0.5 * seconds]
     end = [sample for sample in samples if sample.at >= 0.75 * seconds]
-    if not warm or not end:
-        return ()
-    return (
-        Growth("driver", max(one.driver for one in warm), max(one.driver for one in end)),
-        Growth("largest worker", max(one.worker for one in warm), max(one.worker for one in end)),
+    found = (
+        Growth("driver", *(max((one.driver for one in part), default=0) for part in (warm, end))),
+        Growth("largest worker", *(max((one.worker for one in part), default=0) for part in (warm, end))),
     )
+    return tuple(one for one in found if one.warm and one.end)

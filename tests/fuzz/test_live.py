@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -32,6 +33,16 @@ def test_a_terminal_shows_targets_workers_buckets_and_the_time_left() -> None:
     assert "20 s of 60 s: 40 cases (2.0/s), 10 findings in 3 buckets, 40 s left" in text
     for words in ("aot 17-30", "0.4 s", "reducing", "idle", "crashes", "Ctrl-C"):
         assert words in text
+
+
+def test_a_narrow_terminal_shows_whole_words() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    tally = Tally(cases=12345, agree=12000, poisoned=100, refused=45, findings=200)
+    console.print(live.view(CONFIGURATION, replace(PROGRESS, tallies={"torch-aot-function": tally})))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in text
+    (head,) = [line for line in text.splitlines() if "poisoned" in line]
+    assert head.split() == [*live._COLUMNS]
 
 
 def test_many_workers_are_summed_up() -> None:

@@ -92,3 +92,5 @@ def test_growth_is_from_the_second_quarter_to_the_last() -> None:
         Growth("largest worker", 50, 50),
     )
     assert growth(samples[:20], 100.0) == ()
+    silent = [replace(one, worker=0) if one.at < 60 else one for one in samples]
+    assert [one.process for one in growth(silent, 100.0)] == ["driver"]
