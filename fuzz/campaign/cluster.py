@@ -197,19 +197,22 @@ class Cluster:
             raise ConfigurationError(
                 f"--cluster {where!r} is neither the address of a scheduler (tcp://host:8786) nor local:N"
             )
+        if local is not None and self._node.device == "cuda":
+            raise ConfigurationError(
+                f"--cluster {where}: its nodes would all take the same GPU; without --cluster a campaign has "
+                "one worker for each GPU of this machine"
+            )
         try:
             if local is not None:
                 # A node has processes of its own, which a daemonic process may not have.
                 dask.config.set(
                     {"distributed.scheduler.worker-ttl": f"{ttl}s", "distributed.worker.daemon": False}
                 )
-                resources = {"GPU": 1} if self._node.device == "cuda" else None
                 self._local = distributed.LocalCluster(
                     n_workers=int(local[1]),
                     threads_per_worker=1,
                     memory_limit=0,
                     dashboard_address=None,
-                    resources=resources,
                     # Before it reports for work: importing torch keeps it from saying that it is alive.
                     preload=[__name__],
                 )

@@ -119,6 +119,8 @@ def test_a_node_with_other_versions_is_refused(node: Node) -> None:
 def test_what_is_no_cluster_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match="neither the address of a scheduler"):
         Cluster("somewhere", node)
+    with pytest.raises(ConfigurationError, match="would all take the same GPU"):
+        Cluster("local:2", replace(node, device="cuda"))
     monkeypatch.setattr(cluster, "CONNECT", 2.0)
     with pytest.raises(PoolError, match="no Dask cluster answers"):
         Cluster("tcp://127.0.0.1:9", node)
