@@ -31,7 +31,7 @@ from fuzz.ir import (
     references,
 )
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import INEXACT
+from fuzz.operators.dtypes import FLOATS, INEXACT
 from fuzz.operators.row import Size
 from fuzz.profiles import Profile
 from fuzz.program import begin, sizes_in_text
@@ -220,6 +220,7 @@ def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
     if any(isinstance(a, View) and a.storage == place and a.dtype is not None for a in call.arguments):
         return call
     dtype = choices.pick(_DTYPES)
+    storage = replace(storage, special=storage.special and dtype in FLOATS)
     if dtype not in INEXACT:
         if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
             return call

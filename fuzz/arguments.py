@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
+from fuzz.operators.dtypes import BOOL, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
@@ -108,7 +108,8 @@ def _storage(choices: Choices, profile: Profile, sizes: tuple[Size, ...], number
     dtype = "float32" if number == 0 and choices.chance(0.8) else choices.pick(DTYPES)
     needs = dtype in INEXACT and choices.chance(profile.requires_grad)
     leaf = not (needs or (dtype in INEXACT and choices.chance(0.1))) or choices.chance(profile.leaf)
-    return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf)
+    special = dtype in FLOATS and choices.chance(profile.special)
+    return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf, special)
 
 
 def _on(choices: Choices, profile: Profile, number: int, storages: list[Storage]) -> Argument:
@@ -234,10 +235,11 @@ def _layouts(choices: Choices, size: Size) -> list[Layout]:
         length = choices.integer(1, elements - 1)
         offset = choices.integer(0, elements - length)
         layouts += [((length,), (1,), offset), (((elements + 1) // 2,), (2,), 0)]
-        layouts += [((2, elements - 1), (1, 1), 0)]
+        if 2 * (elements - 1) <= MAX_ELEMENTS:
+            layouts += [((2, elements - 1), (1, 1), 0)]
         half = elements // 2
         layouts += [((half,), (1,), 0), ((half,), (1,), half)]
-    if 1 <= len(size) <= 2:
+    if 1 <= len(size) <= 2 and 2 * elements <= MAX_ELEMENTS:
         layouts += [((2, *size), (0, *stride), 0)]
     if elements >= 1:
         layouts += [((), (), choices.integer(0, elements - 1))]

@@ -207,6 +207,8 @@ def _storage(letters: dict[int, str], number: int, storage: Storage) -> str:
         words.append("grad")
     if not storage.leaf:
         words.append("nonleaf")
+    if storage.special:
+        words.append("special")
     return ":".join(words) + _extent(storage.size)
 
 

@@ -24,7 +24,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 4
+FORMAT = 5
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -64,6 +64,7 @@ def _storage_to_json(storage: Storage) -> dict[str, Any]:
         "seed": storage.seed,
         "requires_grad": storage.requires_grad,
         "leaf": storage.leaf,
+        "special": storage.special,
     }
 
 

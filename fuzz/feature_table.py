@@ -34,6 +34,7 @@ def _table() -> Mapping[str, str]:
             "argument: other dtype": "reads its storage's bytes as another dtype",
             "argument: complex or real view": "shows real numbers as complex ones, or the reverse",
             "argument: own leaf": "an alias hidden from autograd that is a leaf itself",
+            "argument: special values": "holds NaN, infinities, signed zeros and denormals",
             "argument: nested": "arguments lie in a tuple, list or dict",
             "alias: base and view": "two arguments, of which one is the other's base",
             "alias: views alone": "two views of one base that is no argument",

@@ -97,6 +97,8 @@ class _Walk:
                     self.add("argument: duplicate")
                 case Scalar():
                     self.add("argument: scalar")
+        if any(storage.special for storage in self.program.storages):
+            self.add("argument: special values")
         if not all(isinstance(tree, Ref) for tree in self.program.parameters):
             self.add("argument: nested")
         for tensor in self.inputs:

@@ -13,8 +13,9 @@ from oracles.steps import Backward
 class Storage:
     """One allocation and its root, a contiguous tensor of shape `size`.
 
-    The root's values are a fixed formula of `seed` and the element's index. With `leaf=False` the root is
-    `leaf * 1`, so that it may be written to although it requires grad.
+    The root's values are a fixed formula of `seed` and the element's index; with `special` NaN, infinities,
+    signed zeros and denormals are among them. With `leaf=False` the root is `leaf * 1`, so that it may be
+    written to although it requires grad.
     """
 
     dtype: str
@@ -22,6 +23,7 @@ class Storage:
     seed: int
     requires_grad: bool = False
     leaf: bool = True
+    special: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class Profile:
     reinterpreted: float = 0.06  # a view is of another dtype than its root
     flat: float = 0.02  # there are slices of one flat buffer, too
     requires_grad: float = 0.6  # a floating storage requires grad
+    special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
     leaf: float = 0.4  # such a storage's root is the leaf itself
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
     mode: float = 0.1  # a block of statements under no_grad or enable_grad begins

@@ -47,7 +47,7 @@ from fuzz.ir import (
     references,
 )
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import INEXACT, ITEM_SIZE, reads_bytes
+from fuzz.operators.dtypes import FLOATS, INEXACT, ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant, Size
 from fuzz.state import Breach, State, Tensor
 from oracles.steps import Backward, How
@@ -84,8 +84,9 @@ __all__ = [
     "trace",
 ]
 
-# What is read. 3 had no later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
-FORMATS = (1, 2, 3, FORMAT)
+# What is read. 4 had no special values, 3 no later calls and no steps, 2 no inference mode, 1 no views of
+# other dtypes or leaves.
+FORMATS = (1, 2, 3, 4, FORMAT)
 
 MAX_STORAGES = MAX_ARGUMENTS = 32
 MAX_STATEMENTS = 200
@@ -279,14 +280,28 @@ def _upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
             {**kind, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
             for item in arguments
         ]
-    if isinstance(scenario := data.get("scenario"), dict):
-        added = {"steps": []} if version == 3 else {"inference": False, "steps": []}
-        data["scenario"] = {**added, **scenario}
-    return {"later": [], **data}
+    if version <= 3:
+        data = {"later": [], **data}
+        if isinstance(scenario := data.get("scenario"), dict):
+            added = {"steps": []} if version == 3 else {"inference": False, "steps": []}
+            data["scenario"] = {**added, **scenario}
+    data["storages"] = _plain_storages(data.get("storages"))
+    if isinstance(later := data.get("later"), list):
+        data["later"] = [
+            {**call, "storages": _plain_storages(call.get("storages"))} if isinstance(call, dict) else call
+            for call in later
+        ]
+    return data
+
+
+def _plain_storages(data: object) -> object:
+    if not isinstance(data, list):
+        return data
+    return [{"special": False, **item} if isinstance(item, dict) else item for item in data]
 
 
 def _storage(data: object, place: str) -> Storage:
-    fields = read.fields(data, place, ("dtype", "size", "seed", "requires_grad", "leaf"))
+    fields = read.fields(data, place, ("dtype", "size", "seed", "requires_grad", "leaf", "special"))
     dtype = read.dtype(fields["dtype"], f"{place}.dtype")
     requires_grad = read.boolean(fields["requires_grad"], f"{place}.requires_grad")
     if requires_grad and dtype not in INEXACT:
@@ -296,12 +311,16 @@ def _storage(data: object, place: str) -> Storage:
     leaf = read.boolean(fields["leaf"], f"{place}.leaf")
     if not leaf and dtype not in INEXACT:
         raise ProgramError(f"{place}.leaf", f"a {dtype} root is always a leaf", "write true")
+    special = read.boolean(fields["special"], f"{place}.special")
+    if special and dtype not in FLOATS:
+        raise ProgramError(f"{place}.special", f"{dtype} has no special values", "write false")
     return Storage(
         dtype,
         read.size(fields["size"], f"{place}.size"),
         read.integer(fields["seed"], f"{place}.seed", 0, MAX_INTEGER),
         requires_grad,
         leaf,
+        special,
     )
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from fuzz.ir import calls, paths
@@ -216,12 +216,19 @@ def _names(names: list[str]) -> str:
     return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
 
 
+# Exact in float64. The last two are denormal: in float16, and in float32 and bfloat16.
+_SPECIAL = (math.nan, 1.5, -0.0, math.inf, -2.0, -math.inf, 0.5, 0.0, -0.75, 2.0**-24, 2.0**-130)
+
+
 def _values(storage: Storage, device: str) -> str:
     """The fixed formula: small, exact in every dtype, no zeros among fractions, bits that alternate."""
-    ramp = f"torch.arange({prod(storage.size)}{device})"
+    ramp = f"torch.arange({math.prod(storage.size)}{device})"
     if len(storage.size) != 1:
         ramp += f".reshape({', '.join(map(str, storage.size)) or '()'})"
     ramp = f"({ramp} * 7 + {storage.seed})"
+    if storage.special:
+        table = f"torch.tensor({constant(_SPECIAL)}, dtype=torch.{storage.dtype}{device})"
+        return f"{table}[{ramp} % {len(_SPECIAL)}]"
     if storage.dtype in COMPLEX:
         return f"(({ramp} % 13 / 4 - 1.625).to(torch.{storage.dtype}) * (1 - 0.5j))"
     if storage.dtype in FLOATS:

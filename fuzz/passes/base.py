@@ -88,7 +88,7 @@ def _argument_cost(argument: Argument) -> int:
 
 
 def _storage_cost(storage: Storage) -> int:
-    return storage.requires_grad + (not storage.leaf) + (storage.dtype != "float32")
+    return storage.requires_grad + (not storage.leaf) + (storage.dtype != "float32") + storage.special
 
 
 def _operator_cost(statement: Statement) -> int:

@@ -122,6 +122,7 @@ def _storage_edits(program: Program) -> Sequence[Edit]:
         edits += [(i, "leaf")] if not storage.leaf else []
         edits += [(i, "dtype")] if storage.dtype != "float32" else []
         edits += [(i, "seed")] if storage.seed else []
+        edits += [(i, "special")] if storage.special else []
     return edits
 
 
@@ -133,6 +134,7 @@ def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
             0 if (i, "seed") in edits else storage.seed,
             storage.requires_grad and (i, "grad") not in edits,
             storage.leaf or (i, "leaf") in edits,
+            storage.special and (i, "special") not in edits,
         )
         for i, storage in enumerate(program.storages)
     )

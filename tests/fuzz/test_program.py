@@ -86,8 +86,16 @@ def test_many_generated_programs_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 
+def drop_format_5(document: dict[str, Any]) -> None:
+    """Take away what format 5 brought: special values."""
+    for call in (document, *document["later"]):
+        for storage in call["storages"]:
+            assert storage.pop("special") is False
+
+
 def drop_format_4(document: dict[str, Any]) -> None:
-    """Take away what format 4 brought: later calls, and steps."""
+    """Take away what formats 4 and 5 brought: later calls, and steps."""
+    drop_format_5(document)
     del document["later"]
     del document["scenario"]["steps"]
 
@@ -127,6 +135,16 @@ def test_a_document_of_format_3_is_read() -> None:
     assert from_json(document) == OLD
     document["format"] = 4
     with pytest.raises(ProgramError, match="the field 'later' is missing"):
+        from_json(document)
+
+
+def test_a_document_of_format_4_is_read() -> None:
+    document = to_json(PROGRAM)
+    document["format"] = 4
+    drop_format_5(document)
+    assert from_json(document) == PROGRAM
+    document["format"] = 5
+    with pytest.raises(ProgramError, match="the field 'special' is missing"):
         from_json(document)
 
 
@@ -180,8 +198,8 @@ def nested_list(depth: int) -> Any:
 
 HOSTILE: list[tuple[Change, str, str]] = [
     (put("format", value=FORMAT + 1), "format", f"found format version {FORMAT + 1}, expected {FORMAT}"),
-    (put("format", value="1"), "format", "expected 4"),
-    (put("format", value=True), "format", "expected 4"),
+    (put("format", value="1"), "format", "expected 5"),
+    (put("format", value=True), "format", "expected 5"),
     (drop("format"), "format", "found format version None"),
     (drop("storages"), "program", "'storages' is missing"),
     (put("extra", value=1), "program", "unknown field 'extra'"),
@@ -208,6 +226,8 @@ HOSTILE: list[tuple[Change, str, str]] = [
     (put("storages", 0, "leaf", value=1), "storages[0].leaf", "expected true or false"),
     (put("storages", 1, "requires_grad", value=True), "storages[1].requires_grad", "cannot require grad"),
     (put("storages", 1, "leaf", value=False), "storages[1].leaf", "always a leaf"),
+    (put("storages", 1, "special", value=True), "storages[1].special", "int64 has no special values"),
+    (put("storages", 0, "special", value=1), "storages[0].special", "expected true or false"),
     (put("storages", 1, "fill", value=1), "storages[1]", "unknown field 'fill'"),
     (put("arguments", 0, value={"kind": "file", "path": "x"}), "arguments[0].kind", "'file'"),
     (put("arguments", 0, value=None), "arguments[0].kind", "unknown argument kind"),

@@ -104,7 +104,7 @@ PREDICATES: dict[Predicate, int] = {
     metadata_of_view: 1,
     no_grad_view_returned: 1,
     aliases_returned: 2,
-    product_after_write: 2,
+    product_after_write: 3,
 }
 
 

@@ -23,7 +23,10 @@ RARE = {
         *("data: expanded", "output: nothing", "repeat: other number"),
         *("metadata: grown from nothing", "metadata: both of a group"),
     },
-    "metadata": {"data: expanded", "data: filled through expand", "alias: many slices"},
+    "metadata": {
+        *("data: expanded", "data: filled through expand", "alias: many slices"),
+        "repeat: other number",
+    },
     "scenarios": {
         *("metadata: grown from nothing", "metadata: onto another argument", "metadata: both of a group"),
         *("data: expanded", "metadata: onto a new storage"),
@@ -67,6 +70,7 @@ KINDS = {
         *("data: other dtype", "argument: other dtype", "argument: complex or real view"),
     ),
     "duplicated arguments": ("argument: duplicate", "data: duplicate", "argument: nested"),
+    "values": ("argument: special values",),
     "outputs": (
         *("output: fresh", "output: argument", "output: alias of an argument", "output: twice"),
         *("output: alias of a written argument", "output: aliases of an intermediate", "output: chain"),
