@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,3 +74,23 @@ def test_a_profile_of_ones_own() -> None:
 def test_an_unknown_profile_is_named() -> None:
     with pytest.raises(ValueError, match="no profile is named 'wild'; there are uniform"):
         programs("wild")
+
+
+def loses_writes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(*args: Any) -> Any:
+        kept = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, args)
+        return function(*kept)
+
+    return compiled
+
+
+def test_the_documented_example_holds_a_compiler_to_what_it_writes() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "fuzz-your-backend.md").read_text()
+    [example] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@given" in block]
+    namespace: dict[str, Any] = {"my_compiler": lambda function: function, "SEARCH": SEARCH}
+    exec(example.replace("deadline=None", "SEARCH"), namespace)
+    test = namespace["test_arguments_are_written_to"]
+    test()
+    namespace["my_compiler"] = loses_writes
+    with pytest.raises(AssertionError):
+        test()

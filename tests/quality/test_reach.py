@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 
@@ -93,9 +94,52 @@ KINDS = {
 }
 
 
+# What a compiler has to get right in every combination: a feature of one of these with one of another.
+TOGETHER = {
+    "mutation": (
+        *("data: argument", "data: view of an argument", "data: leaf", "data: hidden", "data: slice"),
+        *("data: differentiable view", "data: twice", "data: several arguments", "data: duplicate"),
+        *("data: member of a group", "metadata: argument", "metadata: view of an argument"),
+        "metadata: duplicate",
+    ),
+    "alias": (
+        *("alias: base and view", "alias: views alone", "alias: same metadata", "alias: transposed"),
+        *("alias: overlapping", "alias: disjoint", "alias: mixed gradient", "alias: other dtype"),
+        *("argument: detach", "argument: data", "argument: no_grad"),
+    ),
+    "duplicate": ("argument: duplicate",),
+    "view": (
+        *("view: several results", "view: detached", "view: under no_grad", "view: chain"),
+        *("view: after a write", "view: then a write", "view: other dtype", "view: custom function"),
+    ),
+    "gradient": (
+        *("argument: leaf", "argument: non-leaf", "gradient: partial", "gradient: double"),
+        *("gradient: accumulated", "gradient: freed", "gradient: again"),
+        *("gradient: after a write to an argument", "gradient: after a write to a result"),
+    ),
+    "mode": (
+        "mode: no_grad",
+        "mode: enable_grad",
+        "mode: inference_mode",
+        "mode: checkpoint",
+        "mode: grad off",
+    ),
+    "calls": (
+        *("repeat: same kind", "repeat: other size", "repeat: other strides", "repeat: other dtype"),
+        *("repeat: other gradient", "repeat: other aliases", "repeat: other duplicates"),
+        "repeat: other mode",
+    ),
+}
+
+
+@functools.cache
+def found(profile: str) -> tuple[frozenset[str], ...]:
+    return tuple(features(generate(Random(1, index), profile)) for index in range(CASES))
+
+
 @functools.cache
 def reached(profile: str) -> Counter[str]:
-    return Counter(name for index in range(CASES) for name in features(generate(Random(1, index), profile)))
+    return Counter(name for names in found(profile) for name in names)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -107,6 +151,20 @@ def test_every_feature_is_reached(profile: str) -> None:
 def test_rare_features_are_reached_by_some_profile() -> None:
     together = sum((reached(profile) for profile in PROFILES), Counter[str]())
     assert {name for name in FEATURES if not together[name]} == set()
+
+
+def test_pairs_of_features_are_reached() -> None:
+    """In 8,000 programs, at least 99 of 100 pairs."""
+    kind_of = {name: kind for kind, names in TOGETHER.items() for name in names}
+    pairs = {
+        (one, other) for one, other in itertools.combinations(kind_of, 2) if kind_of[one] != kind_of[other]
+    }
+    seen: set[tuple[str, str]] = set()
+    for profile in PROFILES:
+        for names in found(profile):
+            seen.update(itertools.combinations((name for name in kind_of if name in names), 2))
+    assert len(pairs) > 1200
+    assert len(pairs - seen) <= len(pairs) / 100
 
 
 @pytest.mark.parametrize("kind", KINDS)
