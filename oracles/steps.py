@@ -52,7 +52,7 @@ class Steps:
 
     `roots` gives what a backward may start from, now; `targets` are what gradients are taken of; `leaves`
     are the known leaves; `tensors` are the arguments and results by path. `refused` is why one of the
-    backwards was refused.
+    backwards was refused, `broken` whether one raised half-way.
     """
 
     roots: Callable[[], Roots]
@@ -62,11 +62,13 @@ class Steps:
     known: Sequence[Known]
     refusal: Refusal | None
     refused: str | None = None
+    broken: bool = False
 
     def take(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite]:
-        """Do the steps, and record each; nothing is done after a refusal."""
+        """Do the steps, and record each; nothing is done after a refusal, nor after a backward that raised
+        while it accumulated: what it had accumulated by then depends on the engine's order."""
         for step in steps:
-            if self.refused is not None:
+            if self.refused is not None or self.broken:
                 return
             match step:
                 case Write(path) if path in self.tensors:
@@ -85,7 +87,9 @@ class Steps:
             return
         picked = tuple(roots[index] for index in chosen)
         if step.how == "accumulate":
-            yield self._noted(accumulate(picked, self.leaves, chosen, retain=step.retain))
+            accumulated = accumulate(picked, self.leaves, chosen, retain=step.retain)
+            self.broken = accumulated.error is not None
+            yield self._noted(accumulated)
             return
         double = step.how == "double"
         first = differentiate_roots(picked, self.targets, chosen, retain=step.retain, create=double)

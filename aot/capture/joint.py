@@ -228,7 +228,8 @@ class _Recording:
         is fine."""
         failing: dict[int, Exception] = {}
         for value in self.histories:
-            only = [e for e in self.exposed if e.value == value]
+            # (What the caller's own histories lead to is reached as well.)
+            only = [e for e in self.exposed if e.value in (value, None)]
             try:
                 with without_autocast():
                     self._cut(only)[1].run()
@@ -274,6 +275,19 @@ class _Recording:
             if target not in recorded.gradients and internals.storage_key(fakes[target.tensor]) in joined
         }
 
+    def _reached(self, edge: Key) -> list[ArgumentEdge]:
+        """The arguments' edges that the history behind an edge leads to."""
+        found: dict[ArgumentEdge, None] = {}
+        stack, seen = [edge], set()
+        while stack:
+            key = stack.pop()
+            if key in self.ends:
+                found[self.ends[key]] = None
+            elif key[0] not in seen:
+                seen.add(key[0])
+                stack.extend((n, k) for n, k in key[0].next_functions if n is not None)
+        return list(found)
+
     def _led_to(self, nodes: Iterable[Node]) -> list[Target]:
         """The targets that come right after some nodes of the autograd graph."""
         edges = dict.fromkeys((n, k) for node in nodes for n, k in node.next_functions if n is not None)
@@ -308,7 +322,7 @@ class _Recording:
         edge = key_of(self.edges[value])
         if failure is not None:
             entrance = self._entrance(value, edge, None)
-            targets = tuple(Gradient(target, None, 0) for target in self.ends.values())
+            targets = tuple(Gradient(target, None, 0) for target in self._reached(edge))
             return Segment((entrance,), targets, (type(failure), str(failure)))
         if edge not in self.ends:
             return Segment((self._entrance(value, edge, None),), ())

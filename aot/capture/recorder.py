@@ -114,6 +114,7 @@ class ViewOrigin:
         reshapes: how often the parent's metadata had been changed by then.
         version: the version counter when autograd last took note of the view.
         state, where: the storage that it lay in, and how, just afterwards.
+        parent_where: how the parent lay there.
     """
 
     parent: Tensor
@@ -123,6 +124,7 @@ class ViewOrigin:
     version: int
     state: StorageState
     where: Geometry
+    parent_where: Geometry
 
 
 # Names of functional forms that do not follow from the in-place name.
@@ -313,7 +315,27 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
             return self.view(func, args, kwargs)
         node = self._call(func, node_args, node_kwargs, recipe, _draws(func, operation, args, kwargs))
+        if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
+            return self._perhaps_lazy(func, args, kwargs, node)
         return self._results(node, recipe)
+
+    def _perhaps_lazy(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: fx.Node
+    ) -> Tensor:
+        """The one result of an operation on lazy tensors, which may be lazy itself: a product of conjugates
+        is the conjugate of a product."""
+        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+            blanks = [_blank_like(a) if isinstance(a, Tensor) else a for a in args]
+            shown = func(*blanks, **kwargs)
+        if not (shown.is_conj() or shown.is_neg()):
+            return self._fresh(node, self.builder.metas[node])
+        if shown.is_conj():
+            node = self.builder.emit(aten._conj_physical.default, node)
+        if shown.is_neg():
+            node = self.builder.emit(aten.neg.default, node)
+        fake = self._fresh(node, self.builder.metas[node])
+        internals.set_lazy(fake, shown.is_conj(), shown.is_neg())
+        return fake
 
     def _results(self, node: fx.Node, recipe: Recipe) -> Any:
         if not recipe.many:
@@ -704,7 +726,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             # only where there is a history.
             version = version + 1 if view.requires_grad and step.mode is Mode.GRAD else before.version
         origin = ViewOrigin(
-            parent, step, before, self.reshaped(parent), version, self.state(view), geometry(view)
+            parent, step, before, self.reshaped(parent), version, self.state(view), geometry(view), place[1]
         )
         self.origins[id(view)] = (view, origin)
 
@@ -754,6 +776,13 @@ def fake_of(where: Geometry, device: torch.device) -> Tensor:
     """A tensor without memory, on a storage of its own that ends where it ends."""
     storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device)
     return internals.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)
+
+
+def _blank_like(fake: Tensor) -> Tensor:
+    """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
+    blank = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
+    internals.set_lazy(blank, fake.is_conj(), fake.is_neg())
+    return blank
 
 
 def call_on_clones(

@@ -69,7 +69,9 @@ class OutputEffects:
 
     def _view(self, value: Tensor, root: Tensor) -> View:
         origin = self._origin(value)
-        start, steps, reshapes, version = self._chain(value, root)
+        start, steps, reshapes, version, place = self._chain(value, root)
+        # (An assignment to `.data` of a tensor that the function made is noticed by nothing else.)
+        elsewhere = bool(steps) and not steps[0].in_place and geometry(start) != place
         state = self.recorder.state(value) if origin is None else origin.state
         rebound = self._put(value, origin)
         if self.recorder.state(start) is not state:
@@ -132,7 +134,7 @@ class OutputEffects:
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
                 )
             return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
-        if stale or not steps or self.recorder.reshaped(start) != reshapes:
+        if stale or not steps or elsewhere or self.recorder.reshaped(start) != reshapes:
             source = start if not steps else root
             return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
         taken = Taken.LAST
@@ -256,10 +258,10 @@ class OutputEffects:
         known = self.recorder.origins.get(id(value))
         return None if known is None else known[1]
 
-    def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...], int, int]:
+    def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...], int, int, Geometry]:
         """The steps that make `value`, where they start (at an argument that they pass through, else at the
-        root), how often that had been reshaped by then, and its version counter then. No steps where they do
-        not lead there."""
+        root), how often that had been reshaped by then, its version counter and its geometry then. No steps
+        where they do not lead there."""
         steps: list[ViewStep] = []
         origin, view = self._origin(value), value
         while origin is not None:
@@ -271,9 +273,9 @@ class OutputEffects:
                 step = replace(step, by_function=by_function, leaf=made)
             steps.insert(0, step)
             if parent is root or id(parent) in self.world.index_of:
-                return parent, tuple(steps), origin.reshapes, origin.version
+                return parent, tuple(steps), origin.reshapes, origin.version, origin.parent_where
             origin, view = origin.before, parent
-        return root, (), 0, 0
+        return root, (), 0, 0, geometry(root)
 
     def check_leaves(self) -> None:
         """Refuse leaves that the function made and that something else depends on: their gradient would have
@@ -330,7 +332,7 @@ class OutputEffects:
             base, _ = state.base()
             alone = self._sharing[state] == 1 and state not in self.world.lying
             counts_apart = state.inference and internals.has_counter(fake)
-            if (alone or base == where) and not counts_apart:
+            if (alone or base == where) and not counts_apart and not where.is_lazy:
                 value = self.world.value(state.read(where), where, history, state.inference)
                 self.world.provide(state, value)
                 self._leaves += [fake] if leaf else []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import KINDS, assert_agrees, values
+from agree import KINDS, assert_agrees, leaf, values
 from torch import Tensor
 
 
@@ -119,3 +119,16 @@ class TestLazy:
             return z * 1, x * 1
 
         assert_agrees(f, lambda: [LAZY[lazy](z := numbers(3, kind=kind).detach()), z])
+
+
+@pytest.mark.parametrize("product", [torch.dot, torch.vdot, torch.mul, torch.matmul])
+@pytest.mark.parametrize("which", ["both", "first", "second"])
+def test_a_product_of_conjugates(product: Callable[..., Tensor], which: str) -> None:
+    """That of two is lazily conjugated itself, for some."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return product(x.conj() if which != "second" else x, y.conj() if which != "first" else y)
+
+    dtype = torch.complex64
+    assert_agrees(f, lambda: [values(3, dtype=dtype), values(3, dtype=dtype, start=5)])
+    assert_agrees(f, lambda: [leaf(3, dtype=dtype), values(3, dtype=dtype, start=5)])
