@@ -92,13 +92,6 @@ def _contracted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     return _left_open(first.dtype, first.size[:-1] + second.size[1:])
 
 
-def _blocks(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    _paired(metas, 2, 2)
-    _plain(metas)
-    (m, n), (p, q) = metas[0].size, metas[1].size
-    return _left_open(metas[0].dtype, (m * p, n * q))
-
-
 def _crossed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     first, second = metas
     if first.size != second.size or first.dtype != second.dtype or first.size[-1:] != (3,):
@@ -172,7 +165,6 @@ _COMPLEX = _rank(1, 2, 3, dtypes=COMPLEX)
 _REAL = _rank(1, 2, 3, dtypes=_PRECISE - COMPLEX)
 _THREES = Operand(INEXACT, lambda meta, earlier: meta.size[-1:] == (3,))
 _TWIN = Operand(INEXACT, lambda meta, earlier: meta[:2] == earlier[0][:2])
-_ALIKE = Operand(INEXACT, lambda meta, earlier: len(meta.size) == 2 and meta.dtype == earlier[0].dtype)
 
 ROWS = (
     _row(
@@ -189,7 +181,6 @@ ROWS = (
         _contracted,
         CROSS,
     ),
-    _row("kron", "torch.kron({0}, {1})", (_MATRIX, _ALIKE), _blocks, NOTHING),
     _row("cross", "torch.linalg.cross({0}, {1})", (_THREES, _TWIN), _crossed, CROSS),
     _row("trace", "{0}.trace()", (_MATRIX,), _traced, NOTHING),
     _row("matrix_square", "torch.linalg.matrix_power({0}, 2)", (_MATRIX,), _square, SELF),

@@ -268,7 +268,7 @@ ROWS = (
     _unary("sign_", NOTHING),
     _unary("elu_", RESULT, "torch.nn.functional.elu({0}, inplace=True)"),
     _unary("leaky_relu_", RESULT, "torch.nn.functional.leaky_relu({0}, inplace=True)"),
-    _drawn("random_", "{0}.random_(5)", _WHOLE),
+    _drawn("random_", "{0}.random_(0, 5)", _WHOLE),
     _drawn("exponential_", "{0}.exponential_()"),
     _drawn("geometric_", "{0}.geometric_(0.5)"),
 )

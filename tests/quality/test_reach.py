@@ -19,7 +19,12 @@ PROFILES = ("mixed", "aliasing", "metadata", "scenarios")
 
 # Rare on purpose: eager refuses it, little can go wrong, or another profile is for it.
 RARE = {
-    "mixed": {"data: expanded", "metadata: grown from nothing", "metadata: onto another argument"},
+    "mixed": {
+        "data: expanded",
+        "data: filled through expand",
+        "metadata: grown from nothing",
+        "metadata: onto another argument",
+    },
     "aliasing": {
         *("data: expanded", "output: nothing", "repeat: other number"),
         *("metadata: grown from nothing", "metadata: both of a group"),
