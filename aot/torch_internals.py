@@ -436,10 +436,53 @@ def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
+
+
+class _Product(torch.autograd.Function):
+    """The product of all elements. ATen's formula for its gradient looks whether there are zeros among them,
+    and while a dispatch mode is on it goes the way for zeros without looking; this one leaves it to the
+    graph. Each way is gone with ones where the other one is meant, so that its own gradient stays finite.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor) -> Tensor:
+        product = given.prod()
+        ctx.save_for_backward(given, product)
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        given, product = ctx.saved_tensors
+        some = (given == 0).any()
+        one = torch.ones_like(product)
+        quotients = gradient * (torch.where(some, one, product) / torch.where(some, one, given)).conj()
+        row = torch.where(some, given, one).reshape(-1)
+        before = torch.cat([one.reshape(1), row[:-1]]).cumprod(0)
+        after = torch.cat([one.reshape(1), row.flip(0)[:-1]]).cumprod(0).flip(0)
+        others = gradient * (before * after).reshape(given.shape).conj()
+        return torch.where(some, others, quotients)
+
+
+def _prod_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    @functools.wraps(original)
+    def prod(given: Any, *args: Any, **kwargs: Any) -> Tensor:
+        traced = getattr(_watch, "now", None) is not None and isinstance(given, Tensor)
+        if args or kwargs or not traced or not given.dim() or not given.numel():
+            return original(given, *args, **kwargs)
+        if not (given.requires_grad and torch.is_grad_enabled() and given.dtype.is_floating_point):
+            return original(given)
+        product: Tensor = _Product.apply(given)  # type: ignore[no-untyped-call]
+        return product
+
+    return prod
+
+
 _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (Tensor, "__repr__", _shown),
     (torch.nn.functional, "one_hot", _one_hot_without_looking),
+    (torch, "prod", _prod_without_looking),
+    (Tensor, "prod", _prod_without_looking),
     (torch, "compile", _refusing_operators_that_take_functions),
     (threading.Thread, "start", _handing_on),
     (ThreadPoolExecutor, "submit", _handing_over),

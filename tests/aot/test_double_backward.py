@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -401,3 +402,27 @@ def test_the_second_derivative_goes_to_a_view_that_was_written() -> None:
         return first, torch.autograd.grad(first.sum(), root)
 
     assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_product_that_may_hold_zeros(count: int, zeros: int) -> None:
+    """ATen looks at the values; the graph is for any."""
+
+    def story(function: Function) -> Any:
+        x = values(count, dtype=F64)
+        x[:zeros] = 0
+        x.requires_grad_()
+        (first,) = torch.autograd.grad(function(x), x, create_graph=True)
+        return first, first.requires_grad, torch.autograd.grad(first.sum(), x)
+
+    assert_same_story(lambda x: x.prod(), story)
+    assert_same_story(torch.prod, story)
+
+
+def test_a_product_of_infinities() -> None:
+    def story(function: Function) -> Any:
+        x = torch.tensor([math.inf, 3.0, -2.0], requires_grad=True)
+        return torch.autograd.grad(function(x), x)
+
+    assert_same_story(lambda x: x.prod(), story)
