@@ -71,6 +71,7 @@ class CompiledFunction:
         partition_fn: Partitioner,
         decompositions: dict[Any, Callable[..., Any]],
         num_params_buffers: int,
+        keep_inference_input_mutations: bool,
     ) -> None:
         self.__wrapped__ = function
         self._fw_compiler = fw_compiler
@@ -79,6 +80,7 @@ class CompiledFunction:
         self._partition = partition_fn
         self._decompositions = decompositions
         self._num_params_buffers = num_params_buffers
+        self._keep = keep_inference_input_mutations
         self._cache: dict[object, tuple[Specialization, ...]] = {}  # newest first
         self._lock = threading.RLock()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -160,7 +162,7 @@ class CompiledFunction:
         grad = torch.is_grad_enabled()
         forward = run_once(flat, arguments, self._decompositions, lifetimes, inference)
         try:
-            effects = analyze(forward)
+            effects = analyze(forward, self._keep)
             joint = record_backward(forward, effects)
             guards.check()
             numbers: dict[int, int] = {}
@@ -274,7 +276,8 @@ def aot_function(
         num_params_buffers: how many leading arguments (leaves of the argument tree) are parameters and
             buffers: they live on anyway, so that saving them for backward costs no memory. Leaves that
             require grad are known to.
-        keep_inference_input_mutations: only False.
+        keep_inference_input_mutations: a graph without a backward writes new data of an argument to its input
+            itself, by ``copy_`` at its end, and does not return it; the wrapper does what is not simply that.
         inference_compiler: for graphs without a backward; default `fw_compiler`.
         dynamic: only False: each shape is a specialization of its own.
 
@@ -293,10 +296,6 @@ def aot_function(
         >>> x[0, 0].item(), flat.data_ptr() == x.data_ptr(), product.requires_grad
         (2.0, True, True)
     """
-    if keep_inference_input_mutations:
-        raise errors.UnsupportedOption(
-            "keep_inference_input_mutations=True: input mutations are always applied by the wrapper"
-        )
     if dynamic:
         raise errors.UnsupportedOption("dynamic=True: every shape is compiled for itself")
     return CompiledFunction(
@@ -307,4 +306,5 @@ def aot_function(
         partition_fn or default_partition,
         decompositions or {},
         num_params_buffers,
+        keep_inference_input_mutations,
     )

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.forward import Forward
-from aot.capture.graph import by_name, call_by_name
+from aot.capture.graph import GraphBuilder, by_name, call_by_name
 from aot.capture.kept import Kept, find_kept, saves_something
 from aot.capture.recorder import call_on_clones
 from aot.capture.segments import (
@@ -106,7 +106,8 @@ class Joint:
     """A recorded program, forward and backward.
 
     Attributes:
-        graph: primals and tangents in, `values` then gradients out, both segment by segment.
+        graph: primals and tangents in, values then gradients out, both segment by segment.
+        returned: which values of the `Effects` it returns, in order.
         primals: what each primal is.
         segments: the parts of the backward; empty for a program without one.
         levels: what each part can be recorded again from, if it computes anything.
@@ -115,11 +116,16 @@ class Joint:
     """
 
     graph: fx.GraphModule
-    values: int
+    returned: tuple[int, ...]
     primals: tuple[Primal, ...]
     segments: tuple[Segment, ...]
     levels: tuple[Level | None, ...]
     resident: dict[str, tuple[int, Geometry]]
+
+    @property
+    def values(self) -> int:
+        """How many values the graph returns, before the gradients."""
+        return len(self.returned)
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:
@@ -151,11 +157,14 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         recording = _Recording(forward, effects, histories, ends)
         segments = recording.run(tangent_nodes, gradient_nodes)
         levels = [*recording.levels, *[None] * (len(segments) - len(recording.levels))]
-    nodes = [value.node for value in effects.values]
-    primals = _close(builder.graph, forward.primals, tangent_nodes, nodes + gradient_nodes)
+    kept = {write.value: write.tensor for write in effects.kept}
+    returned = tuple(i for i in range(len(effects.values)) if i not in kept)
+    nodes = [effects.values[i].node for i in returned]
+    copies = [(forward.primals[i].node, effects.values[value].node) for value, i in kept.items()]
+    primals = _close(builder, forward.primals, tangent_nodes, copies, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
     module = fx.GraphModule(builder.root, builder.graph, "Joint")
-    return Joint(module, len(nodes), primals, segments, tuple(levels), _resident(forward))
+    return Joint(module, returned, primals, segments, tuple(levels), _resident(forward))
 
 
 class _Recording:
@@ -438,9 +447,17 @@ def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
 
 
 def _close(
-    graph: fx.Graph, primals: list[Primal], tangents: list[fx.Node], outputs: list[fx.Node]
+    builder: GraphBuilder,
+    primals: list[Primal],
+    tangents: list[fx.Node],
+    copies: list[tuple[fx.Node, fx.Node]],
+    outputs: list[fx.Node],
 ) -> tuple[Primal, ...]:
-    """Put placeholders first, give the graph its output, and drop what nobody needs."""
+    """Put placeholders first, let the graph write to its inputs last (`copies`: to, from), give it its
+    output, and drop what nobody needs."""
+    graph = builder.graph
+    for target, value in copies:
+        builder.emit(torch.ops.aten.copy_.default, target, value)
     graph.output(tuple(outputs))
     anchor = graph._root
     for node in [p.node for p in primals] + tangents:
@@ -468,10 +485,11 @@ def eliminate_dead_code(graph: fx.Graph) -> None:
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Whether running the node is seen even if nobody reads its result: it moves a random generator, or is
-    a check that may raise."""
+    """Whether running the node is seen even if nobody reads its result: it moves a random generator, writes
+    to a graph input, or is a check that may raise."""
     op = operation_of(node)
-    return op is not None and (moves_generator(node) or not op._schema.returns)
+    writes = node.target is torch.ops.aten.copy_.default
+    return op is not None and (moves_generator(node) or writes or not op._schema.returns)
 
 
 def moves_generator(node: fx.Node) -> bool:

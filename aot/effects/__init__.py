@@ -14,6 +14,7 @@ from torch import Tensor
 
 from aot.capture.forward import Forward
 from aot.effects.arguments import ArgumentEffects
+from aot.effects.in_graph import writes_in_graph
 from aot.effects.model import (
     AliasRoot,
     ArgumentRoot,
@@ -62,8 +63,11 @@ __all__ = [
 ]
 
 
-def analyze(forward: Forward) -> Effects:
+def analyze(forward: Forward, keep: bool = False) -> Effects:
     """Classify what the run did.
+
+    Args:
+        keep: whether a graph without a backward is to write to its inputs itself, where that is possible.
 
     Raises:
         Unsupported: an effect that the wrapper could not repeat exactly.
@@ -78,9 +82,13 @@ def analyze(forward: Forward) -> Effects:
     seen: dict[int, int] = {}
     results = outputs.link([outputs.output(p, v, seen) for p, v in enumerate(forward.outputs)], seen)
     outputs.check_leaves()
+    changed = {i for i, _ in changes}
+    kept = writes_in_graph(world, writes, changed, outputs.roots, results) if keep else ()
+    in_graph = {write.value for write in kept}
     return Effects(
         values=tuple(world.values),
-        writes=writes,
+        writes=tuple(w for w in writes if w.value not in in_graph),
+        kept=kept,
         changes=changes,
         required=required,
         released=released,

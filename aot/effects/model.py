@@ -235,7 +235,8 @@ class Effects:
 
     Attributes:
         values: what the forward graph returns, in order.
-        writes: in order; the early ones come first.
+        writes: by the wrapper, in order; the early ones come first.
+        kept: writes that the graph does itself; it does not return their values.
         changes: changes of arguments' metadata and storage, in order, by argument.
         required: leaves that the function lets require grad.
         released: leaves that the function lets require no grad any more.
@@ -252,6 +253,7 @@ class Effects:
 
     values: tuple[Value, ...]
     writes: tuple[Write, ...]
+    kept: tuple[Write, ...]
     changes: tuple[tuple[int, tuple[Change, ...]], ...]
     required: tuple[int, ...]
     released: tuple[int, ...]

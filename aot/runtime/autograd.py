@@ -44,7 +44,7 @@ def build(
         **constants,
         "torch": torch,
         "set_grad_enabled": internals.set_grad_enabled,
-        "run_forward": runner(forward, len(plan.values) + plan.saved, "forward"),
+        "run_forward": runner(forward, len(plan.returned) + plan.saved, "forward"),
         "detached": detached,
         "copied": _copied,
         "nothing": _nothing,

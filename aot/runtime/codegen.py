@@ -173,6 +173,7 @@ class _Call:
     def _inputs(self) -> list[str]:
         names = []
         changed = dict(self.plan.changes)
+        written = {write.tensor for write in self.plan.kept}
         for k, graph_input in enumerate(self.plan.inputs):
             where = graph_input.stretch
             name = f"t{graph_input.tensor}"
@@ -184,6 +185,8 @@ class _Call:
                 source = f"stretch_of_bytes({name}, {where.offset}, {where.size[0]})"
             elif graph_input.lazy:
                 source = f"physical({name})"
+            elif graph_input.tensor in written:  # compiled graphs need not count their writes
+                source = f"{name}.data"
             elif graph_input.tensor in changed:  # as it is before the change, whoever keeps it
                 source = f"{name}.detach()"
             if source is not None:
@@ -196,9 +199,12 @@ class _Call:
         """Run the graph, and put aside what is saved before anything is overwritten."""
         plan = self.plan
         self.mode.set(False)
-        results = [f"v{i}" for i in range(len(plan.values))] + [f"s{i}" for i in range(plan.saved)]
+        results = [f"v{i}" for i in plan.returned] + [f"s{i}" for i in range(plan.saved)]
         call = f"run_forward([{', '.join(inputs)}])"
         self.writer.line(f"{', '.join(results)}, = {call}" if results else call)
+        for write in plan.kept:
+            if write.counted:
+                self.writer.line(f"torch.autograd.graph.increment_version(t{write.tensor})")
         for i in plan.converted:
             self.writer.line(f"v{i} = inference_tensor(v{i})")
         keep = {

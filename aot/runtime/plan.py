@@ -52,9 +52,11 @@ class Plan:
         storages: for each of them, the number of the storage that it lies in.
         leaves: those that are leaves and require grad.
         inputs: the forward graph's inputs.
-        values: the layout of each value that the forward graph returns.
+        values: the layout of each value.
+        returned: which of them the forward graph returns, in order.
         bare: the values that are graph inputs.
         saved: how many saved values it returns after these.
+        kept: the writes that the graph does itself.
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
         writes, changes, required, released, detached, grown, moves, roots, outputs, retaining,
@@ -69,8 +71,10 @@ class Plan:
     leaves: frozenset[int]
     inputs: tuple[Input, ...]
     values: tuple[Geometry, ...]
+    returned: tuple[int, ...]
     bare: frozenset[int]
     saved: int
+    kept: tuple[Write, ...]
     parts: tuple[Part, ...]
     order: tuple[Item, ...]
     writes: tuple[Write, ...]
@@ -125,8 +129,10 @@ def make_plan(
         leaves=leaves.union(effects.required),
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
         values=tuple(v.where for v in effects.values),
+        returned=joint.returned,
         bare=frozenset(i for i, v in enumerate(effects.values) if v.node.op == "placeholder"),
         saved=savings.count,
+        kept=effects.kept,
         parts=tuple(parts),
         order=arrange(effects, joint.segments, storages),
         writes=effects.writes,

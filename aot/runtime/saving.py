@@ -96,8 +96,8 @@ class Savings:
         inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]
         self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=True)}
         visible = _visible(effects)
-        values = [v for v in reversed(range(joint.values)) if v in visible]
-        self._value_of = {self._roots[results[v]]: v for v in values}
+        values = [(i, v) for i, v in enumerate(joint.returned) if v in visible]
+        self._value_of = {self._roots[results[i]]: v for i, v in reversed(values)}
         self._several: set[_Memory] = {("storage", storages[i]) for i in effects.several_counters}
         self._apart = {storages[i] for i, _ in effects.changes} | {storages[i] for i in effects.moves}
         self._apart |= {storages[i] for i in effects.several_counters}

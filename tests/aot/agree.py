@@ -47,9 +47,16 @@ def fresh(make: Make) -> Arguments:
 
 
 def assert_functional(module: fx.GraphModule) -> None:
-    """No operation of the graph writes to what it is given; what runs on copies says so by its name."""
+    """No operation of the graph writes to what it is given; what runs on copies says so by its name. The last
+    ones may copy values into graph inputs, each into one."""
     module.graph.lint()
-    for node in module.graph.nodes:
+    nodes = list(module.graph.nodes)
+    copied = []
+    while len(nodes) > 1 and nodes[-2].target is torch.ops.aten.copy_.default:
+        copied.append(nodes.pop(-2).args[0])
+    assert all(target.op == "placeholder" for target in copied)
+    assert len(set(copied)) == len(copied)
+    for node in nodes:
         target = node.target
         if getattr(target, "__name__", "") == "call_by_name":  # its overload's name is a Python keyword
             packet, overload = node.args[0].split(".")
@@ -95,11 +102,11 @@ class Counted:
 
 
 def compile_counted(
-    function: Callable[..., Any], partition: Callable[..., Any] | None = None
+    function: Callable[..., Any], partition: Callable[..., Any] | None = None, **options: Any
 ) -> tuple[aot.CompiledFunction, Counted]:
     """The compiled function, and the count of runs of the original's Python."""
     counted = Counted(function)
-    return aot.aot_function(counted, fw_compiler=checking_nop, partition_fn=partition), counted
+    return aot.aot_function(counted, checking_nop, partition_fn=partition, **options), counted
 
 
 def assert_agrees(
@@ -127,7 +134,8 @@ def assert_agrees(
         partition: the partitioner, if it is not the default one.
 
     The compiled function is called twice (with grad mode on, or the one that is asked for), so that what a
-    known specialization does is seen as well, and must have run the function's Python once.
+    known specialization does is seen as well, and must have run the function's Python once. Where a graph
+    without a backward could write to its inputs itself, the function is compiled to do that, too.
     """
     for mode in (True, False) if grad is None else (grad,):
         compiled, counted = compile_counted(function, partition)
@@ -141,6 +149,9 @@ def assert_agrees(
             )
         if eager.raised is None and not refused:
             assert counted.calls == 1, f"the function's Python ran {counted.calls} times"
+        if any("copy_(" in one.wrapper and not one.backwards for one in compiled.specializations):
+            keeping, _ = compile_counted(function, partition, keep_inference_input_mutations=True)
+            _assert_same(function, keeping, make, eager, double=double, refusable=refusable, **scenario)
 
 
 def _look(function: Callable[..., Any], make: Make, **scenario: Any) -> Observation:

@@ -20,11 +20,13 @@ Function = Callable[..., Any]
 def assert_agrees_in(
     function: Function, make: Callable[[], list[Any]], inference: bool
 ) -> aot.CompiledFunction:
-    """Compare a call with eager's, twice, in inference mode or not."""
-    compiled = aot.aot_function(function, checking_nop)
+    """Compare a call with eager's, twice, in inference mode or not; and one of a function whose graph writes
+    to its inputs itself, where it can."""
+    plain = aot.aot_function(function, checking_nop)
+    keeping = aot.aot_function(function, checking_nop, keep_inference_input_mutations=True)
     scenario = {"inference": inference, "grad": not inference}
     eager = observe(function, lambda: fresh(make), **scenario)
-    for _ in range(2):
+    for compiled in (keeping, plain, plain):
         target = observe(compiled, lambda: fresh(make), **scenario)
         verdict = judge(eager, target, None, lambda: eager)
         assert verdict.outcome is Outcome.AGREE, "\n".join(map(str, verdict.findings))

@@ -278,8 +278,6 @@ def test_a_later_legal_call_works(refusal: Refusal) -> None:
 def test_unsupported_options_are_refused_before_anything_is_called() -> None:
     with pytest.raises(errors.UnsupportedOption, match="every shape is compiled for itself"):
         aot.aot_function(torch.sin, aot.nop, dynamic=True)
-    with pytest.raises(errors.UnsupportedOption, match="applied by the wrapper"):
-        aot.aot_function(torch.sin, aot.nop, keep_inference_input_mutations=True)
 
 
 @pytest.mark.filterwarnings("ignore:Using backward")

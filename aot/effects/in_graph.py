@@ -1,0 +1,47 @@
+"""Which writes to arguments the graph itself may do, as `copy_` onto its inputs, in place of the wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from aot.effects.model import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
+from aot.effects.world import World
+
+
+def writes_in_graph(
+    world: World,
+    writes: Sequence[Write],
+    changed: Collection[int],
+    roots: Sequence[Root],
+    outputs: Sequence[Output],
+) -> tuple[Write, ...]:
+    """The writes that are nothing but new data for a whole argument that the graph gets as it lies in memory,
+    if the graph has no backward.
+
+    Not those to an inference tensor, to one that is lazily conjugated or negated or shows an element several
+    times, in a storage of which the graph gets a stretch, or which is changed in other ways; nor those that a
+    view has to be taken before.
+
+    Args:
+        changed: the arguments whose metadata or storage changes.
+    """
+    if any(value.history is not None for value in world.values):
+        return ()
+    entry = world.forward.entry
+    elsewhere = {entry.states[p.tensor] for p in world.forward.primals if p.stretch is not None}
+    elsewhere.update(entry.states[i] for i in changed)
+    elsewhere.update(state for state in world.entered if state.grown)
+    for output in outputs:
+        if isinstance(output, View) and output.taken is not Taken.LAST:
+            root = roots[output.root]
+            if isinstance(root, (ArgumentRoot, BaseRoot)):
+                elsewhere.add(entry.states[root.tensor])
+    return tuple(
+        write
+        for write in writes
+        if write.early
+        and write.through is None
+        and not write.inference
+        and not entry.before[write.tensor].is_lazy
+        and entry.states[write.tensor] not in elsewhere
+    )
