@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -94,6 +97,36 @@ def covers(outer: Geometry, inner: Geometry) -> bool:
     if is_stretch(outer):
         return True
     return bool(torch.isin(elements(inner), elements(outer)).all())
+
+
+class Places:
+    """Geometries on one storage, in an order in which those that may cover another one are found at once.
+
+    Example:
+        >>> whole, part = geometry(torch.ones(4)), geometry(torch.ones(4)[2:])
+        >>> list(Places([part, whole]).around(whole))
+        [1]
+    """
+
+    def __init__(self, wheres: Iterable[Geometry]) -> None:
+        found = sorted((*where.bytes, i) for i, where in enumerate(wheres))
+        self._starts = [start for start, _, _ in found]
+        self._stops = [stop for _, stop, _ in found]
+        self._numbers = [i for _, _, i in found]
+        self._furthest = list(itertools.accumulate(self._stops, max))
+
+    def around(self, where: Geometry) -> Iterator[int]:
+        """The numbers of those whose stretch of the storage contains that of `where`, in no order; of all,
+        where that is empty."""
+        if 0 in where.size:
+            yield from self._numbers
+            return
+        start, stop = where.bytes
+        for k in reversed(range(bisect.bisect_right(self._starts, start))):
+            if self._furthest[k] < stop:
+                return
+            if self._stops[k] >= stop:
+                yield self._numbers[k]
 
 
 def is_stretch(where: Geometry) -> bool:

@@ -62,7 +62,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
             key.append(_constant_key(position, leaf))
     groups: dict[int, int] = {}
     bases: dict[int, int] = {}
-    members: dict[int, list[Tensor]] = {}
+    roots: dict[int, dict[int, Tensor]] = {}
     for tensor in tensors:
         root = tensor._base if tensor._is_view() else tensor
         assert root is not None
@@ -71,8 +71,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
             key.append(tensor.untyped_storage().nbytes())
         group = groups.setdefault(storage, len(groups))
         base = bases.setdefault(id(root), len(bases))
-        if all(root is not other for other in members.setdefault(storage, [])):
-            members[storage].append(root)
+        roots.setdefault(storage, {})[id(root)] = root
         key.append(
             (
                 type(tensor),
@@ -101,9 +100,9 @@ def take_apart(leaves: list[Any]) -> Arguments:
                     seen.get(id(root)),
                 )
             )
-    for roots in members.values():
-        if len(roots) > 1:
-            key.append(tuple(internals.share_version_counter(roots[0], r) for r in roots[1:]))
+    for together in roots.values():
+        if len(together) > 1:
+            key.append(internals.counter_groups(tuple(together.values())))
     return Arguments(tuple(tensors), tuple(parts), tuple(key))
 
 
@@ -183,26 +182,22 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     inputs turn out to be needed."""
     storages: dict[int, torch.UntypedStorage] = {}
     roots: dict[int, Tensor] = {}
-    real_roots: dict[int, Tensor] = {}
-    by_storage: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    real_roots = {id(root): root for root in map(_root, tensors)}
 
-    def root_fake(real: Tensor) -> Tensor:
+    def root_fake(real: Tensor, relative: Tensor | None) -> Tensor:
         key = internals.storage_key(real)
         if key not in storages:
             storages[key] = internals.memoryless_storage(real.untyped_storage().nbytes(), real.device)
         where = geometry(real)
         fake: Tensor
-        relatives = [
-            fake for other, fake in by_storage.get(key, ()) if internals.share_version_counter(other, real)
-        ]
         if real.is_inference():
             with torch.inference_mode():
                 fake = internals.memoryless(
                     storages[key], where.size, where.stride, where.offset, real.dtype, real.device
                 )
-        elif relatives:
+        elif relative is not None:
             with torch.no_grad():
-                fake = relatives[0].detach()
+                fake = relative.detach()
                 if where != geometry(fake):
                     fake = _seen_as(fake, where).detach()
         else:
@@ -212,16 +207,19 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         internals.set_lazy(fake, real.is_conj(), real.is_neg())
         if isinstance(real, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, requires_grad=False)
-        by_storage.setdefault(key, []).append((real, fake))
         if real.requires_grad:
             internals.make_non_leaf(fake)
         return fake
 
-    for tensor in tensors:
-        root = _root(tensor)
-        if id(root) not in roots:
-            roots[id(root)] = root_fake(root)
-            real_roots[id(root)] = root
+    together: dict[int, list[Tensor]] = {}
+    for root in real_roots.values():
+        together.setdefault(internals.storage_key(root), []).append(root)
+    first: dict[int, Tensor] = {}  # of those that share a counter
+    for members in together.values():
+        groups = internals.counter_groups(members)
+        first.update((id(root), members[k]) for root, k in zip(members, groups, strict=True))
+    for root in real_roots.values():
+        roots[id(root)] = root_fake(root, roots.get(id(first[id(root)])))
     fakes: list[Tensor] = []
     for tensor in tensors:
         root = _root(tensor)
@@ -249,11 +247,12 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
                 f"(requires_grad={tensor.requires_grad}, is_leaf={tensor.is_leaf}); clone it"
             )
     argument_ids = {id(t) for t in tensors}
+    shown = {id(_root(t)): i for i, t in reversed(list(enumerate(tensors)))}
     hidden: list[tuple[Tensor, int]] = []
     for name, fake in roots.items():
         if name not in argument_ids:
             recorder.lifetimes.note(fake)
-            hidden.append((fake, next(i for i, t in enumerate(tensors) if id(_root(t)) == name)))
+            hidden.append((fake, shown[name]))
     edges = tuple(_edge(f) for f in fakes)
     base_edges = tuple(_edge(f) for f, _ in hidden)
     before = tuple(geometry(f) for f in fakes)

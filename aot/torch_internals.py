@@ -47,6 +47,7 @@ __all__ = [
     "backward_key",
     "below_autograd",
     "copy_creation_meta",
+    "counter_groups",
     "creation_meta",
     "current_node",
     "default_generators",
@@ -78,7 +79,6 @@ __all__ = [
     "set_creation_meta",
     "set_grad_enabled",
     "set_lazy",
-    "share_version_counter",
     "skip_dynamo",
     "storage_key",
     "take_apart",
@@ -606,20 +606,42 @@ def copy_creation_meta(source: Tensor, destination: Tensor) -> None:
     torch._C._autograd._set_creation_meta(destination, torch._C._autograd._get_creation_meta(source))
 
 
-def share_version_counter(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors on one storage count their in-place writes together (`detach`) or apart (`.data`).
+def counter_groups(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """For each tensor, which of them is the first that counts its in-place writes together with it
+    (`detach`), and not apart (`.data`); an inference tensor has no counter, and is its own first.
 
-    There is no query for it: one counter is moved, the other watched, and the first set back.
+    There is no query for it: each counter is set to a number of its own, all are looked at, and set back.
+    What is written by another thread meanwhile is counted. It takes one look where no two counters are equal.
     """
-    if first.is_inference() or second.is_inference():
-        return False
-    before, other = first._version, second._version
-    if before != other:
-        return False
-    torch.autograd.graph.increment_version(first)
-    shared = second._version != other
-    torch._C._autograd._unsafe_set_version_counter((first,), (before,))
-    return shared
+    groups = list(range(len(tensors)))
+    by_version: dict[int, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        if not tensor.is_inference():
+            by_version.setdefault(tensor._version, []).append(i)
+    places = [i for same in by_version.values() if len(same) > 1 for i in same]
+    if not places:
+        return tuple(groups)
+    alike = [tensors[i] for i in places]
+    apart = 2**31 // len(alike)  # counters have 32 bits
+    with _setting_counters:
+        before = [tensor._version for tensor in alike]
+        # Of those that share one, the first is the last to set it.
+        marks = [k * apart for k in range(len(alike))]
+        _set_counters(alike[::-1], marks[::-1])
+        firsts = [tensor._version // apart for tensor in alike]
+        chosen = [k for k, first in enumerate(firsts) if k == first]
+        moved = [alike[k]._version % apart for k in chosen]
+        _set_counters([alike[k] for k in chosen], [before[k] + m for k, m in zip(chosen, moved, strict=True)])
+    for i, first in zip(places, firsts, strict=True):
+        groups[i] = places[first]
+    return tuple(groups)
+
+
+def _set_counters(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+    torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+_setting_counters = threading.Lock()
 
 
 def has_counter(tensor: Tensor) -> bool:

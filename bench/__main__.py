@@ -8,7 +8,7 @@ from types import ModuleType
 
 import torch
 
-from bench import memory, opinfo, partition, purity
+from bench import memory, opinfo, partition, purity, scale
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
@@ -17,6 +17,7 @@ COMMANDS: dict[str, ModuleType] = {
     "opinfo": opinfo,
     "partition": partition,
     "purity": purity,
+    "scale": scale,
 }
 
 

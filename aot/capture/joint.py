@@ -31,6 +31,7 @@ from aot.capture.segments import (
     WrittenEdge,
     key_of,
 )
+from aot.capture.storages import StorageState
 from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, is_current, root_of
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
@@ -437,12 +438,16 @@ def _edges_of(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Gradient
 
 def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
     found: dict[str, tuple[int, Geometry]] = {}
+    seen: set[tuple[StorageState, torch.dtype]] = set()
     for i, fake in enumerate(forward.entry.fakes):
         state = forward.recorder.state(fake)
-        if state.writes and state is forward.entry.states[i]:
-            for where, node in state.current().items():
-                if where.dtype == fake.dtype and not where.is_lazy and not geometry(fake).is_lazy:
-                    found.setdefault(node.name, (i, where))
+        kind = state, fake.dtype
+        if not state.writes or state is not forward.entry.states[i] or kind in seen or geometry(fake).is_lazy:
+            continue
+        seen.add(kind)
+        for where, node in state.current().items():
+            if where.dtype == fake.dtype and not where.is_lazy:
+                found.setdefault(node.name, (i, where))
     return found
 
 

@@ -6,8 +6,7 @@ it for the values at hand.
 
 from __future__ import annotations
 
-import functools
-import operator
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +47,7 @@ def find_kept(
         present = sorted(engine.segments[number].tangents)
         return sum(1 << j for j, entrance in enumerate(present) if reached >> entrance & 1)
 
-    saved: list[dict[int, list[tuple[Tensor, int]]]] = [{} for _ in graph.segments]
+    saved: list[dict[int, list[tuple[Tensor, int]]]] = [{} for _ in graph.segments]  # by storage
     # What the formulas inside a CopySlices node keep is not shown, so what was read counts as well.
     for fake, node in recorder.backward_reads:
         number = graph.segment_of.get(node) if node is not None else None
@@ -60,34 +59,36 @@ def find_kept(
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
                 known.append((tensor, segment.reach[node]))
 
-    def keeping(number: int, fake: Tensor) -> int | None:
-        known = saved[number].get(internals.storage_key(fake), ())
-        masks = [m for t, m in known if t is fake or internals.share_version_counter(fake, t)]
-        if masks:
-            return functools.reduce(operator.or_, masks)
-        if internals.storage_key(fake) in recorder.joined and raises_if_written(number, fake):
-            return (1 << len(graph.segments[number].entrances)) - 1
-        return None
+    pairs = [(number, *one) for number, found in enumerate(saved) for ones in found.values() for one in ones]
+    every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _ in pairs))}
+    groups = internals.counter_groups(tuple(every.values()))
+    counters = dict(zip(every, groups, strict=True))
+    masks: dict[tuple[int, int], int] = {}
+    for number, tensor, reached in pairs:
+        key = number, counters[id(tensor)]
+        masks[key] = masks.get(key, 0) | reached
 
-    def raises_if_written(number: int, fake: Tensor) -> bool:
-        with internals.moved_version(fake):
-            try:
-                engine.try_segment(number)
-            except RuntimeError:
-                return True
-        return False
+    joined = {
+        counters[id(fake)]: fake
+        for fake in (*arguments, *roots)
+        if internals.storage_key(fake) in recorder.joined and internals.has_counter(fake)
+    }
+    for number, segment in enumerate(graph.segments):
+        unknown = [fake for counter, fake in joined.items() if (number, counter) not in masks]
+        for fake in _checked(engine, number, unknown):
+            masks[number, counters[id(fake)]] = (1 << len(segment.entrances)) - 1
 
     found: list[tuple[Kept, ...]] = []
     for number in range(len(graph.segments)):
         kept = []
         for i, fake in enumerate(arguments):
-            mask = keeping(number, fake)
+            mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
                 kept.append(Kept(i, None, tangents(number, mask)))
             elif internals.storage_key(fake) in saved[number]:
                 kept.append(Kept(i, None, 0, counted=False))
         for k, fake in enumerate(roots):
-            mask = keeping(number, fake)
+            mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
                 kept.append(Kept(None, k, tangents(number, mask)))
             elif internals.storage_key(fake) in saved[number]:
@@ -102,6 +103,30 @@ def saves_something(node: Node) -> bool:
     if raw or node.name().endswith("CopySlices"):
         return True
     return any(True for _ in _saved_tensors(node))
+
+
+def _checked(engine: Engine, number: int, fakes: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Those of some tensors, with a version counter each, which a backward through a segment checks: it
+    raises when they have been written to. Sought by halves, as most are none."""
+    if not fakes or not _raises_if_written(engine, number, fakes):
+        return
+    if len(fakes) == 1:
+        yield fakes[0]
+        return
+    half = len(fakes) // 2
+    yield from _checked(engine, number, fakes[:half])
+    yield from _checked(engine, number, fakes[half:])
+
+
+def _raises_if_written(engine: Engine, number: int, fakes: Sequence[Tensor]) -> bool:
+    with contextlib.ExitStack() as stack:
+        for fake in fakes:
+            stack.enter_context(internals.moved_version(fake))
+        try:
+            engine.try_segment(number)
+        except RuntimeError:
+            return True
+    return False
 
 
 _SAVED_NAMES: dict[type, tuple[str, ...]] = {}

@@ -13,8 +13,8 @@ from aot import torch_internals as internals
 from aot.capture.recorder import Rebind, Reshape
 from aot.capture.storages import Mode, StorageState
 from aot.effects.model import Change, Write
-from aot.effects.world import World, count_together, is_current, root_of
-from aot.geometry import Geometry, alike, covers, geometry
+from aot.effects.world import World, is_current, root_of
+from aot.geometry import Geometry, Places, alike, covers, geometry
 
 # Autograd refuses these where there is a history.
 _RESIZES = (torch.ops.aten.resize_.default, torch.ops.aten.resize_as_.default)
@@ -33,6 +33,14 @@ class ArgumentEffects:
         self.recorder = world.recorder
         self.fakes = world.fakes
         self.written: frozenset[int] = frozenset()
+        self._moved: dict[StorageState, set[int]] = {}
+        self._wheres: dict[StorageState, dict[int, list[Geometry]]] = {}
+        self._repeated = {id(root_of(f)) for f in self.fakes if self.recorder.changes_of(f)}
+        # The arguments on a storage by the root that they are, or are views of.
+        self._families: dict[tuple[StorageState, int], list[int]] = {}
+        for state, entered in world.entered.items():
+            for i in entered:
+                self._families.setdefault((state, id(root_of(self.fakes[i]))), []).append(i)
         self._base_edges = {
             id(base): edge
             for (base, _), edge in zip(self.forward.entry.bases, self.forward.entry.base_edges, strict=True)
@@ -150,16 +158,19 @@ class ArgumentEffects:
             entered = self.world.entered.get(state, [])
             if (state.writes or regions) and entered:
                 written.update(entered)
-            if not entered:
-                continue  # a storage that the function made holds what the graph returns
+            if not entered or not state.writes:
+                continue  # (A storage that the function made holds what the graph returns.)
             places: dict[int, None] = {}
             exact = {self.forward.entry.before[m]: m for m in reversed(entered)}
+            tracked = Places(regions)
+            shown = Places(self.forward.entry.before[m] for m in entered)
             for (where, _), target in state.writes.items():
-                if any(covers(region, where) for region in regions):
+                if any(covers(regions[k], where) for k in tracked.around(where)):
                     continue
                 chosen = exact.get(where)
-                if chosen is None or not count_together(self.fakes[chosen], target):
-                    chosen = self._member_for(state, where, target)
+                if chosen is None or not self.world.count_together(self.fakes[chosen], target):
+                    candidates = [entered[k] for k in shown.around(where)]
+                    chosen = self._member_for(candidates, where, target)
                 if chosen is None:
                     late.append(self._beyond(state, where, target))
                 else:
@@ -194,21 +205,14 @@ class ArgumentEffects:
     def _region(self, state: StorageState, root: Tensor, member: int) -> Geometry | None:
         """What a tracked write to `root` has to cover; None where the changes that are repeated move the
         history by themselves."""
-        wheres = [where for where, name in state.writes if name == id(root)]
-        # A change of metadata of a view is an in-place operation on its base for autograd.
-        wheres += [
-            geometry(view)
-            for view in state.reshaped
-            if root_of(view) is root and id(view) not in self.world.index_of
-        ]
+        wheres = self._touched(state).get(id(root), [])
         if not wheres:
-            repeated = any(root_of(f) is root and self.recorder.changes_of(f) for f in self.fakes)
-            return None if repeated else geometry(self.fakes[member])
+            return None if id(root) in self._repeated else geometry(self.fakes[member])
         if not self._is_early(root):
             return geometry(root)
         if self._is_left(root):
             return self.forward.entry.before[self.world.index_of[id(root)]]
-        members = [i for i in self.world.entered.get(state, ()) if root_of(self.fakes[i]) is root]
+        members = self._families.get((state, id(root)), [])
         candidates = [*wheres, *(self.forward.entry.before[i] for i in members)]
         fitting = [
             c for c in candidates if not c.overlaps_itself_somehow and all(covers(c, w) for w in wheres)
@@ -219,6 +223,19 @@ class ArgumentEffects:
         start = min(w.bytes[0] for w in wheres) // where.dtype.itemsize
         stop = -(-max(w.bytes[1] for w in wheres) // where.dtype.itemsize)
         return Geometry((stop - start,), (1,), start, where.dtype, where.conj, where.neg)
+
+    def _touched(self, state: StorageState) -> dict[int, list[Geometry]]:
+        """What was written of the storage, or reshaped, by the identity of the root."""
+        if state not in self._wheres:
+            found: dict[int, list[Geometry]] = {}
+            for where, name in state.writes:
+                found.setdefault(name, []).append(where)
+            # A change of metadata of a view is an in-place operation on its base for autograd.
+            for view in state.reshaped:
+                if id(view) not in self.world.index_of:
+                    found.setdefault(id(root_of(view)), []).append(geometry(view))
+            self._wheres[state] = found
+        return self._wheres[state]
 
     def _is_early(self, root: Tensor) -> bool:
         """Whether a write that carries history comes before what else is changed about the root, at the
@@ -292,7 +309,7 @@ class ArgumentEffects:
     def _beyond(self, state: StorageState, where: Geometry, target: Tensor) -> Write:
         """A write to elements that no argument showed when the function began."""
         entered = self.world.entered[state]
-        together = [i for i in entered if count_together(self.fakes[i], target)]
+        together = [i for i in entered if self.world.count_together(self.fakes[i], target)]
         member = together[0] if together else entered[0]
         value = self.world.value(state.read(where), where, None)
         other = not alike(where, self.forward.entry.before[member])
@@ -316,15 +333,13 @@ class ArgumentEffects:
             if state.grown
         )
 
-    def _member_for(self, state: StorageState, where: Geometry, target: Tensor) -> int | None:
+    def _member_for(self, candidates: list[int], where: Geometry, target: Tensor) -> int | None:
         """An argument that showed the elements `where`: of those, one whose version counter the write moved;
         of those, the smallest."""
-        entered = self.world.entered[state]
-        candidates = [m for m in entered if covers(self.forward.entry.before[m], where)]
         return min(
-            candidates,
+            (m for m in candidates if covers(self.forward.entry.before[m], where)),
             key=lambda m: (
-                not count_together(self.fakes[m], target),
+                not self.world.count_together(self.fakes[m], target),
                 math.prod(self.forward.entry.before[m].size),
                 m,
             ),
@@ -333,7 +348,9 @@ class ArgumentEffects:
 
     def _counted(self, state: StorageState, member: int) -> bool:
         """Whether a write to the storage moved the member's version counter."""
-        return any(count_together(self.fakes[member], target) for target in state.counted)
+        if state not in self._moved:
+            self._moved[state] = {self.world.counter(target) for target in state.counted}
+        return self.world.counter(self.fakes[member]) in self._moved[state]
 
     # ---- version counters
 
@@ -343,25 +360,27 @@ class ArgumentEffects:
         late = moving | {w.tensor for w in writes if not w.early and (w.counted or w.tracked)}
         touched = late.union(w.tensor for w in writes if w.early and (w.counted or w.tracked))
         touched.update(i for i, fake in enumerate(self.fakes) if self.recorder.moves(fake))
-        silent: dict[int, None] = {}
+        silent: dict[int, int] = {}
+        counters = {i: self.world.counter(fake) for i, fake in enumerate(self.fakes)}
+        late_counters, touched_counters = ({counters[i] for i in some} for some in (late, touched))
         for i, fake in enumerate(self.fakes):
             if internals.version(fake) == self.forward.entry.versions[i]:
                 continue
-            others = touched
+            others = touched_counters
             if self.recorder.moves(fake):
                 # Of a view that was reshaped and whose base was written afterwards, autograd derives the
                 # history anew.
                 if not fake._is_view() or not self.recorder.moved_since(fake):
                     continue
-                others = late
-            if i not in others and not any(count_together(fake, self.fakes[j]) for j in (*others, *silent)):
-                silent[i] = None
-        return tuple(silent)
+                others = late_counters
+            if counters[i] not in others:
+                silent.setdefault(counters[i], i)
+        return tuple(silent.values())
 
     def several_counters(self) -> frozenset[int]:
         """The arguments in storages that are not all counted together."""
         found: set[int] = set()
         for members in self.world.entered.values():
-            if not all(count_together(self.fakes[members[0]], self.fakes[other]) for other in members[1:]):
+            if len({self.world.counter(self.fakes[i]) for i in members}) > 1:
                 found.update(members)
         return frozenset(found)

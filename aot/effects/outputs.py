@@ -53,6 +53,8 @@ class OutputEffects:
         self.moving: set[int] = set()
         self._leaves: list[Tensor] = []
         self._root_of: dict[int, int] = {}
+        self._on: dict[StorageState, dict[int, Tensor]] = {}  # roots on a storage, one for each counter
+        self._counters: dict[StorageState, dict[int, int]] = {}
         self._sharing = self._count_sharing()
 
     def output(self, position: int, value: Any, seen: dict[int, int]) -> Output:
@@ -306,6 +308,7 @@ class OutputEffects:
         if known is None:
             self.roots.append(self._make_root(fake))
             self.fakes.append(fake)
+            self._on.setdefault(self.recorder.state(fake), {}).setdefault(self.world.counter(fake), fake)
             known = self._root_of[id(fake)] = len(self.roots) - 1
         return known
 
@@ -357,22 +360,32 @@ class OutputEffects:
             return AliasRoot(where, memory, root, counted, history, not alike(other, where), state.inference)
 
         world = self.world
-        for i in world.entered.get(state, ()):
-            if internals.share_version_counter(world.fakes[i], fake):
-                moved = self.recorder.state(world.fakes[i]) is not state
-                place = world.forward.entry.before[i] if moved else geometry(world.fakes[i])
-                return alias(place, True, Memory(tensor=i, entry=moved))
-        relatives = [other for other in self.fakes if self.recorder.state(other) is state]
-        if history is None:
-            for other in relatives:
-                if internals.share_version_counter(other, fake):
-                    return alias(geometry(other), True, root=self._root_of[id(other)])
+        counter = world.counter(fake)
+        given = self._given(state).get(counter)
+        if given is not None:
+            moved = self.recorder.state(world.fakes[given]) is not state
+            place = world.forward.entry.before[given] if moved else geometry(world.fakes[given])
+            return alias(place, True, Memory(tensor=given, entry=moved))
+        relatives = self._on.get(state, {})
+        if history is None and counter in relatives and not state.inference:
+            other = relatives[counter]
+            return alias(geometry(other), True, root=self._root_of[id(other)])
         memory = world.memory(state)
         if memory.tensor is None:
             assert memory.value is not None
-            return alias(world.values[memory.value].where, relatives == [], memory)
+            return alias(world.values[memory.value].where, not relatives, memory)
         before, now = world.forward.entry.before[memory.tensor], geometry(world.fakes[memory.tensor])
         return alias(before if memory.entry else now, False, memory)
+
+    def _given(self, state: StorageState) -> dict[int, int]:
+        """The first argument on a storage for each version counter."""
+        if state not in self._counters:
+            entered = self.world.entered.get(state, ())
+            found = self._counters[state] = {}
+            for i in entered:
+                if not self.world.fakes[i].is_inference():
+                    found.setdefault(self.world.counter(self.world.fakes[i]), i)
+        return self._counters[state]
 
     def _count_sharing(self) -> dict[StorageState, int]:
         """How many different roots of outputs lie on each storage."""

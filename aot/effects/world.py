@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
@@ -36,6 +38,33 @@ class World:
             self.entered.setdefault(forward.entry.states[i], []).append(i)
         self.values: list[Value] = []
         self._whole: dict[StorageState, int] = {}
+        self._counters: dict[int, tuple[Tensor, int]] = {}
+        states = dict.fromkeys((*self.entered, *self.lying))
+        self._number_counters(
+            [
+                *self.fakes,
+                *(target for state in states for target in (*state.counted, *state.writes.values())),
+                *(self.root(value) for value in forward.outputs if isinstance(value, Tensor)),
+            ]
+        )
+
+    def _number_counters(self, tensors: Iterable[Tensor]) -> None:
+        known = [tensor for tensor, _ in self._counters.values()]
+        roots = list({id(root): root for root in (*known, *map(root_of, tensors))}.values())
+        groups = internals.counter_groups(roots)
+        # (The first ones keep their numbers.)
+        self._counters = {id(root): (root, k) for root, k in zip(roots, groups, strict=True)}
+
+    def counter(self, tensor: Tensor) -> int:
+        """A number that two tensors have in common exactly when they share a version counter."""
+        root = root_of(tensor)
+        if id(root) not in self._counters:
+            self._number_counters([root])
+        return self._counters[id(root)][1]
+
+    def count_together(self, first: Tensor, second: Tensor) -> bool:
+        """Whether two tensors share a version counter."""
+        return self.counter(first) == self.counter(second)
 
     def root(self, fake: Tensor) -> Tensor:
         """The tensor whose history `fake` shares."""
@@ -79,13 +108,6 @@ class World:
     def is_provided(self, state: StorageState) -> bool:
         """Whether a storage is to be found without the graph returning it once more."""
         return state in self._whole or state in self.entered
-
-
-def count_together(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors share a version counter."""
-    if first is second or root_of(first) is root_of(second):
-        return True
-    return internals.share_version_counter(first, second)
 
 
 def is_current(fake: Tensor) -> bool:

@@ -141,6 +141,16 @@ def test_inference_tensors_beside_others(inference: bool) -> None:
     assert_agrees_in(lambda w, x: (w + x, x[1:], w.t()), lambda: [leaf(2, 2), _inference(2, 2)], inference)
 
 
+def test_a_write_to_a_view_that_reads_what_was_made_there() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            made = x.detach() * 2
+        x.view(-1).addcmul_(made, made)
+        return made
+
+    assert_agrees_in(f, lambda: [KINDS["non_leaf"](3)], False)
+
+
 def test_views_of_one_inference_tensor() -> None:
     def make() -> list[Tensor]:
         with torch.inference_mode():

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from bench import scale
 from bench.__main__ import main
 from bench.memory import Alive, usage
 from bench.models import Model
@@ -88,6 +89,29 @@ def test_purity_counts_the_buckets_of_a_fault(capsys: pytest.CaptureFixture[str]
     assert findings >= buckets >= signatures > 0
     assert 0 < share <= 1
     assert shared["rows"] == [], "two different faults have no bucket in common"
+
+
+def test_growth_is_timed_at_each_size(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["scale", "--sizes", "16", "8", "--program", "flat parameters, one written"]
+    compiles, calls = tables(capsys, *arguments, "--compiler", "aot")
+    assert compiles["columns"] == calls["columns"] == ["program", "8", "16"]
+    ((name, *first),) = compiles["rows"]
+    assert name == "flat parameters, one written: aot"
+    ((_, *later),) = calls["rows"]
+    assert all(ms > 0 for ms in first)
+    assert all(0 < us < ms * 1e3 for us, ms in zip(later, first, strict=True))
+
+
+def test_a_size_that_cannot_be_compiled_is_a_gap_with_a_note(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(function: object) -> object:
+        raise ValueError("not this one")
+
+    monkeypatch.setitem(scale.COMPILERS, "stock", raising)
+    compiles, _ = tables(capsys, "scale", "--sizes", "8", "--program", "slices, read", "--compiler", "stock")
+    assert compiles["rows"] == [["slices, read: stock", None]]
+    assert compiles["notes"] == ["slices, read: stock raises ValueError: not this one"]
 
 
 def test_operators_and_modules_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
