@@ -16,6 +16,7 @@ from aot.errors import (
     Unsupported,
 )
 from aot.explain import explain
+from aot.metadata import InputAliasInfo, MutationType, OutputAliasInfo, OutputType, ViewAndMutationMeta
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
 
@@ -24,9 +25,14 @@ __all__ = [
     "BackendError",
     "CompiledFunction",
     "DoubleBackwardUnsupported",
+    "InputAliasInfo",
+    "MutationType",
+    "OutputAliasInfo",
+    "OutputType",
     "PartitionError",
     "RecompileWarning",
     "Unsupported",
+    "ViewAndMutationMeta",
     "aot_function",
     "default_partition",
     "explain",

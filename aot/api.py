@@ -22,6 +22,7 @@ from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.guards import Guards
 from aot.inputs import Arguments, take_apart
+from aot.metadata import ViewAndMutationMeta, describe
 from aot.partition.common import drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
@@ -44,6 +45,7 @@ class Specialization:
         forward: the forward graph.
         backwards: the backward graphs, one for each part of the backward that runs as a whole.
         wrapper: the generated source around them.
+        metadata: what a call does to its arguments, and what its results are.
         guards: what the function read besides its arguments.
     """
 
@@ -52,6 +54,7 @@ class Specialization:
     forward: fx.GraphModule
     backwards: tuple[fx.GraphModule, ...]
     wrapper: str
+    metadata: ViewAndMutationMeta
     guards: Guards = field(repr=False)
 
 
@@ -163,6 +166,7 @@ class CompiledFunction:
         forward = run_once(flat, arguments, self._decompositions, lifetimes, inference)
         try:
             effects = analyze(forward, self._keep)
+            metadata = describe(forward, effects, self._keep)
             joint = record_backward(forward, effects)
             guards.check()
             numbers: dict[int, int] = {}
@@ -194,7 +198,7 @@ class CompiledFunction:
         backwards = [module for module, _ in parts]
         call, wrapper = build(plan, compiled, backwards, _levels(joint, backwards), self._bw_compiler)
         graphs = tuple(b for b in backwards if b is not None)
-        return Specialization(call, forward.spec, fw_module, graphs, wrapper, guards)
+        return Specialization(call, forward.spec, fw_module, graphs, wrapper, metadata, guards)
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated

@@ -1,4 +1,4 @@
-"""`explain`: the three artifacts of a compiled function, as text."""
+"""`explain`: the three artifacts of a compiled function, and what it does besides computing, as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from aot.api import CompiledFunction
 
 
 def explain(compiled: CompiledFunction) -> str:
-    """Forward graph, backward graph and generated wrapper of every specialization so far.
+    """Metadata, forward graph, backward graph and generated wrapper of every specialization so far.
 
     Example:
         >>> compiled = aot.aot_function(lambda x: x.sin(), aot.nop)
@@ -17,6 +17,7 @@ def explain(compiled: CompiledFunction) -> str:
     parts = []
     for count, one in enumerate(compiled.specializations, 1):
         parts.append(f"==== {compiled.__name__}: specialization {count}\n")
+        parts.append(f"---- metadata\n{one.metadata}\n")
         parts.append(f"---- forward graph\n{one.forward.code.strip()}\n")
         for number, backward in enumerate(one.backwards, 1):
             which = f" {number} of {len(one.backwards)}" if len(one.backwards) > 1 else ""

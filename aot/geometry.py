@@ -99,8 +99,19 @@ def covers(outer: Geometry, inner: Geometry) -> bool:
     return bool(torch.isin(elements(inner), elements(outer)).all())
 
 
+def overlap(first: Geometry, second: Geometry) -> bool:
+    """Whether two tensors on a storage show any element both. Exact, unless the dtypes differ: then both
+    count without their gaps."""
+    (start, stop), (begin, end) = first.bytes, second.bytes
+    if start >= end or begin >= stop:
+        return False
+    if first.dtype != second.dtype or (is_stretch(first) and is_stretch(second)):
+        return True
+    return bool(torch.isin(elements(first), elements(second)).any())
+
+
 class Places:
-    """Geometries on one storage, in an order in which those that may cover another one are found at once.
+    """Geometries on one storage, in an order in which those near another one are found at once.
 
     Example:
         >>> whole, part = geometry(torch.ones(4)), geometry(torch.ones(4)[2:])
@@ -126,6 +137,15 @@ class Places:
             if self._furthest[k] < stop:
                 return
             if self._stops[k] >= stop:
+                yield self._numbers[k]
+
+    def meeting(self, where: Geometry) -> Iterator[int]:
+        """The numbers of those whose stretch of the storage overlaps that of `where`, in no order."""
+        start, stop = where.bytes
+        for k in reversed(range(bisect.bisect_left(self._starts, stop))):
+            if self._furthest[k] <= start:
+                return
+            if self._stops[k] > start:
                 yield self._numbers[k]
 
 

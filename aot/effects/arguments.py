@@ -243,10 +243,7 @@ class ArgumentEffects:
         changes = self.recorder.changes_of(root)
         if any(isinstance(event, Rebind) for event in changes):
             return self._is_left(root)
-        unnoticed = [
-            event.mode is not Mode.GRAD or (isinstance(event, Reshape) and event.op in _RESIZES)
-            for event in changes
-        ]
+        unnoticed = [_goes_unnoticed(event) for event in changes]
         if not any(unnoticed):
             return True  # autograd takes note of the changes, whichever came first
         edge = self.forward.entry.edges[self.world.index_of[id(root)]]
@@ -290,7 +287,10 @@ class ArgumentEffects:
         there = self.forward.entry.before[tensor] if early and not base else geometry(root)
         through = None if region == there else region
         fake = root
-        if region != geometry(root) and not self._is_left(root):
+        # (What goes past autograd leaves gradients at their indices, wherever the elements lie now.)
+        past = early and region == there and root.shape == region.size
+        past = past and all(map(_goes_unnoticed, self.recorder.changes_of(root)))
+        if region != geometry(root) and not self._is_left(root) and not past:
             with self.recorder, torch.enable_grad():
                 fake = views.seen_as(root, region)
         value = self.world.value(state.read(region), region, fake)
@@ -384,3 +384,8 @@ class ArgumentEffects:
             if len({self.world.counter(self.fakes[i]) for i in members}) > 1:
                 found.update(members)
         return frozenset(found)
+
+
+def _goes_unnoticed(event: Reshape | Rebind) -> bool:
+    """Whether autograd takes no note of a change of metadata."""
+    return event.mode is not Mode.GRAD or (isinstance(event, Reshape) and event.op in _RESIZES)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import KINDS, assert_agrees, leaf, values
+from agree import KINDS, assert_agrees, leaf, non_leaf, values
 from torch import Tensor
 
 METADATA: dict[str, Callable[[Tensor], Tensor]] = {
@@ -148,3 +148,18 @@ def test_a_reshaped_argument_written_through_a_view_of_it() -> None:
 
     assert_agrees(f, lambda: [values(2, 3)])
     assert_agrees(f, lambda: [values(6, 4)[::3, 1:]])
+
+
+@pytest.mark.parametrize("result", [lambda x: x, lambda x: x * 3, lambda x: x[:1]])
+def test_a_change_that_autograd_does_not_see_after_a_write_that_it_does(
+    result: Callable[[Tensor], Tensor],
+) -> None:
+    """A gradient stays at its index, whichever element is shown there since."""
+
+    def f(x: Tensor) -> Tensor:
+        x.mul_(torch.arange(1.0, 10.0).view(3, 3))
+        with torch.no_grad():
+            x.t_()
+        return result(x)
+
+    assert_agrees(f, lambda: [non_leaf(3, 3)])
