@@ -404,8 +404,7 @@ def test_the_second_derivative_goes_to_a_view_that_was_written() -> None:
     assert_same_story(f, story)
 
 
-@pytest.mark.parametrize("zeros", [0, 1, 2])
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(("count", "zeros"), [(1, 0), (4, 0), (4, 1), (4, 2)])
 def test_a_product_that_may_hold_zeros(count: int, zeros: int) -> None:
     """ATen looks at the values; the graph is for any."""
 
@@ -417,12 +416,12 @@ def test_a_product_that_may_hold_zeros(count: int, zeros: int) -> None:
         return first, first.requires_grad, torch.autograd.grad(first.sum(), x)
 
     assert_same_story(lambda x: x.prod(), story)
-    assert_same_story(torch.prod, story)
+    assert_same_story(lambda x: torch.prod(x), story)  # noqa: PLW0108
 
 
 def test_a_product_of_infinities() -> None:
     def story(function: Function) -> Any:
         x = torch.tensor([math.inf, 3.0, -2.0], requires_grad=True)
-        return torch.autograd.grad(function(x), x)
+        return str(torch.autograd.grad(function(x), x))  # (NaN is not equal to itself.)
 
     assert_same_story(lambda x: x.prod(), story)
