@@ -87,7 +87,8 @@ class World:
         """Where a storage is to be found at the end of a call. One that the function made becomes a value."""
         here = self.lying.get(state, ())
         for i in here:
-            if self.forward.entry.states[i] is state:
+            moves = (isinstance(event, Rebind) for event in self.recorder.changes_of(self.fakes[i]))
+            if self.forward.entry.states[i] is state and not any(moves):  # nor went elsewhere and came back
                 return Memory(tensor=i)
         entered = self.entered.get(state)
         if entered:

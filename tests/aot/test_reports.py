@@ -313,3 +313,235 @@ def test_grad_mode_that_is_entered_under_no_grad() -> None:
             return x + 1
 
     assert_agrees(f, lambda: [leaf(3)], grad=False)
+
+
+def _adds_and_takes_a_row(base: Tensor, part: Tensor) -> Tensor:
+    base.add_(100)
+    return part[0]
+
+
+def _adds_and_flattens(base: Tensor, part: Tensor) -> Tensor:
+    base.add_(100)
+    return part.view(-1)
+
+
+def _returns_the_part(base: Tensor, part: Tensor) -> Tensor:
+    part.mul_(2)
+    return part
+
+
+@pytest.mark.parametrize("f", [_adds_and_takes_a_row, _adds_and_flattens, _returns_the_part])
+@pytest.mark.parametrize("make", [values, non_leaf])
+def test_a_view_of_a_part_of_an_argument_that_is_written(f: Function, make: Function) -> None:
+    """pytorch/pytorch#198095, #167764"""
+
+    def arguments() -> list[Tensor]:
+        base = make(4, 6)
+        return [base, base[1:]]
+
+    assert_agrees(f, arguments)
+
+
+def _under_no_grad(x: Tensor) -> None:
+    with torch.no_grad():
+        x.add_(1)
+
+
+def _through_detach(x: Tensor) -> Tensor:
+    x.detach().mul_(2)
+    return x + 1
+
+
+def _through_data(x: Tensor) -> Tensor:
+    x.data.mul_(2)
+    return x * x
+
+
+@pytest.mark.parametrize("make", [values, leaf, non_leaf])
+@pytest.mark.parametrize("f", [_under_no_grad, _through_detach, _through_data])
+def test_writes_that_autograd_does_not_record(f: Function, make: Function) -> None:
+    """pytorch/pytorch#90844, #95167"""
+    assert_agrees(f, lambda: [make(3)])
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_equal_results_of_which_one_requires_grad(mode: bool) -> None:
+    """pytorch/pytorch#114344, #100348: they are tensors of their own."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        with torch.set_grad_enabled(mode):
+            first = x + 1
+        with torch.set_grad_enabled(not mode):
+            second = x + 1
+        return first, second, first.detach()
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+@pytest.mark.parametrize("make", [values, leaf])
+def test_memory_that_passes_from_one_argument_to_another(make: Function) -> None:
+    """pytorch/pytorch#113030"""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.data = y
+        y.data = torch.zeros(0)
+        return x
+
+    assert_agrees(f, lambda: [values(6), make(6, start=6)], grad=False)
+
+
+def test_set_and_back_again() -> None:
+    """pytorch/pytorch#110842"""
+
+    def f(x: Tensor) -> Tensor:
+        before = x.detach()
+        x.set_(torch.cat([x, x]))
+        result = x * 2
+        x.set_(before)
+        return result
+
+    assert_agrees(f, lambda: [values(4)])
+
+
+def test_an_intermediate_that_begins_to_require_grad() -> None:
+    """pytorch/pytorch#123713"""
+
+    def f(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
+        with torch.no_grad():
+            hidden = x @ w
+        hidden.requires_grad_()
+        return (hidden @ v).square().mean()
+
+    assert_agrees(f, lambda: [values(2, 3), leaf(3, 3), leaf(3, 2)])
+
+
+@pytest.mark.parametrize("make", [values, non_leaf])
+def test_a_write_to_every_other_element_of_an_argument(make: Function) -> None:
+    """pytorch/pytorch#93363"""
+    assert_agrees(lambda x: x.add_(1), lambda: [make(4)[::2]])
+
+
+def test_a_view_of_a_view_that_is_written_in_turn_with_its_base() -> None:
+    """pytorch/pytorch#92129"""
+
+    def f(x: Tensor) -> Tensor:
+        part = x[:].as_strided([2, 2], [4, 2], 0)
+        part.add_(1)
+        x.mul_(2)
+        part[1:] = 3
+        return part[1::2]
+
+    assert_agrees(f, lambda: [values(2, 4)])
+    assert_agrees(f, lambda: [non_leaf(2, 4)])
+
+
+def test_a_detached_result_beside_parts_of_it() -> None:
+    """pytorch/pytorch#194479"""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        y = torch.sin(x)
+        return y[:4], y[4:], y.detach(), y * 1
+
+    assert_agrees(f, lambda: [leaf(8)])
+
+
+@pytest.mark.parametrize("alias", [lambda y: y.view(-1), lambda y: y.view_as(y), lambda y: y.detach()])
+def test_a_result_and_another_that_shows_the_same(alias: Function) -> None:
+    """pytorch/pytorch#191449: what happens to the one's metadata afterwards is not the other's affair."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x + 1
+        return y, alias(y)
+
+    assert_agrees(f, lambda: [values(3)])
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+def test_a_view_without_history_of_what_has_one() -> None:
+    """pytorch/pytorch#173926"""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x * 2
+        with torch.no_grad():
+            view = y[1:]
+        return y, view
+
+    assert_agrees(f, lambda: [leaf(3)])
+
+
+@pytest.mark.parametrize("make", [values, non_leaf])
+def test_a_column_is_written(make: Function) -> None:
+    """pytorch/pytorch#106456"""
+
+    def f(x: Tensor) -> Tensor:
+        x.mul_(2)
+        return x + 1
+
+    assert_agrees(f, lambda: [make(2, 2)[:, 0]])
+
+
+def test_an_empty_argument_grows() -> None:
+    """pytorch/pytorch#93780"""
+
+    def f(x: Tensor) -> None:
+        view = x.view(0)
+        x.resize_(20)
+        x.fill_(2)
+        view.fill_(3)
+
+    assert_agrees(f, lambda: [torch.empty(0)])
+
+
+class AsItIs(torch.autograd.Function):
+    """Returns what it is given, and scales the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 3
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("make", [values, leaf, non_leaf])
+def test_a_write_to_what_a_custom_function_returns_as_it_is(make: Function, grad: bool) -> None:
+    """pytorch/pytorch#194534"""
+
+    def f(x: Tensor) -> Tensor:
+        y = AsItIs.apply(x)
+        with torch.no_grad():
+            y.mul_(2)
+        return x.sin()
+
+    assert_agrees(f, lambda: [make(3)], grad=grad)
+
+
+def test_one_of_several_views_is_written_without_grad_mode() -> None:
+    """pytorch/pytorch#195359"""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        parts = x.unbind()
+        with torch.no_grad():
+            parts[0].mul_(2)
+        parts[1].data.add_(1)
+        return parts
+
+    assert_agrees(f, lambda: [values(2, 3)])
+    assert_agrees(f, lambda: [non_leaf(2, 3)])
+
+
+def test_writes_between_views_of_arguments_that_share_memory() -> None:
+    """pytorch/pytorch#113793: blocks of a matrix, each preconditioned in place."""
+
+    def f(*blocks: Tensor) -> None:
+        for block in blocks:
+            block.view(-1).mul_(2)
+            block.add_(block.t() @ block)
+
+    def make() -> list[Tensor]:
+        whole = values(8, 2)
+        return [whole[i : i + 2] for i in range(0, 8, 2)]
+
+    assert_agrees(f, make)
