@@ -239,7 +239,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(recorder.lifetimes.note(fake), where, node)
-        recorder.follow(fake)
+        recorder.journal.follow(fake)
         state.stretch = _stretch(recorder, position, tensor, primals)
         if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
             raise errors.UnsupportedArgument(

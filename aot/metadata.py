@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
-from aot.capture.recorder import Reshape
+from aot.capture.journal import Reshape
 from aot.capture.storages import StorageState
 from aot.effects import (
     AliasRoot,
@@ -194,7 +194,7 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
     autograd = {*effects.required, *effects.released, *effects.detached}
     found = []
     for i, (fake, state, where) in enumerate(zip(entry.fakes, entry.states, entry.before, strict=True)):
-        events = recorder.changes_of(fake)
+        events = recorder.journal.changes_of(fake)
         writes = places[state].writes_to(where)
         seen = state.inference or any(write.counter == counters[id(fake)] for write in writes)
         found.append(
@@ -277,7 +277,7 @@ class _Outputs:
         root = self.effects.roots[output.root]
         if isinstance(root, FunctionViewRoot) or (isinstance(output, View) and _is_by_function(output)):
             return OutputType.CUSTOM_FUNCTION_VIEW, tensor
-        origin = self.forward.recorder.origins.get(id(value))
+        origin = self.forward.recorder.journal.origins.get(id(value))
         if origin is not None and internals.is_undeclared_view(origin[1].step.op):
             return OutputType.UNSAFE_VIEW_ALIAS, tensor
         if tensor is not None:

@@ -20,7 +20,7 @@ from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autoc
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder, by_name, call_by_name
 from aot.capture.kept import Kept, find_kept, saves_something
-from aot.capture.recorder import call_on_clones
+from aot.capture.operations import call_on_clones
 from aot.capture.segments import (
     ArgumentEdge,
     Exposed,

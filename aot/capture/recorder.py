@@ -9,11 +9,8 @@ therefore functional without a second pass over it.
 
 from __future__ import annotations
 
-import enum
-import itertools
 import keyword
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +22,6 @@ from aot import torch_internals as internals
 from aot.capture.graph import (
     GraphBuilder,
     Recipe,
-    by_name,
     call_with_grad,
     lookup,
     meta_of,
@@ -33,113 +29,29 @@ from aot.capture.graph import (
     typed_refusals,
 )
 from aot.capture.hooks import Hooks
+from aot.capture.journal import Journal, Rebind, Reshape
 from aot.capture.known import Known
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.operations import (
+    BATCH_NORM,
+    READS_GRAD_MODE,
+    Kind,
+    Operation,
+    blank_like,
+    call_on_clones,
+    classify,
+    draws,
+    functional_form,
+    given,
+    with_defaults,
+)
+from aot.capture.overlaps import check_lists, check_partial_overlap
 from aot.capture.random import Draws
 from aot.capture.storages import Mode, StorageState, ViewStep
-from aot.geometry import Geometry, geometry, is_dense
+from aot.geometry import Geometry, geometry
 
 aten = torch.ops.aten
 
-
-class Kind(enum.Enum):
-    """What an operation does to its arguments."""
-
-    PURE = "pure"
-    VIEW = "view"
-    MUTATION = "mutation"
-    RESHAPE = "reshape"  # changes the metadata of its first argument, not its data
-    RESIZE = "resize"  # the same, and the size of its storage where that is too small
-    REBIND = "rebind"  # puts its first argument onto another storage
-    COMPOSITE = "composite"  # made of others; autograd takes it apart, unless inference tensors go past that
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation as the recorder treats it.
-
-    Attributes:
-        written: the arguments that it writes, by position or name.
-        functional: the operation that returns what this one writes.
-        random: whether it draws.
-        valued: whether its result is a value or has a shape that depends on values.
-        counted: whether autograd counts its writes.
-    """
-
-    kind: Kind
-    written: tuple[int | str, ...] = ()
-    functional: Any = None
-    random: bool = False
-    valued: bool = False
-    counted: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Reshape:
-    """An operation that changes an argument but not its data, to be repeated on the real one.
-
-    Attributes:
-        mode: in which mode it ran.
-        stale: whether the argument is a view whose history autograd derived anew for it, as the version
-            counter had moved.
-    """
-
-    op: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    mode: Mode
-    stale: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Rebind:
-    """A tensor was put onto the storage `state`, where it lies as `where`: by ``x.data = y`` (`assigned`), or
-    by ``set_``, in the mode `mode`."""
-
-    state: StorageState
-    where: Geometry
-    assigned: bool
-    mode: Mode
-
-
-@dataclass(frozen=True, slots=True)
-class ViewOrigin:
-    """How a fake tensor came to lie as it does.
-
-    Attributes:
-        parent: the fake that it was taken from; itself, after a metadata mutation.
-        step: the view operation, or the functional form of the metadata mutation.
-        before: how the parent had come to lie as it did then; None for a tensor that is no view.
-        reshapes: how often the parent's metadata had been changed by then.
-        version: the version counter when autograd last took note of the view.
-        state, where: the storage that it lay in, and how, just afterwards.
-        parent_where: how the parent lay there.
-    """
-
-    parent: Tensor
-    step: ViewStep
-    before: ViewOrigin | None
-    reshapes: int
-    version: int
-    state: StorageState
-    where: Geometry
-    parent_where: Geometry
-
-
-# Names of functional forms that do not follow from the in-place name.
-_RENAMED = {"normal_": "normal_functional"}
-
-# Operations that write to arguments although their schema does not say so: the positions written, when the
-# argument at position `training` is true (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml).
-_BATCH_NORM = {
-    aten.native_batch_norm.default: ((3, 4), 5),
-    aten.cudnn_batch_norm.default: ((3, 4), 5),
-    aten.miopen_batch_norm.default: ((3, 4), 5),
-}
-
-# Operations whose kernel looks at the grad mode: graphs run with it off.
-_READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
 
 # ATen asks whether a condition holds by `equal(condition, new_ones(condition))`, in order to raise where it
 # does not hold (`cov` of weights that are negative), or does (`istft` with a window that has gaps).
@@ -147,15 +59,13 @@ _EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, 
 
 _FILLS = {aten.fill_.Scalar, aten.zero_.default}  # (fill_.Tensor copies.)
 
-_STORAGE_OPS = {"set_": Kind.REBIND, "resize_": Kind.RESIZE, "resize_as_": Kind.RESIZE}
-
 
 class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records everything that runs below autograd while it is the innermost mode.
 
     Attributes:
         builder: the graph so far.
-        origins: how each view came to be.
+        journal: what changed about tensors besides their data, and how views came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
         known: the values that depend on no argument.
@@ -173,12 +83,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inference_tensors = inference
         self.builder = GraphBuilder(internals.FakeTensorMode())
         self.states: dict[int, StorageState] = {}
-        self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
-        self._histories: dict[int, list[Node | None]] = {}
-        self._entered_at: dict[int, int] = {}
-        self._changed_at: dict[int, int] = {}
-        self._places: dict[int, tuple[StorageState, Geometry]] = {}
-        self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
+        self.journal = Journal(self.state)
         self.joined: set[int] = set()
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
         self.known = Known(self.builder)
@@ -194,12 +99,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
-        self.origins.clear()
+        self.journal.forget()
         self.states.clear()
         self.backward_reads.clear()
-        self._changes.clear()
-        self._histories.clear()
-        self._places.clear()
 
     # ---- reading and writing
 
@@ -292,8 +194,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A pure operation: append it, and make fakes for its results."""
-        if func in _BATCH_NORM:
-            written, training = _BATCH_NORM[func]
+        if func in BATCH_NORM:
+            written, training = BATCH_NORM[func]
             if args[training] and any(args[i] is not None for i in written):
                 return self.on_clones(func, tuple(i for i in written if args[i] is not None), args, kwargs)
         node_args = self._nodes(args)
@@ -314,7 +216,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"result inside the operation"
                 )
             return self.view(func, args, kwargs)
-        node = self._call(func, node_args, node_kwargs, recipe, _draws(func, operation, args, kwargs))
+        node = self._call(func, node_args, node_kwargs, recipe, draws(func, operation, args, kwargs))
         if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
             return self._perhaps_lazy(func, args, kwargs, node)
         return self._results(node, recipe)
@@ -325,7 +227,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The one result of an operation on lazy tensors, which may be lazy itself: a product of conjugates
         is the conjugate of a product."""
         with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-            blanks = [_blank_like(a) if isinstance(a, Tensor) else a for a in args]
+            blanks = [blank_like(a) if isinstance(a, Tensor) else a for a in args]
             shown = func(*blanks, **kwargs)
         if not (shown.is_conj() or shown.is_neg()):
             return self._fresh(node, self.builder.metas[node])
@@ -365,7 +267,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A view: nothing is appended until somebody reads it."""
         parent = args[0]
-        self.settle(parent)
+        self.journal.settle(parent)
         state = self.state(parent)
         result = func(*args, **kwargs)
         rest = tuple(args[1:])
@@ -381,7 +283,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_view(
         self, state: StorageState, parent: Tensor, where: Geometry, view: Tensor, step: ViewStep
     ) -> None:
-        self._note_origin(self.lifetimes.note(view), parent, step)
+        self.journal.note_origin(self.lifetimes.note(view), parent, step)
         # An explicit offset is relative to the storage, not to the parent's current value, so the step
         # cannot be replayed on the latter; reading falls back to a relative as_strided. And values of the
         # graph are never lazy.
@@ -391,13 +293,13 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def mutation(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An in-place operation: append its functional form, and make the result the new value."""
         written = operation.written
-        targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if _given(i, args, kwargs)]
+        targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if given(i, args, kwargs)]
         flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
         self._check_overlap(func, flat)
         if len(flat) != len(targets):
-            self._check_lists(func, flat, args)
+            check_lists(func, flat, args)
         for target in flat:
-            self._check_partial_overlap(target, args)
+            check_partial_overlap(target, args)
             if target._is_view() and torch.is_grad_enabled():
                 self.joined.update(internals.storage_key(a) for a in args if isinstance(a, Tensor))
         if (
@@ -470,32 +372,6 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"out-of-place operation"
                 )
 
-    def _check_lists(self, func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
-        """An operation on lists goes through them in order, its functional form does not."""
-        others = [t for a in args[1:] if isinstance(a, (list, tuple)) for t in a if isinstance(t, Tensor)]
-        pairs = itertools.chain(itertools.combinations(targets, 2), itertools.product(targets, others))
-        if any(_may_overlap(a, b) for a, b in pairs):
-            raise errors.UnsupportedOperation(
-                f"{func} on a list whose tensors share storage with each other or with what is read; call "
-                f"it per tensor"
-            )
-
-    def _check_partial_overlap(self, target: Tensor, args: tuple[Any, ...]) -> None:
-        """What ATen's `assert_no_partial_overlap` raises, by its rules."""
-        where = geometry(target)
-        for other in args:
-            if not isinstance(other, Tensor) or other is target:
-                continue
-            there = geometry(other)
-            if not _may_overlap(target, other) or not (is_dense(where) and is_dense(there)):
-                continue
-            if (where.offset, where.stop) != (there.offset, there.stop) or where.stride != there.stride:
-                raise RuntimeError(
-                    "unsupported operation: some elements of the input tensor and the written-to tensor "
-                    "refer to a single memory location. Please clone() the tensor before performing the "
-                    "operation."
-                )
-
     def _check_overlap(self, func: Any, targets: list[Any]) -> None:
         for target in targets:
             if not isinstance(target, Tensor) or not geometry(target).overlaps_itself:
@@ -506,7 +382,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     "unsupported operation: more than one element of the written-to tensor refers to a "
                     "single memory location. Please clone() the tensor before performing the operation."
                 )
-            if target.requires_grad and torch.is_grad_enabled() and id(target) not in self.origins:
+            if target.requires_grad and torch.is_grad_enabled() and id(target) not in self.journal.origins:
                 raise errors.UnsupportedOperation(
                     f"{func} on an argument that requires grad and shows elements several times; pass the "
                     f"tensor that it was expanded from"
@@ -516,7 +392,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """An operation without a functional form: it runs on private copies of what it writes."""
-        written = tuple(i for i in written if _given(i, args, kwargs))
+        written = tuple(i for i in written if given(i, args, kwargs))
         fakes = [args[i] if isinstance(i, int) else kwargs[i] for i in written]
         if not all(isinstance(f, Tensor) for f in fakes):
             raise errors.UnsupportedOperation(
@@ -534,7 +410,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} resizes the tensor it writes to; give it an output of the right shape"
             )
         metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
-        counted = classify(func).counted and func not in _BATCH_NORM
+        counted = classify(func).counted and func not in BATCH_NORM
         random = classify(func).random
         # (An overload may be called like a keyword of Python, in which graphs are written.)
         called = f"{func._opname}.{func._overloadname}" if keyword.iskeyword(func._overloadname) else func
@@ -576,24 +452,26 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A metadata mutation: the fake changes, the storage does not."""
         fake = args[0]
-        self.settle(fake)
+        self.journal.settle(fake)
         state = self.state(fake)
         before = geometry(fake)
         result = func(*args, **kwargs)
         if func is aten.resize_.default and before == geometry(fake):
             return result  # which does not count as a change
-        stale = fake.requires_grad and fake._is_view() and self._moved_unnoticed(fake)
+        stale = fake.requires_grad and fake._is_view() and self.journal.moved_unnoticed(fake)
         event = Reshape(func, tuple(args[1:]), kwargs, Mode.now(), stale)
         functional = functional_form(func)
         if functional not in (None, aten.as_strided.default, aten.resize.default):
             state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.mode))
-        if id(fake) in self.origins:
-            origin = self.origins[id(fake)][1]
+        if id(fake) in self.journal.origins:
+            origin = self.journal.origins[id(fake)][1]
             if (origin.state, origin.where) == (state, before):
-                self._note_origin(fake, fake, ViewStep(func, event.args, kwargs, None, event.mode, True))
+                self.journal.note_origin(
+                    fake, fake, ViewStep(func, event.args, kwargs, None, event.mode, True)
+                )
             else:
-                del self.origins[id(fake)]  # it has been put elsewhere since: no steps lead there
-        self._note_change(fake, event)
+                del self.journal.origins[id(fake)]  # it has been put elsewhere since: no steps lead there
+        self.journal.note_change(fake, event)
         if all(view is not fake for view in state.reshaped):
             state.reshaped.append(fake)
         return result
@@ -609,7 +487,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 form = None if template.is_contiguous() else torch.channels_last
             kwargs = {} if form is None else {"memory_format": form}
             func, args = aten.resize_.default, (fake, list(template.shape))
-        self.settle(fake)
+        self.journal.settle(fake)
         count = 1
         for n in args[1]:
             count *= n
@@ -626,7 +504,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`set_`: the fake moves to another storage."""
         fake = args[0]
-        self.settle(fake)
+        self.journal.settle(fake)
         source = args[1] if len(args) > 1 else None
         if isinstance(source, Tensor):
             self.state(source)
@@ -657,78 +535,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 device=fake.device,
             )
             self.adopt(fake).define(where, node)
-        self._note_change(fake, Rebind(self.state(fake), geometry(fake), False, Mode.now()))
+        self.journal.note_change(fake, Rebind(self.state(fake), geometry(fake), False, Mode.now()))
         return result
-
-    # ---- changes of arguments
-
-    def follow(self, fake: Tensor) -> None:
-        """From here on, note when the argument `fake` is put elsewhere by ``x.data = y``, which no operation
-        tells."""
-        self._places[id(fake)] = (self.state(fake), geometry(fake))
-        self._entered_at.setdefault(id(fake), internals.version(fake))
-
-    def settle(self, fake: Tensor) -> None:
-        """Note that an argument was put elsewhere since it was last looked at."""
-        place = self._places.get(id(fake))
-        if place is not None and place != (self.state(fake), geometry(fake)):
-            if place[0].inference != self.state(fake).inference:
-                raise errors.InferenceModeUnsupported(
-                    "an inference tensor and another are put onto one storage (.data = ...); clone it first"
-                )
-            self._note_change(fake, Rebind(self.state(fake), geometry(fake), True, Mode.now()))
-
-    def _note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
-        self._changes.setdefault(id(fake), (fake, []))[1].append(event)
-        base = fake._base if fake._is_view() else None
-        self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)
-        # An operation moves the counter as soon as it returns to autograd; an assignment does not.
-        self._changed_at[id(fake)] = internals.version(fake) + (
-            isinstance(event, Reshape) or not event.assigned
-        )
-        if id(fake) in self._places:
-            self.follow(fake)
-
-    def changes_of(self, fake: Tensor) -> tuple[Reshape | Rebind, ...]:
-        """What changed about a tensor besides its data, in order."""
-        known = self._changes.get(id(fake))
-        return () if known is None else tuple(known[1])
-
-    def histories_of(self, fake: Tensor) -> tuple[Node | None, ...]:
-        """The place in the autograd graph that the tensor, or its base, had at each of these changes."""
-        return tuple(self._histories.get(id(fake), ()))
-
-    def moves(self, fake: Tensor) -> bool:
-        """Whether one of these changes moves the version counter."""
-        return any(isinstance(event, Reshape) or not event.assigned for event in self.changes_of(fake))
-
-    def _moved_unnoticed(self, fake: Tensor) -> bool:
-        return internals.version(fake) != self._changed_at.get(id(fake), self._entered_at.get(id(fake), 0))
-
-    def moved_since(self, fake: Tensor) -> bool:
-        """Whether the version counter moved after the last of these changes."""
-        return internals.version(fake) != self._changed_at[id(fake)]
-
-    def reshaped(self, fake: Tensor) -> int:
-        """How often something changed about a tensor besides its data."""
-        known = self._changes.get(id(fake))
-        return 0 if known is None else len(known[1])
-
-    def _note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
-        known = self.origins.get(id(parent))
-        before = None if known is None else known[1]
-        place = (self.state(parent), geometry(parent))
-        if before is not None and not step.in_place and (before.state, before.where) != place:
-            before = None  # it has been put elsewhere since
-        version = internals.version(parent)
-        if step.in_place and before is not None:
-            # A metadata mutation moves the counter as soon as it returns to autograd, which takes note of it
-            # only where there is a history.
-            version = version + 1 if view.requires_grad and step.mode is Mode.GRAD else before.version
-        origin = ViewOrigin(
-            parent, step, before, self.reshaped(parent), version, self.state(view), geometry(view), place[1]
-        )
-        self.origins[id(view)] = (view, origin)
 
     def special(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Literals, and everything that a graph cannot say."""
@@ -738,7 +546,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self.view(func, args, kwargs)
             node = self.builder.emit(aten.clone.default, self.builder.constant(value))
             return self._fresh(node, self.builder.metas[node])
-        if func in _READS_GRAD_MODE:
+        if func in READS_GRAD_MODE:
             op_args = self._nodes(args)
             if torch.is_grad_enabled():
                 func, op_args = call_with_grad, (func, *op_args)
@@ -776,131 +584,3 @@ def fake_of(where: Geometry, device: torch.device) -> Tensor:
     """A tensor without memory, on a storage of its own that ends where it ends."""
     storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device)
     return internals.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)
-
-
-def _blank_like(fake: Tensor) -> Tensor:
-    """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
-    blank = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
-    internals.set_lazy(blank, fake.is_conj(), fake.is_neg())
-    return blank
-
-
-def call_on_clones(
-    func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, ...]:
-    """Run a mutating operation, or the ATen operation of that name, on copies of what it writes, with the
-    same strides.
-
-    Returns:
-        What the operation returned, then the written copies.
-    """
-    if isinstance(func, str):
-        func = by_name(func)
-    positional, named = list(args), dict(kwargs)
-    clones = []
-    for where in written:
-        source = positional[where] if isinstance(where, int) else named[where]
-        clone = torch.empty_strided(
-            source.size(), source.stride(), dtype=source.dtype, device=source.device
-        ).copy_(source)
-        clones.append(clone)
-        if isinstance(where, int):
-            positional[where] = clone
-        else:
-            named[where] = clone
-    result = func(*positional, **named)
-    results = result if isinstance(result, (tuple, list)) else (result,)
-    if not func._schema.returns:
-        results = ()
-    return (*results, *clones)
-
-
-_OPERATIONS: dict[Any, Operation] = {}
-
-
-def classify(func: Any) -> Operation:
-    """What the recorder does with an operation; decided once per operation from its schema and tags."""
-    known = _OPERATIONS.get(func)
-    if known is None:
-        known = _OPERATIONS[func] = _classify(func)
-    return known
-
-
-def _classify(func: Any) -> Operation:
-    tags = func.tags
-    name = func._schema.name.split("::")[1]
-    random = torch.Tag.nondeterministic_seeded in tags
-    if name in _STORAGE_OPS:
-        return Operation(_STORAGE_OPS[name])
-    if func in (aten.lift_fresh.default, aten.lift.default) or func in _READS_GRAD_MODE:
-        return Operation(Kind.REFUSED)
-    if internals.is_composite(func):
-        return Operation(Kind.COMPOSITE)
-    if torch.Tag.inplace_view in tags:
-        return Operation(Kind.RESHAPE)
-    written: list[int | str] = []
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written.append(argument.name if argument.kwarg_only else i)
-    if written:
-        functional = functional_form(func) if written == [0] else None
-        # Autograd counts writes of in-place operations and of out= alone, and what custom operators declare.
-        counted = name.endswith("_") or isinstance(written[0], str) or func.namespace != "aten"
-        return Operation(Kind.MUTATION, tuple(written), functional, random, counted=counted)
-    if func.is_view:
-        return Operation(Kind.VIEW)
-    valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
-    return Operation(Kind.PURE, random=random, valued=valued)
-
-
-def functional_form(func: Any) -> Any:
-    """The operation that returns what an in-place one writes, or None.
-
-    By ATen's naming rule: the same name without the trailing underscore, and the same arguments.
-    """
-    namespace, name = func._schema.name.split("::")
-    if not name.endswith("_"):
-        return None
-    packet = getattr(getattr(torch.ops, namespace), _RENAMED.get(name, name[:-1]), None)
-    if packet is None:
-        return None
-    ours = [(a.name, str(a.type)) for a in func._schema.arguments]
-    for overload in packet.overloads():
-        candidate = getattr(packet, overload)
-        theirs = [(a.name, str(a.type)) for a in candidate._schema.arguments]
-        if ours == theirs and not candidate._schema.is_mutable:
-            return candidate
-    return None
-
-
-def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The positional arguments with left-out defaults filled in: the functional form may have none."""
-    missing = func._schema.arguments[len(args) :]
-    return args + tuple(a.default_value for a in missing if not a.kwarg_only and a.name not in kwargs)
-
-
-def _draws(func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws random numbers: attention does not without dropout."""
-    if not operation.random:
-        return False
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.name == "dropout_p":
-            return bool((args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0)
-    return True
-
-
-def _may_overlap(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors reach into the same stretch of one storage."""
-    if first is second:
-        return True
-    if internals.storage_key(first) != internals.storage_key(second):
-        return False
-    a, b = geometry(first), geometry(second)
-    return a.offset < b.stop and b.offset < a.stop
-
-
-def _given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is there: an optional one may be left out, or None."""
-    if isinstance(where, int):
-        return where < len(args) and args[where] is not None
-    return kwargs.get(where) is not None

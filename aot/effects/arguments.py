@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aot import errors, views
 from aot import torch_internals as internals
-from aot.capture.recorder import Rebind, Reshape
+from aot.capture.journal import Rebind, Reshape
 from aot.capture.storages import Mode, StorageState
 from aot.effects.model import Change, Write
 from aot.effects.world import World, is_current, root_of
@@ -35,7 +35,7 @@ class ArgumentEffects:
         self.written: frozenset[int] = frozenset()
         self._moved: dict[StorageState, set[int]] = {}
         self._wheres: dict[StorageState, dict[int, list[Geometry]]] = {}
-        self._repeated = {id(root_of(f)) for f in self.fakes if self.recorder.changes_of(f)}
+        self._repeated = {id(root_of(f)) for f in self.fakes if self.recorder.journal.changes_of(f)}
         # The arguments on a storage by the root that they are, or are views of.
         self._families: dict[tuple[StorageState, int], list[int]] = {}
         for state, entered in world.entered.items():
@@ -54,7 +54,7 @@ class ArgumentEffects:
         """
         entry = self.forward.entry
         for i, fake in enumerate(self.fakes):
-            self.recorder.settle(fake)
+            self.recorder.journal.settle(fake)
             if is_current(fake) and fake.is_leaf and fake.grad is not entry.grads[i]:
                 raise errors.AutogradStateMutation(
                     f"backward() inside the function accumulated into tensor {i}'s .grad; use autograd.grad"
@@ -67,7 +67,7 @@ class ArgumentEffects:
         grad have no history: they are repeated without grad mode, which allows them before and after.)"""
         found = []
         for i, fake in enumerate(self.fakes):
-            changes = [self._change(i, event) for event in self.recorder.changes_of(fake)]
+            changes = [self._change(i, event) for event in self.recorder.journal.changes_of(fake)]
             if i in required or self.world.index_of.get(id(root_of(fake))) in required:
                 changes = [replace(c, mode=Mode.NO_GRAD) if c.mode is Mode.GRAD else c for c in changes]
             if changes:
@@ -110,7 +110,7 @@ class ArgumentEffects:
                 )
             in_place = any(
                 event.mode is Mode.GRAD and not (isinstance(event, Rebind) and event.assigned)
-                for event in self.recorder.changes_of(fake)
+                for event in self.recorder.journal.changes_of(fake)
             )
             if fake.requires_grad and entry.requires_grad[i] and in_place:
                 raise errors.AutogradStateMutation(
@@ -240,7 +240,7 @@ class ArgumentEffects:
     def _is_early(self, root: Tensor) -> bool:
         """Whether a write that carries history comes before what else is changed about the root, at the
         places that it showed when the function began."""
-        changes = self.recorder.changes_of(root)
+        changes = self.recorder.journal.changes_of(root)
         if any(isinstance(event, Rebind) for event in changes):
             return self._is_left(root)
         unnoticed = [_goes_unnoticed(event) for event in changes]
@@ -248,7 +248,7 @@ class ArgumentEffects:
             return True  # autograd takes note of the changes, whichever came first
         edge = self.forward.entry.edges[self.world.index_of[id(root)]]
         start = None if edge is None else edge.node
-        before = [node is start for node in self.recorder.histories_of(root)]
+        before = [node is start for node in self.recorder.journal.histories_of(root)]
         if not any(b and u for b, u in zip(before, unnoticed, strict=True)):
             return True
         if all(before):
@@ -289,7 +289,7 @@ class ArgumentEffects:
         fake = root
         # (What goes past autograd leaves gradients at their indices, wherever the elements lie now.)
         past = early and region == there and root.shape == region.size
-        past = past and all(map(_goes_unnoticed, self.recorder.changes_of(root)))
+        past = past and all(map(_goes_unnoticed, self.recorder.journal.changes_of(root)))
         if region != geometry(root) and not self._is_left(root) and not past:
             with self.recorder, torch.enable_grad():
                 fake = views.seen_as(root, region)
@@ -359,7 +359,7 @@ class ArgumentEffects:
         those that the making of an output touches."""
         late = moving | {w.tensor for w in writes if not w.early and (w.counted or w.tracked)}
         touched = late.union(w.tensor for w in writes if w.early and (w.counted or w.tracked))
-        touched.update(i for i, fake in enumerate(self.fakes) if self.recorder.moves(fake))
+        touched.update(i for i, fake in enumerate(self.fakes) if self.recorder.journal.moves(fake))
         silent: dict[int, int] = {}
         counters = {i: self.world.counter(fake) for i, fake in enumerate(self.fakes)}
         late_counters, touched_counters = ({counters[i] for i in some} for some in (late, touched))
@@ -367,10 +367,10 @@ class ArgumentEffects:
             if internals.version(fake) == self.forward.entry.versions[i]:
                 continue
             others = touched_counters
-            if self.recorder.moves(fake):
+            if self.recorder.journal.moves(fake):
                 # Of a view that was reshaped and whose base was written afterwards, autograd derives the
                 # history anew.
-                if not fake._is_view() or not self.recorder.moved_since(fake):
+                if not fake._is_view() or not self.recorder.journal.moved_since(fake):
                     continue
                 others = late_counters
             if counters[i] not in others:

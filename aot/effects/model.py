@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from aot.capture.recorder import Reshape
+from aot.capture.journal import Reshape
 from aot.capture.storages import Mode, ViewStep
 from aot.geometry import Geometry
 

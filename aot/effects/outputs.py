@@ -12,7 +12,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.recorder import Rebind, ViewOrigin
+from aot.capture.journal import Rebind, ViewOrigin
 from aot.capture.storages import Mode, StorageState, ViewStep
 from aot.effects.model import (
     AliasRoot,
@@ -98,7 +98,7 @@ class OutputEffects:
                 f"require grad; call requires_grad_ outside of the function"
             )
         if start is not root and id(start) in self._required and not value.requires_grad:
-            if not steps or stale or reshapes != self.recorder.reshaped(start):
+            if not steps or stale or reshapes != self.recorder.journal.reshaped(start):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a view that the function lets "
                     f"require grad, and not simply that; call requires_grad_ outside of the function"
@@ -108,7 +108,7 @@ class OutputEffects:
         begins = id(root) in self._required or (root.requires_grad and root.is_leaf and not given)
         # (Of a view that was taken before a write autograd derives the history now, or cannot tell it.)
         if begins and not (stale and not leaf):
-            reshaped = reshapes != self.recorder.reshaped(start) or state.grown
+            reshaped = reshapes != self.recorder.journal.reshaped(start) or state.grown
             # (Of two views, one is taken before and one after.)
             parted = not leaf and self._passes(value, lambda v: v.is_leaf and v is not start)
             if stale or reshaped or parted or (start is not root and not steps):
@@ -122,7 +122,7 @@ class OutputEffects:
                     view = self._by_geometry(value, start, root, False)
                 owner = self.world.index_of.get(id(root))
                 return replace(view, taken=Taken.UNREQUIRED, required=owner, rebound=rebound)
-        if any(step.leaf for step in steps) and self.recorder.reshaped(start) == reshapes:
+        if any(step.leaf for step in steps) and self.recorder.journal.reshaped(start) == reshapes:
             self._leaves += [value] if steps[-1].leaf else []
             return View(self.root(start), steps, None, True, rebound=rebound)
         if leaf and value.requires_grad and not root.requires_grad:
@@ -136,7 +136,7 @@ class OutputEffects:
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
                 )
             return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
-        if stale or not steps or elsewhere or self.recorder.reshaped(start) != reshapes:
+        if stale or not steps or elsewhere or self.recorder.journal.reshaped(start) != reshapes:
             source = start if not steps else root
             return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
         taken = Taken.LAST
@@ -205,7 +205,7 @@ class OutputEffects:
         state, where = self.recorder.state(value), geometry(value)
         if origin is None or (origin.state is state and origin.where == where):
             return None
-        known = [e for e in self.recorder.changes_of(value) if isinstance(e, Rebind)]
+        known = [e for e in self.recorder.journal.changes_of(value) if isinstance(e, Rebind)]
         event = known[-1] if known else Rebind(state, where, True, Mode.GRAD)
         return self.world.rebound(event, where)
 
@@ -257,7 +257,7 @@ class OutputEffects:
         return View(number, (), where, grad, taken, other, special, stale=not given)
 
     def _origin(self, value: Tensor) -> ViewOrigin | None:
-        known = self.recorder.origins.get(id(value))
+        known = self.recorder.journal.origins.get(id(value))
         return None if known is None else known[1]
 
     def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...], int, int, Geometry]:

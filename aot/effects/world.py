@@ -8,7 +8,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
-from aot.capture.recorder import Rebind
+from aot.capture.journal import Rebind
 from aot.capture.storages import StorageState
 from aot.effects.model import Memory, Rebound, Value
 from aot.geometry import Geometry
@@ -68,7 +68,7 @@ class World:
 
     def root(self, fake: Tensor) -> Tensor:
         """The tensor whose history `fake` shares."""
-        view, known = fake, self.recorder.origins.get(id(fake))
+        view, known = fake, self.recorder.journal.origins.get(id(fake))
         origin = None if known is None else known[1]
         while view._is_view() and id(view) not in self.index_of:
             if is_function_view(view):
@@ -87,7 +87,7 @@ class World:
         """Where a storage is to be found at the end of a call. One that the function made becomes a value."""
         here = self.lying.get(state, ())
         for i in here:
-            moves = (isinstance(event, Rebind) for event in self.recorder.changes_of(self.fakes[i]))
+            moves = (isinstance(event, Rebind) for event in self.recorder.journal.changes_of(self.fakes[i]))
             if self.forward.entry.states[i] is state and not any(moves):  # nor went elsewhere and came back
                 return Memory(tensor=i)
         entered = self.entered.get(state)

@@ -25,7 +25,7 @@ from torch.utils import flop_counter
 
 from aot import torch_internals as internals
 from aot.capture.joint import has_effect, moves_generator, operation_of
-from aot.capture.recorder import call_on_clones
+from aot.capture.operations import call_on_clones
 from aot.partition.memory import shown_bytes
 
 # Floating point operations in the time of one byte: 67 TFLOP/s to 3.35 TB/s are 20 on an H100 and 19.5 to

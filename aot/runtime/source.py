@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aot.capture.recorder import Reshape
+from aot.capture.journal import Reshape
 from aot.capture.storages import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry

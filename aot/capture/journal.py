@@ -1,0 +1,165 @@
+"""What changes about tensors besides their data, and how views came to lie as they do, during a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.storages import Mode, StorageState, ViewStep
+from aot.geometry import Geometry, geometry
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """An operation that changes an argument but not its data, to be repeated on the real one.
+
+    Attributes:
+        mode: in which mode it ran.
+        stale: whether the argument is a view whose history autograd derived anew for it, as the version
+            counter had moved.
+    """
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    mode: Mode
+    stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rebind:
+    """A tensor was put onto the storage `state`, where it lies as `where`: by ``x.data = y`` (`assigned`), or
+    by ``set_``, in the mode `mode`."""
+
+    state: StorageState
+    where: Geometry
+    assigned: bool
+    mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOrigin:
+    """How a fake tensor came to lie as it does.
+
+    Attributes:
+        parent: the fake that it was taken from; itself, after a metadata mutation.
+        step: the view operation, or the functional form of the metadata mutation.
+        before: how the parent had come to lie as it did then; None for a tensor that is no view.
+        reshapes: how often the parent's metadata had been changed by then.
+        version: the version counter when autograd last took note of the view.
+        state, where: the storage that it lay in, and how, just afterwards.
+        parent_where: how the parent lay there.
+    """
+
+    parent: Tensor
+    step: ViewStep
+    before: ViewOrigin | None
+    reshapes: int
+    version: int
+    state: StorageState
+    where: Geometry
+    parent_where: Geometry
+
+
+class Journal:
+    """The changes of all tensors of a trace.
+
+    Args:
+        state: the storage of a tensor.
+
+    Attributes:
+        origins: how each view came to be.
+    """
+
+    def __init__(self, state: Callable[[Tensor], StorageState]) -> None:
+        self.state = state
+        self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
+        self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
+        self._histories: dict[int, list[Node | None]] = {}
+        self._entered_at: dict[int, int] = {}
+        self._changed_at: dict[int, int] = {}
+        self._places: dict[int, tuple[StorageState, Geometry]] = {}
+
+    def forget(self) -> None:
+        """Let go of every tensor."""
+        self.origins.clear()
+        self._changes.clear()
+        self._histories.clear()
+        self._places.clear()
+
+    def follow(self, fake: Tensor) -> None:
+        """From here on, note when the argument `fake` is put elsewhere by ``x.data = y``, which no operation
+        tells."""
+        self._places[id(fake)] = (self.state(fake), geometry(fake))
+        self._entered_at.setdefault(id(fake), internals.version(fake))
+
+    def settle(self, fake: Tensor) -> None:
+        """Note that an argument was put elsewhere since it was last looked at."""
+        place = self._places.get(id(fake))
+        if place is not None and place != (self.state(fake), geometry(fake)):
+            if place[0].inference != self.state(fake).inference:
+                raise errors.InferenceModeUnsupported(
+                    "an inference tensor and another are put onto one storage (.data = ...); clone it first"
+                )
+            self.note_change(fake, Rebind(self.state(fake), geometry(fake), True, Mode.now()))
+
+    def note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
+        """Note that something changed about a tensor besides its data."""
+        self._changes.setdefault(id(fake), (fake, []))[1].append(event)
+        base = fake._base if fake._is_view() else None
+        self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)
+        # An operation moves the counter as soon as it returns to autograd; an assignment does not.
+        self._changed_at[id(fake)] = internals.version(fake) + (
+            isinstance(event, Reshape) or not event.assigned
+        )
+        if id(fake) in self._places:
+            self.follow(fake)
+
+    def changes_of(self, fake: Tensor) -> tuple[Reshape | Rebind, ...]:
+        """What changed about a tensor besides its data, in order."""
+        known = self._changes.get(id(fake))
+        return () if known is None else tuple(known[1])
+
+    def histories_of(self, fake: Tensor) -> tuple[Node | None, ...]:
+        """The place in the autograd graph that the tensor, or its base, had at each of these changes."""
+        return tuple(self._histories.get(id(fake), ()))
+
+    def moves(self, fake: Tensor) -> bool:
+        """Whether one of these changes moves the version counter."""
+        return any(isinstance(event, Reshape) or not event.assigned for event in self.changes_of(fake))
+
+    def moved_unnoticed(self, fake: Tensor) -> bool:
+        """Whether the version counter moved after the last of these changes, or since the call began."""
+        return internals.version(fake) != self._changed_at.get(id(fake), self._entered_at.get(id(fake), 0))
+
+    def moved_since(self, fake: Tensor) -> bool:
+        """Whether the version counter moved after the last of these changes."""
+        return internals.version(fake) != self._changed_at[id(fake)]
+
+    def reshaped(self, fake: Tensor) -> int:
+        """How often something changed about a tensor besides its data."""
+        known = self._changes.get(id(fake))
+        return 0 if known is None else len(known[1])
+
+    def note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
+        """Note that `view` was made of `parent`, or that `step` changed its metadata."""
+        known = self.origins.get(id(parent))
+        before = None if known is None else known[1]
+        place = (self.state(parent), geometry(parent))
+        if before is not None and not step.in_place and (before.state, before.where) != place:
+            before = None  # it has been put elsewhere since
+        version = internals.version(parent)
+        if step.in_place and before is not None:
+            # A metadata mutation moves the counter as soon as it returns to autograd, which takes note of it
+            # only where there is a history.
+            version = version + 1 if view.requires_grad and step.mode is Mode.GRAD else before.version
+        origin = ViewOrigin(
+            parent, step, before, self.reshaped(parent), version, self.state(view), geometry(view), place[1]
+        )
+        self.origins[id(view)] = (view, origin)

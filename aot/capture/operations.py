@@ -1,0 +1,183 @@
+"""What an operation does: decided from its schema and tags, once for each; and how one is run on copies."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.capture.graph import by_name
+
+aten = torch.ops.aten
+
+
+class Kind(enum.Enum):
+    """What an operation does to its arguments."""
+
+    PURE = "pure"
+    VIEW = "view"
+    MUTATION = "mutation"
+    RESHAPE = "reshape"  # changes the metadata of its first argument, not its data
+    RESIZE = "resize"  # the same, and the size of its storage where that is too small
+    REBIND = "rebind"  # puts its first argument onto another storage
+    COMPOSITE = "composite"  # made of others; autograd takes it apart, unless inference tensors go past that
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation as the recorder treats it.
+
+    Attributes:
+        written: the arguments that it writes, by position or name.
+        functional: the operation that returns what this one writes.
+        random: whether it draws.
+        valued: whether its result is a value or has a shape that depends on values.
+        counted: whether autograd counts its writes.
+    """
+
+    kind: Kind
+    written: tuple[int | str, ...] = ()
+    functional: Any = None
+    random: bool = False
+    valued: bool = False
+    counted: bool = True
+
+
+# Names of functional forms that do not follow from the in-place name.
+_RENAMED = {"normal_": "normal_functional"}
+
+# Operations that write to arguments although their schema does not say so: the positions written, when the
+# argument at position `training` is true (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml).
+BATCH_NORM = {
+    aten.native_batch_norm.default: ((3, 4), 5),
+    aten.cudnn_batch_norm.default: ((3, 4), 5),
+    aten.miopen_batch_norm.default: ((3, 4), 5),
+}
+
+# Operations whose kernel looks at the grad mode: graphs run with it off.
+READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
+
+_STORAGE_OPS = {"set_": Kind.REBIND, "resize_": Kind.RESIZE, "resize_as_": Kind.RESIZE}
+
+
+def blank_like(fake: Tensor) -> Tensor:
+    """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
+    blank = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
+    internals.set_lazy(blank, fake.is_conj(), fake.is_neg())
+    return blank
+
+
+def call_on_clones(
+    func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """Run a mutating operation, or the ATen operation of that name, on copies of what it writes, with the
+    same strides.
+
+    Returns:
+        What the operation returned, then the written copies.
+    """
+    if isinstance(func, str):
+        func = by_name(func)
+    positional, named = list(args), dict(kwargs)
+    clones = []
+    for where in written:
+        source = positional[where] if isinstance(where, int) else named[where]
+        clone = torch.empty_strided(
+            source.size(), source.stride(), dtype=source.dtype, device=source.device
+        ).copy_(source)
+        clones.append(clone)
+        if isinstance(where, int):
+            positional[where] = clone
+        else:
+            named[where] = clone
+    result = func(*positional, **named)
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if not func._schema.returns:
+        results = ()
+    return (*results, *clones)
+
+
+_OPERATIONS: dict[Any, Operation] = {}
+
+
+def classify(func: Any) -> Operation:
+    """What the recorder does with an operation; decided once per operation from its schema and tags."""
+    known = _OPERATIONS.get(func)
+    if known is None:
+        known = _OPERATIONS[func] = _classify(func)
+    return known
+
+
+def _classify(func: Any) -> Operation:
+    tags = func.tags
+    name = func._schema.name.split("::")[1]
+    random = torch.Tag.nondeterministic_seeded in tags
+    if name in _STORAGE_OPS:
+        return Operation(_STORAGE_OPS[name])
+    if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
+        return Operation(Kind.REFUSED)
+    if internals.is_composite(func):
+        return Operation(Kind.COMPOSITE)
+    if torch.Tag.inplace_view in tags:
+        return Operation(Kind.RESHAPE)
+    written: list[int | str] = []
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written.append(argument.name if argument.kwarg_only else i)
+    if written:
+        functional = functional_form(func) if written == [0] else None
+        # Autograd counts writes of in-place operations and of out= alone, and what custom operators declare.
+        counted = name.endswith("_") or isinstance(written[0], str) or func.namespace != "aten"
+        return Operation(Kind.MUTATION, tuple(written), functional, random, counted=counted)
+    if func.is_view:
+        return Operation(Kind.VIEW)
+    valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    return Operation(Kind.PURE, random=random, valued=valued)
+
+
+def functional_form(func: Any) -> Any:
+    """The operation that returns what an in-place one writes, or None.
+
+    By ATen's naming rule: the same name without the trailing underscore, and the same arguments.
+    """
+    namespace, name = func._schema.name.split("::")
+    if not name.endswith("_"):
+        return None
+    packet = getattr(getattr(torch.ops, namespace), _RENAMED.get(name, name[:-1]), None)
+    if packet is None:
+        return None
+    ours = [(a.name, str(a.type)) for a in func._schema.arguments]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        theirs = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+        if ours == theirs and not candidate._schema.is_mutable:
+            return candidate
+    return None
+
+
+def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """The positional arguments with left-out defaults filled in: the functional form may have none."""
+    missing = func._schema.arguments[len(args) :]
+    return args + tuple(a.default_value for a in missing if not a.kwarg_only and a.name not in kwargs)
+
+
+def draws(func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call draws random numbers: attention does not without dropout."""
+    if not operation.random:
+        return False
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            return bool((args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0)
+    return True
+
+
+def given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is there: an optional one may be left out, or None."""
+    if isinstance(where, int):
+        return where < len(args) and args[where] is not None
+    return kwargs.get(where) is not None

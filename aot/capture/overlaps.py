@@ -1,0 +1,50 @@
+"""Writes that ATen refuses, or that go another way, because tensors overlap."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from torch import Tensor
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.geometry import geometry, is_dense
+
+
+def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
+    """An operation on lists goes through them in order, its functional form does not."""
+    others = [t for a in args[1:] if isinstance(a, (list, tuple)) for t in a if isinstance(t, Tensor)]
+    pairs = itertools.chain(itertools.combinations(targets, 2), itertools.product(targets, others))
+    if any(_may_overlap(a, b) for a, b in pairs):
+        raise errors.UnsupportedOperation(
+            f"{func} on a list whose tensors share storage with each other or with what is read; call "
+            f"it per tensor"
+        )
+
+
+def check_partial_overlap(target: Tensor, args: tuple[Any, ...]) -> None:
+    """What ATen's `assert_no_partial_overlap` raises, by its rules."""
+    where = geometry(target)
+    for other in args:
+        if not isinstance(other, Tensor) or other is target:
+            continue
+        there = geometry(other)
+        if not _may_overlap(target, other) or not (is_dense(where) and is_dense(there)):
+            continue
+        if (where.offset, where.stop) != (there.offset, there.stop) or where.stride != there.stride:
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to tensor "
+                "refer to a single memory location. Please clone() the tensor before performing the "
+                "operation."
+            )
+
+
+def _may_overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors reach into the same stretch of one storage."""
+    if first is second:
+        return True
+    if internals.storage_key(first) != internals.storage_key(second):
+        return False
+    a, b = geometry(first), geometry(second)
+    return a.offset < b.stop and b.offset < a.stop
