@@ -265,6 +265,8 @@ def call_with_grad(op: Any, *args: Any, **kwargs: Any) -> Any:
 # other strides.
 _WITHOUT_META = {
     torch.ops.aten._ctc_loss.default,
+    torch.ops.aten.fractional_max_pool2d.default,
+    torch.ops.aten.fractional_max_pool3d.default,
     torch.ops.aten.log_sigmoid_forward.default,
     call_with_grad,
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -86,6 +87,7 @@ def build(
         }
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
         namespace[f"apply{number}"] = function.apply  # type: ignore[attr-defined]
+    weakref.finalize(namespace["call"], linecache.cache.pop, name, None)
     return namespace["call"], source
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import linecache
 import traceback
 
+import torch
 from agree import leaf, values
 from torch import Tensor
 
@@ -90,3 +93,18 @@ def test_a_function_without_a_name() -> None:
     assert "Callable: not compiled yet" in aot.explain(compiled)
     compiled(values(2))
     assert "aten.sin.default" in aot.explain(compiled)
+
+
+def test_the_source_of_a_wrapper_goes_with_it() -> None:
+    """Tracebacks find it in `linecache`, which would keep it for good."""
+
+    def wrappers() -> set[str]:
+        return {name for name in linecache.cache if name.startswith("<aot wrapper")}
+
+    before = wrappers()
+    compiled = aot.aot_function(torch.sin, aot.nop)
+    compiled(torch.ones(3))
+    assert len(wrappers() - before) == 1
+    del compiled
+    gc.collect()
+    assert wrappers() <= before

@@ -96,17 +96,17 @@ def test_a_target_that_dies_now_and_then_costs_its_own_cases_only(target: str, k
 
 
 def test_a_target_that_breaks_its_process_costs_no_other_case() -> None:
-    summary = _run("breaks_its_process", "eager", cases=100)
-    _consistent(summary, 100)
+    summary = _run("breaks_its_process", "eager", cases=300)
+    _consistent(summary, 300)
     (bucket,) = summary.buckets
     assert bucket.name.startswith("errors/call: RuntimeError cannot do that")
     assert bucket.example.state == "shown"
-    assert summary.tallies["eager"].agree == 100
+    assert summary.tallies["eager"].agree == 300
 
 
 def test_a_crash_that_a_program_causes_is_reduced_to_it() -> None:
-    summary = _run("crashes_on_exp", cases=120)
-    _consistent(summary, 120)
+    summary = _run("crashes_on_exp", cases=300)
+    _consistent(summary, 300)
     (bucket,) = summary.buckets
     assert bucket.name.startswith("errors/call: crash, killed by SIGABRT")
     assert summary.total("crashes") == bucket.count > 0
