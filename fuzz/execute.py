@@ -120,11 +120,24 @@ def _repeated(result: Result, number: int) -> Result:
     return Result("finding", findings, str(findings[0]))
 
 
+def _broken(error: Exception) -> Result:
+    """The observer, which runs torch itself, could not go on: the target has broken that."""
+    said = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    message = f"after the call: torch works in eager, {said} in the target"
+    finding = Finding("errors", "after the call", "torch works", said, message)
+    return Result("finding", (finding,), str(finding), intact=False)
+
+
 def _call(program: Program, function: Function, make: Make, compiled: _Compiled) -> Result:
     """What becomes of one call."""
     eager = _observe(program, function, make)
     before = compiled.runs
-    seen = _observe(program, compiled, make, compiled.target.refusal)
+    try:
+        seen = _observe(program, compiled, make, compiled.target.refusal)
+    except Exception as error:
+        if _intact():
+            raise
+        return _broken(error)
     runs = compiled.runs - before
     twin = upcast(program)
 

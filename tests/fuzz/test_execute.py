@@ -36,6 +36,7 @@ from small_programs import (
 )
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+import fuzz.execute as execute_module
 from fuzz.execute import Result, execute
 from fuzz.program import Program
 from fuzz.targets import Target, find
@@ -210,3 +211,21 @@ def test_a_result_survives_its_way_through_json() -> None:
 def test_the_same_case_gives_the_same_result() -> None:
     first, second = (execute(DUPLICATE, _target(doubles_duplicate)) for _ in range(2))
     assert first.findings == second.findings
+
+
+def test_a_target_that_leaves_torch_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The observer runs torch as well, and must not be blamed."""
+    observe = execute_module._observe
+
+    def fails_on_targets(program: Program, function: Any, *rest: Any) -> Any:
+        if isinstance(function, execute_module._Compiled):
+            raise RuntimeError("dispatcher lost")
+        return observe(program, function, *rest)
+
+    monkeypatch.setattr(execute_module, "_observe", fails_on_targets)
+    with pytest.raises(RuntimeError, match="dispatcher lost"):
+        execute(SINE, find("eager"))
+    monkeypatch.setattr(execute_module, "_intact", lambda: False)
+    result = execute(SINE, find("eager"))
+    assert (result.outcome, result.intact) == ("finding", False)
+    assert "dispatcher lost in the target" in str(result.findings[0])
