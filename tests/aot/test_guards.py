@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from agree import checking_nop, leaf
@@ -415,7 +416,6 @@ def memory() -> Case:
 
 
 def numpy_array() -> Case:
-    numpy = pytest.importorskip("numpy")
     numbers = numpy.array([2.0, 1.0])
     return lambda x: x * float(numbers.sum()), entry(numbers, 0, 3.0), entry(numbers, 0, 2.0)
 
