@@ -15,6 +15,8 @@ from __future__ import annotations
 import gc
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -133,7 +135,8 @@ def _call(program: Program, function: Function, make: Make, compiled: _Compiled)
     eager = _observe(program, function, make)
     before = compiled.runs
     try:
-        seen = _observe(program, compiled, make, compiled.target.refusal)
+        with _garbage_kept():
+            seen = _observe(program, compiled, make, compiled.target.refusal)
     except Exception as error:
         if _intact():
             raise
@@ -169,12 +172,24 @@ def _raised(seen: Observation) -> bool:
     return any(run.raised is not None for run in (seen, *seen.gradients, *seen.steps, *last))
 
 
-def _intact() -> bool:
-    """Whether torch still works here.
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """No cycle is collected meanwhile, so that what a target left in one does its harm at one known point.
 
     A compiler that fails may leave guards of torch's dispatcher in cycles of garbage, and whenever they are
-    collected they put back what was there when they were made. So they are collected now, and looked for.
+    collected they put back what was there when they were made. `_intact` collects them, and looks for it.
     """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _intact() -> bool:
+    """Whether torch still works here, once what a failure has left behind is collected (`_garbage_kept`)."""
     gc.collect()
     try:
         record_ambient()

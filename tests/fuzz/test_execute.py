@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -103,12 +104,18 @@ def test_targets_agree_on_steps_and_later_calls(program: Program, name: str) -> 
     assert execute(program, find(name)).outcome == "agree"
 
 
-def test_a_target_that_breaks_torch_for_its_process_is_said_to() -> None:
+@pytest.mark.parametrize("threshold", [1, 100_000])
+def test_a_target_that_breaks_torch_for_its_process_is_said_to(threshold: int) -> None:
     exponential = replace(SINE, statements=(call("exp", "a0", to="v0"),))
+    before = gc.get_threshold()
+    gc.set_threshold(threshold)
     try:
         result = execute(exponential, _target(breaks_its_process))
         assert (result.outcome, result.intact) == ("finding", False)
+        # The same whenever Python would have collected what the target left behind.
+        assert result.findings[0].target == "RuntimeError: cannot do that"
     finally:
+        gc.set_threshold(*before)
         _get_current_dispatch_mode().__exit__(None, None, None)
     assert execute(exponential, _target(cannot_compile)).intact
     assert execute(SINE, _target(breaks_its_process)).outcome == "agree"
