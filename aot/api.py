@@ -28,6 +28,7 @@ from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.runtime.autograd import build
 from aot.runtime.plan import make_plan
+from aot.runtime.rehearsal import left, rehearse
 from aot.surroundings import guards_of
 
 WARN_AT = 8  # compiles for calls that are alike
@@ -165,6 +166,8 @@ class CompiledFunction:
         grad = torch.is_grad_enabled()
         forward = run_once(flat, arguments, self._decompositions, lifetimes, inference)
         try:
+            entry = forward.entry
+            expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
             effects = analyze(forward, self._keep)
             metadata = describe(forward, effects, self._keep)
             joint = record_backward(forward, effects)
@@ -196,9 +199,10 @@ class CompiledFunction:
         finally:
             torch.set_grad_enabled(grad)
         backwards = [module for module, _ in parts]
-        call, wrapper = build(plan, compiled, backwards, _levels(joint, backwards), self._bw_compiler)
+        built = build(plan, compiled, backwards, _levels(joint, backwards), self._bw_compiler)
+        rehearse(built.define, fw_module, arguments.tensors, expected, inference)
         graphs = tuple(b for b in backwards if b is not None)
-        return Specialization(call, forward.spec, fw_module, graphs, wrapper, metadata, guards)
+        return Specialization(built.call, forward.spec, fw_module, graphs, built.source, metadata, guards)
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from aot import errors, views
+from aot import errors
 from aot import torch_internals as internals
 from aot.capture.graph import ValueMeta, intern, meta_of
 from aot.capture.recorder import Recorder, fake_of
 from aot.capture.storages import StorageState
 from aot.constants import CONSTANTS, key_of
 from aot.geometry import Geometry, geometry
+from aot.imitation import imitate, root_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,59 +181,7 @@ class Entry:
 def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]) -> Entry:
     """Make the fakes of a call's tensors and a placeholder for each; `primals` is extended as more graph
     inputs turn out to be needed."""
-    storages: dict[int, torch.UntypedStorage] = {}
-    roots: dict[int, Tensor] = {}
-    real_roots = {id(root): root for root in map(_root, tensors)}
-
-    def root_fake(real: Tensor, relative: Tensor | None) -> Tensor:
-        key = internals.storage_key(real)
-        if key not in storages:
-            storages[key] = internals.memoryless_storage(real.untyped_storage().nbytes(), real.device)
-        where = geometry(real)
-        fake: Tensor
-        if real.is_inference():
-            with torch.inference_mode():
-                fake = internals.memoryless(
-                    storages[key], where.size, where.stride, where.offset, real.dtype, real.device
-                )
-        elif relative is not None:
-            with torch.no_grad():
-                fake = relative.detach()
-                if where != geometry(fake):
-                    fake = _seen_as(fake, where).detach()
-        else:
-            fake = internals.memoryless(
-                storages[key], where.size, where.stride, where.offset, real.dtype, real.device
-            )
-        internals.set_lazy(fake, real.is_conj(), real.is_neg())
-        if isinstance(real, torch.nn.Parameter):
-            fake = torch.nn.Parameter(fake, requires_grad=False)
-        if real.requires_grad:
-            internals.make_non_leaf(fake)
-        return fake
-
-    together: dict[int, list[Tensor]] = {}
-    for root in real_roots.values():
-        together.setdefault(internals.storage_key(root), []).append(root)
-    first: dict[int, Tensor] = {}  # of those that share a counter
-    for members in together.values():
-        groups = internals.counter_groups(members)
-        first.update((id(root), members[k]) for root, k in zip(members, groups, strict=True))
-    for root in real_roots.values():
-        roots[id(root)] = root_fake(root, roots.get(id(first[id(root)])))
-    fakes: list[Tensor] = []
-    for tensor in tensors:
-        root = _root(tensor)
-        fakes.append(roots[id(root)] if root is tensor else _view_fake(tensor, roots[id(root)]))
-    # Views hold the edge that their base had until here; from now on the base has one of its own, so that
-    # the gradient through a view and the gradient through its base can be told apart.
-    for name, fake in roots.items():
-        real = real_roots[name]
-        if real.requires_grad:
-            if real.is_leaf:
-                fake.detach_().requires_grad_(True)
-            else:
-                internals.make_non_leaf(fake)
+    fakes, roots = imitate(tensors)
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
         state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
@@ -247,7 +196,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
                 f"(requires_grad={tensor.requires_grad}, is_leaf={tensor.is_leaf}); clone it"
             )
     argument_ids = {id(t) for t in tensors}
-    shown = {id(_root(t)): i for i, t in reversed(list(enumerate(tensors)))}
+    shown = {id(root_of(t)): i for i, t in reversed(list(enumerate(tensors)))}
     hidden: list[tuple[Tensor, int]] = []
     for name, fake in roots.items():
         if name not in argument_ids:
@@ -275,16 +224,6 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     )
 
 
-def _seen_as(fake: Tensor, where: Geometry) -> Tensor:
-    try:
-        return views.seen_as(fake, where)
-    except RuntimeError as error:
-        raise errors.UnsupportedArgument(
-            f"an argument shows the end of a storage as {where.dtype}, another all of it as {fake.dtype}, "
-            f"and the one does not divide it evenly: that cannot be modelled; clone it"
-        ) from error
-
-
 def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor | None:
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not tensor.is_leaf or tensor.grad is None:
@@ -299,33 +238,6 @@ def _edge(fake: Tensor) -> GradientEdge | None:
     if not fake.requires_grad or (fake.grad_fn is None and fake._is_view()):
         return None
     return get_gradient_edge(fake)
-
-
-def _root(tensor: Tensor) -> Tensor:
-    """The tensor whose autograd history a tensor shares: its base, when it is a differentiable view.
-
-    A view of another dtype counts as a tensor of its own (unless it is a complex number's part, or its
-    parts), as does a view that was made a leaf (a parameter in a flat buffer): no history passes between the
-    two.
-    """
-    if tensor._is_view():
-        base = tensor._base
-        assert base is not None
-        if base.requires_grad >= tensor.requires_grad and (
-            base.dtype == tensor.dtype
-            or views.is_part(base.dtype, tensor.dtype)
-            or views.is_part(tensor.dtype, base.dtype)
-        ):
-            return base
-    return tensor
-
-
-def _view_fake(tensor: Tensor, base: Tensor) -> Tensor:
-    grad = internals.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
-    with torch.set_grad_enabled(grad):
-        view = views.seen_as(base, geometry(tensor))
-    internals.copy_creation_meta(tensor, view)
-    return view
 
 
 def _stretch(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:

@@ -18,6 +18,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.recorder import Recorder
+from aot.capture.storages import StorageState
 from aot.capture.threads import Threads
 from aot.inputs import Arguments, Entry, Primal, enter
 
@@ -39,6 +40,11 @@ class Forward:
     outputs: tuple[Any, ...]
     spec: internals.TreeSpec
     grad_after: bool
+
+    def storage(self, tensor: Tensor) -> tuple[StorageState, int]:
+        """The storage that a tensor of the trace lies in, and its size in bytes."""
+        state = self.recorder.state(tensor)
+        return state, state.nbytes
 
 
 def run_once(

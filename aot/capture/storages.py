@@ -93,6 +93,11 @@ class StorageState:
         self._views: dict[Geometry, tuple[Geometry, ViewStep]] = {}
         self.stretch: Callable[[torch.dtype, int, int], fx.Node] | None = None
 
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes now."""
+        return (self.grown[-1] if self.grown else self.storage).nbytes()
+
     def define(self, where: Geometry, node: fx.Node) -> None:
         """The storage was just made by the operation `node`, whose result has the geometry `where`."""
         if self._base is None:

@@ -10,6 +10,7 @@ import itertools
 import linecache
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,14 +26,29 @@ from aot.runtime.graphs import Backward, detached, restrided, runner
 from aot.runtime.plan import Plan
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A wrapper.
+
+    Attributes:
+        call: takes the tensors of a call and returns the flat outputs.
+        source: what it was made of.
+        define: makes another one of the same source, with other names defined.
+    """
+
+    call: Callable[..., list[Any]]
+    source: str
+    define: Callable[[dict[str, Any]], Callable[..., list[Any]]]
+
+
 def build(
     plan: Plan,
     forward: Compiled,
     backwards: Sequence[fx.GraphModule | None],
     levels: Sequence[Level | None],
     bw_compiler: Compiler,
-) -> tuple[Callable[..., list[Any]], str]:
-    """The callable for one specialization, and its source.
+) -> Built:
+    """The callable for one specialization.
 
     Args:
         forward: the compiled forward graph.
@@ -79,7 +95,8 @@ def build(
     name = f"<aot wrapper {next(_COUNTER)}>"
     # Registered so that a traceback through the wrapper shows its lines.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), namespace)
+    code = compile(source, name, "exec")
+    exec(code, namespace)
     for number in range(len(plan.parts)):
         methods = {
             "forward": staticmethod(_forward),
@@ -88,7 +105,14 @@ def build(
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
         namespace[f"apply{number}"] = function.apply  # type: ignore[attr-defined]
     weakref.finalize(namespace["call"], linecache.cache.pop, name, None)
-    return namespace["call"], source
+
+    def define(names: dict[str, Any]) -> Callable[..., list[Any]]:
+        other = namespace | names
+        exec(code, other)
+        wrapper: Callable[..., list[Any]] = other["call"]
+        return wrapper
+
+    return Built(namespace["call"], source, define)
 
 
 _COUNTER = itertools.count()

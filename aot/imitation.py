@@ -1,0 +1,122 @@
+"""Tensors without values that stand to each other as a call's tensors do.
+
+They share storages, bases and version counters alike; their geometry, dtype, `requires_grad` and leafness,
+and how autograd remembers the making of a view, are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from aot import errors, views
+from aot import torch_internals as internals
+from aot.geometry import Geometry, geometry
+
+
+def imitate(
+    tensors: Sequence[Tensor], device: torch.device | None = None
+) -> tuple[list[Tensor], dict[int, Tensor]]:
+    """Imitations of `tensors`, and those of the roots that they are, or are views of, by the root's identity.
+
+    Args:
+        device: where the imitations say to be, if not where the tensors are.
+
+    Raises:
+        UnsupportedArgument: tensors show one storage as dtypes that do not divide it evenly.
+    """
+    storages: dict[int, torch.UntypedStorage] = {}
+    roots: dict[int, Tensor] = {}
+    real_roots = {id(root): root for root in map(root_of, tensors)}
+
+    def root_fake(real: Tensor, relative: Tensor | None) -> Tensor:
+        key = internals.storage_key(real)
+        if key not in storages:
+            storages[key] = internals.memoryless_storage(
+                real.untyped_storage().nbytes(), device or real.device
+            )
+        where = geometry(real)
+        fake: Tensor
+        if real.is_inference():
+            with torch.inference_mode():
+                fake = internals.memoryless(
+                    storages[key], where.size, where.stride, where.offset, real.dtype, device or real.device
+                )
+        elif relative is not None:
+            with torch.no_grad():
+                fake = relative.detach()
+                if where != geometry(fake):
+                    fake = _seen_as(fake, where).detach()
+        else:
+            fake = internals.memoryless(
+                storages[key], where.size, where.stride, where.offset, real.dtype, device or real.device
+            )
+        internals.set_lazy(fake, real.is_conj(), real.is_neg())
+        if isinstance(real, torch.nn.Parameter):
+            fake = torch.nn.Parameter(fake, requires_grad=False)
+        if real.requires_grad:
+            internals.make_non_leaf(fake)
+        return fake
+
+    together: dict[int, list[Tensor]] = {}
+    for root in real_roots.values():
+        together.setdefault(internals.storage_key(root), []).append(root)
+    first: dict[int, Tensor] = {}  # of those that share a counter
+    for members in together.values():
+        groups = internals.counter_groups(members)
+        first.update((id(root), members[k]) for root, k in zip(members, groups, strict=True))
+    for root in real_roots.values():
+        roots[id(root)] = root_fake(root, roots.get(id(first[id(root)])))
+    fakes: list[Tensor] = []
+    for tensor in tensors:
+        root = root_of(tensor)
+        fakes.append(roots[id(root)] if root is tensor else _view(tensor, roots[id(root)]))
+    # Views hold the edge that their base had until here; from now on the base has one of its own, so that
+    # the gradient through a view and the gradient through its base can be told apart.
+    for name, fake in roots.items():
+        real = real_roots[name]
+        if real.requires_grad:
+            if real.is_leaf:
+                fake.detach_().requires_grad_(True)
+            else:
+                internals.make_non_leaf(fake)
+    return fakes, roots
+
+
+def _seen_as(fake: Tensor, where: Geometry) -> Tensor:
+    try:
+        return views.seen_as(fake, where)
+    except RuntimeError as error:
+        raise errors.UnsupportedArgument(
+            f"an argument shows the end of a storage as {where.dtype}, another all of it as {fake.dtype}, "
+            f"and the one does not divide it evenly: that cannot be modelled; clone it"
+        ) from error
+
+
+def root_of(tensor: Tensor) -> Tensor:
+    """The tensor whose autograd history a tensor shares: its base, when it is a differentiable view.
+
+    A view of another dtype counts as a tensor of its own (unless it is a complex number's part, or its
+    parts), as does a view that was made a leaf (a parameter in a flat buffer): no history passes between the
+    two.
+    """
+    if tensor._is_view():
+        base = tensor._base
+        assert base is not None
+        if base.requires_grad >= tensor.requires_grad and (
+            base.dtype == tensor.dtype
+            or views.is_part(base.dtype, tensor.dtype)
+            or views.is_part(tensor.dtype, base.dtype)
+        ):
+            return base
+    return tensor
+
+
+def _view(tensor: Tensor, base: Tensor) -> Tensor:
+    grad = internals.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
+    with torch.set_grad_enabled(grad):
+        view = views.seen_as(base, geometry(tensor))
+    internals.copy_creation_meta(tensor, view)
+    return view

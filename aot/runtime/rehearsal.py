@@ -1,0 +1,169 @@
+"""The wrapper, run once without data: one that does not leave what the function left is refused.
+
+The wrapper makes of the arguments what the function made of them, but not by the same steps: it writes once
+where the function wrote in turn with changes of metadata, and takes views when all is done. So before it is
+used it runs on imitations of the arguments on the device meta, and what it leaves and returns is held against
+what the run of the function did: sizes, storages, standing with autograd, which tensors are one and the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.geometry import geometry
+from aot.imitation import imitate
+
+META = torch.device("meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What can be seen of the tensors that a call leaves and returns, by the name of the tensor."""
+
+    facts: Mapping[str, Mapping[str, object]]
+
+    def difference(self, other: Left) -> str | None:
+        """Where the two differ first, in words."""
+        for name, facts in self.facts.items():
+            for fact, value in facts.items():
+                given = other.facts[name][fact]
+                if given != value:
+                    return f"{name}: {fact} would be {given} instead of {value}"
+        return None
+
+
+def left(
+    tensors: Sequence[Tensor],
+    versions: Sequence[int],
+    storages: Sequence[object],
+    outputs: Sequence[Any],
+    storage: Callable[[Tensor], tuple[object, int]],
+) -> Left:
+    """Look at a call's tensors and results.
+
+    Args:
+        tensors: the arguments.
+        versions: their version counters when the call began.
+        storages: what `storage` said of them then.
+        outputs: the results; those that are no tensors are skipped.
+        storage: what is the same for tensors on one storage, and its size in bytes.
+    """
+    named = {f"tensor {i}": tensor for i, tensor in enumerate(tensors)}
+    named |= {f"output {i}": value for i, value in enumerate(outputs) if isinstance(value, Tensor)}
+    objects: dict[int, str] = {}
+    places: dict[object, tuple[str, int]] = {}
+    for i, key in enumerate(storages):
+        places.setdefault(key, (f"tensor {i} on entry", 0))
+    bases: dict[int, str] = {}
+    facts: dict[str, dict[str, object]] = {}
+    for name, tensor in named.items():
+        base = tensor._base if tensor._is_view() else None
+        key, _ = storage(tensor)
+        offset = geometry(tensor).offset * tensor.dtype.itemsize
+        first, start = places.setdefault(key, (name, offset))
+        facts[name] = {
+            "the tensor that it is": objects.setdefault(id(tensor), name),
+            "dtype": tensor.dtype,
+            "shape": tuple(tensor.shape),
+            "strides": _strides(tensor),
+            "the tensor whose storage it shares": first,
+            "its distance from that one in bytes": offset - start,
+            "its conj bit": tensor.is_conj(),
+            "its neg bit": tensor.is_neg(),
+            "requires_grad": tensor.requires_grad,
+            "its place in the autograd graph": _place(tensor),
+            "whether it is a view": base is not None,
+            "the first view of its base": None if base is None else bases.setdefault(id(base), name),
+            "whether autograd can follow writes": base is None
+            or internals.creation_meta(tensor) == "DEFAULT",
+            "whether it is an inference tensor": tensor.is_inference(),
+        }
+    for i, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
+        facts[f"tensor {i}"]["the size of its storage"] = storage(tensor)[1]
+        facts[f"tensor {i}"]["whether its version has moved"] = internals.version(tensor) != version
+    return Left(facts)
+
+
+def rehearse(
+    define: Callable[[dict[str, Any]], Callable[..., list[Any]]],
+    forward: fx.GraphModule,
+    tensors: Sequence[Tensor],
+    expected: Left,
+    inference: bool,
+) -> None:
+    """Run a wrapper without data.
+
+    Args:
+        define: makes the wrapper with other names defined than it has.
+        forward: the forward graph, which is not run.
+        tensors: the arguments of the call, which are only looked at.
+        expected: what the run of the function left.
+        inference: whether the call is made in inference mode.
+
+    Raises:
+        StorageMutation: the wrapper would leave or return something else.
+    """
+    imitations, _ = imitate(tensors, META)
+    grad = torch.is_grad_enabled()
+    versions = [internals.version(one) for one in imitations]
+    storages = [_storage(one)[0] for one in imitations]
+    call = define({"run_forward": _Stub(forward)})
+    try:
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+            outputs = call(*imitations)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+    else:
+        difference = expected.difference(left(imitations, versions, storages, outputs, _storage))
+        if difference is None:
+            return
+        reason = difference
+    raise errors.StorageMutation(
+        f"the function changes the metadata or the storage of tensors, takes views of them and writes to "
+        f"them in an order that cannot be repeated ({reason}); do some of it outside of the function"
+    )
+
+
+def _storage(tensor: Tensor) -> tuple[object, int]:
+    return internals.storage_key(tensor), tensor.untyped_storage().nbytes()
+
+
+def _place(tensor: Tensor) -> str:
+    try:
+        return "a leaf" if tensor.is_leaf else "none" if tensor.grad_fn is None else "a result"
+    except RuntimeError:  # a view whose history autograd cannot tell
+        return "ambiguous"
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    """The strides that mean anything."""
+    pairs = zip(tensor.stride(), tensor.shape, strict=True) if tensor.numel() else ()
+    return tuple(stride for stride, length in pairs if length != 1)
+
+
+class _Stub:
+    """Stands for the compiled forward graph: returns tensors like its results."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self._results = next(node for node in module.graph.nodes if node.op == "output").args[0]
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        given = dict(zip(self._inputs, arguments, strict=True))
+        return [given[node] if node in given else _imitated(node) for node in self._results]
+
+
+def _imitated(node: fx.Node | None) -> Tensor | None:
+    if node is None or node.meta.get("val") is None:
+        return None
+    value = node.meta["val"]
+    result = torch.empty(0, dtype=value.dtype, device=META)
+    storage = internals.memoryless_storage(value.untyped_storage().nbytes(), META)
+    return result.set_(storage, value.storage_offset(), value.size(), value.stride())
