@@ -115,6 +115,11 @@ class StorageState:
         before = self.grown[-1] if self.grown else self.storage
         base, _ = self._reach(Geometry((before.nbytes(),), (1,), 0, torch.uint8))
         self.grown.append(storage)
+        if storage.nbytes() % base.dtype.itemsize:  # it was a view of another dtype that has grown
+            start, row = self._bytes()
+            length = (base.stop - base.offset) * base.dtype.itemsize
+            base = Geometry((length,), (1,), start, torch.uint8)
+            self._replace(base, row)
         more = storage.nbytes() // base.dtype.itemsize - base.stop
         row = self._builder.emit(aten.constant_pad_nd.default, self._row(), [0, more])
         self._replace(Geometry((base.stop - base.offset + more,), (1,), base.offset, base.dtype), row)

@@ -34,6 +34,7 @@ from aot.effects.model import (
     View,
     Whole,
     Write,
+    moved_by_outputs,
 )
 from aot.effects.outputs import OutputEffects
 from aot.effects.world import World, is_current, root_of
@@ -59,6 +60,7 @@ __all__ = [
     "Write",
     "analyze",
     "is_current",
+    "moved_by_outputs",
     "root_of",
 ]
 

@@ -99,6 +99,11 @@ class ArgumentEffects:
             if not is_current(fake):
                 continue
             if not entry.leaves[i] and not fake._is_view() and self._is_cut_off(i):
+                if id(fake) in entry.states[i].tracked and self._is_shown(fake):
+                    raise errors.AutogradStateMutation(
+                        f"tensor {i} was written to in grad mode and then detached in place, and another "
+                        f"argument is a view of it; use detach()"
+                    )
                 detached.append(i)
             if entry.requires_grad[i] and entry.leaves[i] and not fake.is_leaf and not fake._is_view():
                 released.append(i)  # and then it was written to
@@ -122,6 +127,10 @@ class ArgumentEffects:
             if entry.requires_grad[i] and not fake.requires_grad and entry.leaves[i]:
                 released.append(i)
         return tuple(required), tuple(released), tuple(detached)
+
+    def _is_shown(self, root: Tensor) -> bool:
+        """Whether another argument is a view of `root`."""
+        return any(fake is not root and root_of(fake) is root for fake in self.fakes)
 
     def _is_cut_off(self, i: int) -> bool:
         """Whether no gradient goes from the argument as it is now to what it was computed from."""
@@ -212,6 +221,16 @@ class ArgumentEffects:
             return geometry(root)
         if self._is_left(root):
             return self.forward.entry.before[self.world.index_of[id(root)]]
+        if any(map(_goes_unnoticed, self.recorder.journal.changes_of(root))):
+            # Autograd counts elements where they lay before, and cannot be asked for a view of these now.
+            index = self.world.index_of[id(root)]
+            before = self.forward.entry.before[index]
+            if root.shape == before.size and all(covers(before, w) for w in wheres):
+                return before
+            raise errors.AutogradStateMutation(
+                f"tensor {index} was written to in grad mode and then given another shape past autograd; do "
+                f"that outside"
+            )
         members = self._families.get((state, id(root)), [])
         candidates = [*wheres, *(self.forward.entry.before[i] for i in members)]
         fitting = [
@@ -241,7 +260,9 @@ class ArgumentEffects:
         """Whether a write that carries history comes before what else is changed about the root, at the
         places that it showed when the function began."""
         changes = self.recorder.journal.changes_of(root)
-        if any(isinstance(event, Rebind) for event in changes):
+        index = self.world.index_of.get(id(root))
+        entry = None if index is None else self.forward.entry.states[index]
+        if any(isinstance(event, Rebind) and event.state is not entry for event in changes):
             return self._is_left(root)
         unnoticed = [_goes_unnoticed(event) for event in changes]
         if not any(unnoticed):
@@ -388,4 +409,4 @@ class ArgumentEffects:
 
 def _goes_unnoticed(event: Reshape | Rebind) -> bool:
     """Whether autograd takes no note of a change of metadata."""
-    return event.mode is not Mode.GRAD or (isinstance(event, Reshape) and event.op in _RESIZES)
+    return isinstance(event, Rebind) or event.mode is not Mode.GRAD or event.op in _RESIZES

@@ -8,6 +8,7 @@ made. An output is a root or a view of one.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,6 +219,11 @@ class View:
     rebound: Rebound | None = None
     through: int | None = None
 
+    @property
+    def moves(self) -> bool:
+        """Whether making it moves the version counter that it shares with its root."""
+        return self.stale or any(step.in_place for step in self.steps)
+
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
@@ -227,6 +233,21 @@ class Repeat:
 
 
 Output = Constant | Whole | View | Repeat
+
+
+def moved_by_outputs(
+    outputs: Sequence[Output], roots: Sequence[Root], storages: Sequence[int]
+) -> dict[int, tuple[int, ...]]:
+    """By storage of the arguments: the outputs whose making moves the version counter of an argument on it,
+    so that the edges of views there are derived anew."""
+    found: dict[int, tuple[int, ...]] = {}
+    for position, output in enumerate(outputs):
+        if isinstance(output, View) and output.moves:
+            root = roots[output.root]
+            if isinstance(root, (ArgumentRoot, BaseRoot)):
+                storage = storages[root.tensor]
+                found[storage] = (*found.get(storage, ()), position)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

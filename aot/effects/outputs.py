@@ -70,6 +70,11 @@ class OutputEffects:
         return self._view(value, root)
 
     def _view(self, value: Tensor, root: Tensor) -> View:
+        if value.dtype != root.dtype and value.requires_grad and self.recorder.journal.reshaped(root):
+            raise errors.AutogradStateMutation(
+                f"an output of shape {tuple(value.shape)} shows a tensor as {value.dtype} whose metadata the "
+                f"function changes: autograd repeats such a view, and may fail to; use out-of-place operations"
+            )
         origin = self._origin(value)
         start, steps, reshapes, version, place = self._chain(value, root)
         # (An assignment to `.data` of a tensor that the function made is noticed by nothing else.)

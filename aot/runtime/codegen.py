@@ -7,7 +7,7 @@ of each segment's `autograd.Function`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.storages import Mode
@@ -17,6 +17,7 @@ from aot.effects import (
     BaseRoot,
     Constant,
     FunctionViewRoot,
+    Output,
     Rebound,
     Repeat,
     Root,
@@ -25,6 +26,7 @@ from aot.effects import (
     View,
     Whole,
     Write,
+    moved_by_outputs,
 )
 from aot.runtime.plan import Part, Plan
 from aot.runtime.saving import Saving
@@ -124,6 +126,7 @@ class _Call:
         self.writer = writer
         self.plan = plan
         self.mode = GradMode(writer, plan.grad, plan.inference)
+        self.moved = moved_by_outputs(plan.outputs, plan.roots, plan.storages)
         self.tracked = {e.value for part in plan.parts for e in part.segment.entrances}
         # Values that reach the caller as an alias of other memory, not as the graph returned them.
         self.carried = {
@@ -143,7 +146,7 @@ class _Call:
         for i in self._left():
             writer.line(f"m{i} = t{i}.detach()")
         for position, output in enumerate(plan.outputs):
-            if isinstance(output, View) and output.taken is Taken.FIRST:
+            if _is_first(output):
                 self._view(position, output, self._root(plan.roots[output.root]))
         for kind, number in plan.order:
             if kind == "segment":
@@ -226,11 +229,15 @@ class _Call:
         moving = {plan.storages[w.tensor] for w in plan.writes} | {plan.storages[i] for i in plan.moves}
         moving |= {plan.storages[i] for i, _ in plan.changes}
         moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}
-        done: set[int] = set()
+        first = {i for i, output in enumerate(plan.outputs) if _is_first(output)}
+        done = {storage for storage, outputs in self.moved.items() if first.intersection(outputs)}
+        self.late = set(done)
         found: dict[ArgumentEdge, None] = {}
         for kind, number in plan.order:
             if kind == "storage" and number in moving:
                 done.add(number)
+            elif kind == "output":
+                done.update(storage for storage, outputs in self.moved.items() if number in outputs)
             elif kind == "segment":
                 segment = plan.parts[number].segment
                 for target in (*(g.target for g in segment.gradients), *segment.further):
@@ -241,7 +248,6 @@ class _Call:
                     ):
                         found[target] = None
         self.passed = set(found)
-        self.late: set[int] = set()
         return list(found)
 
     def _segment(self, number: int) -> None:
@@ -379,6 +385,7 @@ class _Call:
 
     def _output(self, position: int) -> None:
         output = self.plan.outputs[position]
+        self.late.update(storage for storage, outputs in self.moved.items() if position in outputs)
         if isinstance(output, Constant):
             self.writer.line(f"o{position} = {self.writer.literal(output.value)}")
         elif isinstance(output, Repeat):
@@ -420,6 +427,10 @@ class _Call:
             ]
             if resident:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
+
+
+def _is_first(output: Output) -> TypeGuard[View]:
+    return isinstance(output, View) and output.taken is Taken.FIRST
 
 
 def _past_autograd(write: Write) -> str:

@@ -21,6 +21,7 @@ from aot.effects import (
     ValueRoot,
     View,
     Whole,
+    moved_by_outputs,
 )
 from aot.errors import UnsupportedOperation
 
@@ -56,6 +57,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
     writes, roots, outputs, required = effects.writes, effects.roots, effects.outputs, effects.required
     segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
     function_views = {r.history: r.base for r in roots if isinstance(r, FunctionViewRoot)}
+    moved = moved_by_outputs(outputs, roots, storages)
     order: dict[Item, None] = {}
     active: set[Item] = set()
 
@@ -90,6 +92,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
                 yield "storage", storages[target.tensor]
         elif isinstance(target, WrittenEdge):
             yield "storage", storages[target.tensor]
+            yield from (("output", position) for position in moved.get(storages[target.tensor], ()))
         elif isinstance(target, EntranceEdge):
             yield "segment", target.segment
         elif isinstance(target, OutputEdge):
