@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._meta_registrations import _meta_lib_dont_use_me_use_register_meta as _META_LIBRARY
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -26,7 +27,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from aot.errors import EscapedTensor, UnsupportedOperation
 
@@ -84,6 +85,7 @@ __all__ = [
     "take_apart",
     "takes_functions",
     "tree_flatten",
+    "tree_map",
     "tree_unflatten",
     "version",
     "views_noticed",
@@ -270,6 +272,16 @@ def fake_tensor(
     if not fake.is_inference():
         torch._C._autograd._unsafe_set_version_counter((fake,), (0,))  # set_ has moved it
     return fake
+
+
+def has_python_meta(op: Any) -> bool:
+    """Whether what an operation returns for fake tensors is told by a kernel that is written in Python, and
+    the operation may be run on other values without being noticed."""
+    return (
+        isinstance(op, OpOverload)
+        and op.name().replace("::", "/") + "/Meta" in _META_LIBRARY._op_impls  # type: ignore[no-untyped-call]
+        and torch.Tag.nondeterministic_seeded not in op.tags
+    )
 
 
 def may_alias(op: OpOverload) -> bool:

@@ -150,7 +150,7 @@ def _call(program: Program, function: Function, make: Make, compiled: _Compiled)
         return _observe(program, exact.f, exact.make)
 
     def control() -> Observation:
-        return _observe(program, function, make)
+        return _observe(program, function, make, terms=True)
 
     intact = not _raised(seen) or _intact()
     verdict = judge(eager, seen, reference if twin and intact else None, control if intact else None)
@@ -198,7 +198,9 @@ def _intact() -> bool:
     return True
 
 
-def _observe(program: Program, function: Function, make: Make, refusal: Refusal | None = None) -> Observation:
+def _observe(
+    program: Program, function: Function, make: Make, refusal: Refusal | None = None, terms: bool = False
+) -> Observation:
     scenario = program.scenario
 
     def arguments() -> Arguments:
@@ -214,6 +216,7 @@ def _observe(program: Program, function: Function, make: Make, refusal: Refusal 
         differentiate=scenario.differentiate,
         steps=_steps(program),
         refusal=refusal,
+        terms=terms,
     )
 
 

@@ -58,11 +58,12 @@ def differences(
     eager: Observation,
     target: Observation,
     reference: Observation | None = None,
+    terms: Observation | None = None,
     *,
     exact: bool = False,
 ) -> tuple[Difference, ...]:
-    """As `compare`, each finding with its weight."""
-    found = _run(Sides.of(eager, target, reference, exact))
+    """As `compare`, each finding with its weight; `terms` is eager's once more, with the terms measured."""
+    found = _run(Sides.of(eager, target, reference, terms, exact))
     kept = (item for item in found if not is_accepted(item.finding, eager, target))
     return tuple(sorted(kept, key=lambda item: CLAUSES.index(item.finding.clause)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import TypeVar
 
 from .observation import GradientRun, LaterWrite, TensorState, Value
 from .sides import Difference, Sides, difference, outcome, same_exception
@@ -29,9 +30,10 @@ def compare_gradients(sides: Sides) -> Iterator[Difference]:
     for index, (eager, target) in enumerate(zip(sides.eager.gradients, sides.target.gradients, strict=False)):
         if target.raised is not None and sides.target.refused is not None:
             continue
-        reference = references[index] if index < len(references) else None
+        reference = _at(references, index)
         which = "" if index == 0 else f" from {', '.join(eager.roots)}"
-        yield from _run(sides, ("errors", "gradients"), which, eager, target, reference)
+        measured = _at(() if sides.terms is None else sides.terms.gradients, index)
+        yield from _run(sides, ("errors", "gradients"), which, eager, target, reference, measured)
 
 
 def _run(
@@ -41,6 +43,7 @@ def _run(
     eager: GradientRun,
     target: GradientRun,
     reference: GradientRun | None,
+    measured: GradientRun | None,
 ) -> Iterator[Difference]:
     """One backward. `clauses` are those of its exceptions and of its gradients, `which` ends its paths."""
     if eager == target:
@@ -61,10 +64,18 @@ def _run(
         yield difference(clause, path, path, _kept(eager), _kept(target))
     others = dict(target.gradients)
     known = dict(reference.gradients) if reference is not None and reference.roots == eager.roots else {}
+    terms = dict(measured.terms) if measured is not None and measured.roots == eager.roots else {}
     for path, value in eager.gradients:
         if path in others:
             what = f"grad of {path}{which}"
-            yield from sides.gradients(clause, what, value, others[path], known.get(path))
+            yield from sides.gradients(clause, what, value, others[path], known.get(path), terms.get(path))
+
+
+_T = TypeVar("_T")
+
+
+def _at(records: Sequence[_T], index: int) -> _T | None:
+    return records[index] if index < len(records) else None
 
 
 def _kept(run: GradientRun) -> str:
@@ -86,7 +97,7 @@ def compare_later_writes(sides: Sides) -> Iterator[Difference]:
             left, right = outcome(eager.raised), outcome(target.raised)
             yield difference("autograd-metadata", eager.path, what, left, right)
             return
-        reference = references[index] if index < len(references) else None
+        reference = _at(references, index)
         yield from _after_write(sides, write, eager, target, reference)
 
 
@@ -134,7 +145,8 @@ def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
     if eager is not None and target is not None:
         reference = None if sides.reference is None else sides.reference.later_gradient
         clauses = ("autograd-metadata", "autograd-metadata")
-        yield from _run(sides, clauses, " after later writes", eager, target, reference)
+        measured = None if sides.terms is None else sides.terms.later_gradient
+        yield from _run(sides, clauses, " after later writes", eager, target, reference, measured)
 
 
 def compare_steps(sides: Sides) -> Iterator[Difference]:
@@ -145,8 +157,9 @@ def compare_steps(sides: Sides) -> Iterator[Difference]:
         number += not (_is_double(eager) or _is_double(target))
         if sides.target.refused is not None and (target is None or target.raised is not None):
             return
-        reference = references[index] if index < len(references) else None
-        found = tuple(_step(sides, f" in step {number}", eager, target, reference))
+        reference = _at(references, index)
+        measured = _at(() if sides.terms is None else sides.terms.steps, index)
+        found = tuple(_step(sides, f" in step {number}", eager, target, reference, measured))
         yield from found
         if found or (isinstance(eager, LaterWrite) and eager.uncounted):
             return
@@ -155,7 +168,9 @@ def compare_steps(sides: Sides) -> Iterator[Difference]:
 Step = GradientRun | LaterWrite | None
 
 
-def _step(sides: Sides, which: str, eager: Step, target: Step, reference: Step) -> Iterator[Difference]:
+def _step(
+    sides: Sides, which: str, eager: Step, target: Step, reference: Step, measured: Step
+) -> Iterator[Difference]:
     if isinstance(eager, LaterWrite) and isinstance(target, LaterWrite):
         if same_exception(eager.raised, target.raised):
             known = reference if isinstance(reference, LaterWrite) else None
@@ -171,7 +186,8 @@ def _step(sides: Sides, which: str, eager: Step, target: Step, reference: Step) 
             return
         clauses = ("double-backward", "double-backward") if double else ("errors", "gradients")
         known_run = reference if isinstance(reference, GradientRun) else None
-        yield from _run(sides, clauses, which, eager, target, known_run)
+        terms = measured if isinstance(measured, GradientRun) else None
+        yield from _run(sides, clauses, which, eager, target, known_run, terms)
     elif double or _is_double(target):
         yield _differentiable(which, eager, target)
 

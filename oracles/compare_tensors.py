@@ -46,7 +46,7 @@ def compare_inputs(sides: Sides) -> Iterator[Difference]:
         yield from _autograd_metadata(sides, "input-metadata", path, eager, target)
         yield from _elements(sides, "input-data", path, eager, target)
         yield from _fields("versions", path, eager, target, ("version_moved",))
-        yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None)
+        yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None, None)
 
 
 def compare_outputs(sides: Sides) -> Iterator[Difference]:
@@ -68,7 +68,7 @@ def compare_outputs(sides: Sides) -> Iterator[Difference]:
             yield from _elements(sides, "values", path, eager, target)
             yield from _fields("strides", path, eager, target, _LAYOUT)
         yield from _autograd_metadata(sides, "autograd-metadata", path, eager, target)
-        yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None)
+        yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None, None)
 
 
 def _object(path: str, name: str) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from .observation import GradientRun, LaterWrite, Raised, Value
 from .states import Known, Register, leaf_and_grad_fn, reader, value_of
@@ -167,7 +169,7 @@ def differentiate_roots(
             allow_unused=True,
         )
 
-    return _differentiated(roots, tuple(targets), ordinals, stage, take)
+    return _differentiated(roots, targets, ordinals, stage, take)
 
 
 def accumulate(roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: bool) -> Differentiated:
@@ -177,12 +179,13 @@ def accumulate(roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: 
         torch.autograd.backward([tensor for _, tensor in roots], cotangents, retain_graph=retain)
         return [leaf.grad for _, leaf in leaves]
 
-    return _differentiated(roots, tuple(path for path, _ in leaves), ordinals, "backward", take)
+    edges = {path: get_gradient_edge(leaf) for path, leaf in leaves}
+    return _differentiated(roots, edges, ordinals, "backward", take)
 
 
 def _differentiated(
     roots: Roots,
-    paths: tuple[str, ...],
+    targets: Mapping[str, GradientEdge],
     ordinals: Sequence[int],
     stage: str,
     take: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]],
@@ -193,8 +196,10 @@ def _differentiated(
     ]
     error: Exception | None = None
     gradients: tuple[torch.Tensor | None, ...] = ()
+    terms: dict[str, torch.Tensor] = {}
     try:
-        gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
+        with _terms(roots, targets) as terms:
+            gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
     except Exception as exception:
         error = exception.with_traceback(None)  # whose frames would keep tensors alive
     written = [cotangent.restore_if_written() for cotangent in cotangents]
@@ -203,12 +208,82 @@ def _differentiated(
         raised=None if error is None else record_exception(stage, error),
         gradients=tuple(
             (path, None if gradient is None else value_of(gradient))
-            for path, gradient in zip(paths, gradients, strict=error is None)
+            for path, gradient in zip(targets, gradients, strict=error is None)
         ),
         cotangents_kept=not any(written),
         stage=stage,
+        terms=tuple((path, _value(term)) for path, term in terms.items()),
     )
     return Differentiated(run, gradients, error)
+
+
+_measuring = ContextVar("_measuring", default=False)
+
+
+@contextmanager
+def measuring(on: bool) -> Iterator[None]:
+    """Whether backwards note the terms of the gradients as well, for as long as it lasts."""
+    token = _measuring.set(on)
+    try:
+        yield
+    finally:
+        _measuring.reset(token)
+
+
+@contextmanager
+def _terms(roots: Roots, targets: Mapping[str, GradientEdge]) -> Iterator[dict[str, torch.Tensor]]:
+    """By path, the largest magnitude of the terms that arrive where a gradient is summed, element by
+    element; of a gradient that comes by way of another target's, no less than that one's largest."""
+    largest: dict[str, torch.Tensor] = {}
+    if not _measuring.get():
+        yield largest
+        return
+
+    def note(path: str, term: torch.Tensor | None) -> None:
+        if term is not None:
+            size = term.detach().abs().to("cpu", torch.float64)
+            known = largest.get(path, size)
+            largest[path] = torch.fmax(known, size) if known.shape == size.shape else known
+
+    paths: dict[tuple[object, int], list[str]] = {}
+    for path, edge in targets.items():
+        paths.setdefault((edge.node, edge.output_nr), []).append(path)
+    handles = []
+    for node in _below([tensor.grad_fn for _, tensor in roots]):
+        ends = [(i, path) for i, end in enumerate(node.next_functions) for path in paths.get(end, ())]
+
+        def hook(given: Sequence[torch.Tensor | None], _: object, ends: list[tuple[int, str]] = ends) -> None:
+            for i, path in ends:
+                note(path, given[i])
+
+        if ends:
+            handles.append(node.register_hook(hook))
+    try:
+        yield largest
+    finally:
+        for handle in handles:
+            handle.remove()
+    for path, sizes in tuple(largest.items()):
+        size = float(sizes.nan_to_num(posinf=0.0).max()) if sizes.numel() else 0.0
+        below = _below([targets[path].node])
+        for other, edge in targets.items():
+            if other in largest and edge.node in below and edge != targets[path]:
+                largest[other] = largest[other].clamp(min=size)
+
+
+def _value(numbers: torch.Tensor) -> Value:
+    return Value(numbers.dtype, tuple(numbers.shape), numbers.contiguous().numpy().tobytes())
+
+
+def _below(nodes: Sequence[Node | None]) -> set[Node]:
+    """The nodes, and all that a backward from them may come to."""
+    ahead, seen = [node for node in nodes if node is not None], set[Node]()
+    while ahead:
+        node = ahead.pop()
+        if node not in seen:
+            seen.add(node)
+            ahead += [after for after, _ in node.next_functions if after is not None]
+    return seen
 
 
 def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:

@@ -9,6 +9,13 @@ from .findings import Outcome, Verdict
 from .observation import Observation
 
 
+def _drew_alike(eager: Observation, double: Observation) -> bool:
+    return (eager.generator, eager.generator_after_backward) == (
+        double.generator,
+        double.generator_after_backward,
+    )
+
+
 def judge(
     eager: Observation,
     target: Observation,
@@ -20,10 +27,11 @@ def judge(
     """Judge a target's snapshot by eager's.
 
     `reference` runs the same program eagerly in double precision; it is called only when elements
-    differ by more than a few units in the last place, and never when the call drew random numbers,
-    because another precision draws other ones. Give None for a program that has no such twin. `control`
-    runs eager again on fresh arguments; it is called only when there is something to find. With `exact`
-    elements must be equal bit for bit and the reference is not used.
+    differ by more than a few units in the last place. Where the call drew random numbers it counts only if
+    it leaves the generators as eager does: then it has drawn the same numbers. Give None for a program that
+    has no such twin. `control` runs eager again on fresh arguments, and measures the terms of gradients; it
+    is called only when there is something to find. With `exact` elements must be equal bit for bit and the
+    reference is not used.
 
     The case is poisoned when the target refused it (without leaving a mark), when eager and its control
     differ, or when all that differs are elements that are noise in eager itself.
@@ -33,8 +41,10 @@ def judge(
     found = differences(eager, target, exact=exact)
     double: Observation | None = None
     numeric = any(item.numeric for item in found)
-    if numeric and reference is not None and not exact and not eager.drew:
+    if numeric and reference is not None and not exact:
         double = reference()
+        if eager.drew and not _drew_alike(eager, double):
+            double = None
         found = differences(eager, target, double)
     if not found:
         if target.refused is not None:
@@ -42,9 +52,14 @@ def judge(
         how = "agree within the error policy of double precision" if double is not None else "agree"
         return Verdict(Outcome.AGREE, (), how)
     if control is not None:
-        unstable = differences(eager, control(), double, exact=exact)
+        again = control()
+        unstable = differences(eager, again, double, exact=exact)
         if unstable:
             return Verdict(Outcome.POISONED, (), f"eager is unstable: {unstable[0].finding}")
+        if numeric and not exact:
+            found = differences(eager, target, double, again)
+            if not found:
+                return Verdict(Outcome.AGREE, (), "agree within the rounding of the gradients' terms")
     telling = tuple(item.finding for item in found if not item.noise)
     if not telling:
         return Verdict(Outcome.POISONED, (), f"eager's own numbers are noise: {found[0].finding}")

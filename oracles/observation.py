@@ -115,7 +115,8 @@ class GradientRun:
 
     `gradients` are (path, value or None), in the order of arguments, then other leaves. `cotangents_kept`
     is false when the backward wrote to a cotangent that it was given. `stage` is `backward`, or `double
-    backward` where the roots are gradients.
+    backward` where the roots are gradients. `terms` has, where they were measured, how large the terms are
+    that each element of a gradient is the sum of, as float64.
     """
 
     roots: tuple[str, ...]
@@ -123,6 +124,7 @@ class GradientRun:
     gradients: tuple[tuple[str, Value | None], ...]
     cotangents_kept: bool
     stage: str = "backward"
+    terms: tuple[tuple[str, Value], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

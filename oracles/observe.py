@@ -23,6 +23,7 @@ from .gradients import (
     differentiate_roots,
     later_write,
     may_be_written,
+    measuring,
     record_exception,
 )
 from .lifetime import Lifetimes
@@ -43,6 +44,7 @@ def observe(
     differentiate: tuple[int, ...] | None = None,
     steps: Sequence[Step] = (),
     refusal: Refusal | None = None,
+    terms: bool = False,
 ) -> Observation:
     """Call `function(*make().args)` once and record all that can be seen afterwards.
 
@@ -53,7 +55,7 @@ def observe(
     grad, in order, then the arguments and other inputs whose autograd history the call has changed;
     None is all of them. A second backward starts from the first result alone. `steps`, if there are any, are
     done instead of these backwards and of the writes after them. `refusal` tells legitimate refusals among
-    the exceptions of the call and of its backwards.
+    the exceptions of the call and of its backwards. With `terms` the terms of gradients are measured.
 
     Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
     The results are written to, so the function must not return aliases of tensors that outlive the call
@@ -63,7 +65,7 @@ def observe(
 
         observe(torch.sin, lambda: Arguments((torch.ones(2),))).raised    # None
     """
-    with contained() as ambient:
+    with contained() as ambient, measuring(terms):
         lifetimes = Lifetimes()
         asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal)
         observation = _observe(function, asked, ambient, lifetimes)

@@ -32,7 +32,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Two snapshots of the same case, and perhaps a third in double precision.
+    """Two snapshots of the same case, and perhaps a third in double precision, and one of eager's with the
+    `terms` of the gradients.
 
     `unlike` collects paths of tensors that have another shape, dtype, device or layout, so that nothing
     about their elements can be compared; `differing` those whose elements have been found to differ.
@@ -41,6 +42,7 @@ class Sides:
     eager: Observation
     target: Observation
     reference: Observation | None
+    terms: Observation | None
     exact: bool
     eager_states: dict[str, TensorState]
     target_states: dict[str, TensorState]
@@ -49,7 +51,13 @@ class Sides:
     differing: set[str] = field(default_factory=set)
 
     @staticmethod
-    def of(eager: Observation, target: Observation, reference: Observation | None, exact: bool) -> Sides:
+    def of(
+        eager: Observation,
+        target: Observation,
+        reference: Observation | None,
+        terms: Observation | None,
+        exact: bool,
+    ) -> Sides:
         """Put snapshots side by side; a reference that went another way than eager is not used."""
         if reference is not None and (reference.raised is not None or reference.outputs != eager.outputs):
             reference = None
@@ -57,6 +65,7 @@ class Sides:
             eager,
             target,
             reference,
+            terms,
             exact,
             states_of(eager),
             states_of(target),
@@ -71,7 +80,7 @@ class Sides:
         eager: Value,
         target: Value,
         reference: Value | None,
-        scale: float = 0.0,
+        scale: float | Value = 0.0,
     ) -> Iterator[Difference]:
         """Compare elements of equal dtype and shape under the error policy."""
         if eager.data == target.data:
@@ -82,14 +91,22 @@ class Sides:
             yield Difference(finding, numeric=True, noise=found.noise)
 
     def gradients(
-        self, clause: str, what: str, eager: Value | None, target: Value | None, reference: Value | None
+        self,
+        clause: str,
+        what: str,
+        eager: Value | None,
+        target: Value | None,
+        reference: Value | None,
+        terms: Value | None,
     ) -> Iterator[Difference]:
-        """Compare two gradients, which may be None, of any dtype and shape."""
+        """Compare two gradients, which may be None, of any dtype and shape; `terms` is how large the terms
+        are that the elements are sums of, if it is known."""
         if eager is None or target is None or (eager.dtype, eager.shape) != (target.dtype, target.shape):
             if eager is not target:
                 yield difference(clause, what, what, kind(eager), kind(target))
         else:
-            yield from self.numbers(clause, what, what, eager, target, reference, LARGEST_COTANGENT)
+            scale = LARGEST_COTANGENT if terms is None else terms
+            yield from self.numbers(clause, what, what, eager, target, reference, scale)
 
 
 def states_of(observation: Observation) -> dict[str, TensorState]:

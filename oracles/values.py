@@ -13,8 +13,9 @@ in eager, in the target and in the reference, an element of a floating dtype agr
    Gradients are such sums, of terms that begin with the cotangents.
 
 Without a reference only 1 and |t - e| <= ULPS * ulp(e) count, and a difference of up to FACTOR times that
-proves nothing: it is marked as noise. NaN and infinities must be at the same
-places with the same signs, and integers and booleans must be equal, always.
+proves nothing: it is marked as noise. NaN and infinities must be at the same places with the same signs (a
+complex number is NaN, or infinite, if one of its parts is, as `torch.isnan` and `torch.isinf` say), and
+integers and booleans must be equal, always.
 
 FACTOR is 4: reordering a sum of n terms changes its error by a small factor with overwhelming
 probability, not by n; torch's own accuracy minifier allows 2 to 10 on the root mean square, which is
@@ -61,13 +62,18 @@ class Mismatch:
 
 
 def mismatch(
-    eager: Value, target: Value, reference: Value | None = None, *, exact: bool = False, scale: float = 0.0
+    eager: Value,
+    target: Value,
+    reference: Value | None = None,
+    *,
+    exact: bool = False,
+    scale: float | Value = 0.0,
 ) -> Mismatch | None:
     """The first element that disagrees, or None when the two values agree.
 
     Both values must have the same dtype and shape; a reference of another shape is not used. `exact`
     asks for equality bit for bit (NaN equal to NaN) and ignores the reference. `scale` is the magnitude of
-    terms that are known to be summed into the elements.
+    terms that are known to be summed into the elements: one number, or float64 of the same shape.
 
     Raises `ValueError` for values of different dtypes or shapes: these are a finding of their own.
     """
@@ -90,14 +96,18 @@ def mismatch(
         reference.shape != eager.shape or reference.dtype.is_complex != eager.dtype.is_complex
     ):
         reference = None
-    return _compare_floating(eager, target, reference, scale)
+    return _compare_floating(eager, target, reference, _scales(scale, eager))
 
 
-def _compare_floating(eager: Value, target: Value, reference: Value | None, scale: float) -> Mismatch | None:
+def _compare_floating(
+    eager: Value, target: Value, reference: Value | None, scale: float | _Array
+) -> Mismatch | None:
     e, t = _parts(eager), _parts(target)
     info = torch.finfo(eager.dtype)
     special = ~np.isfinite(e) | ~np.isfinite(t)
     same_special = (np.isnan(e) & np.isnan(t)) | (e == t)
+    if eager.dtype.is_complex:
+        same_special |= _alike_as_a_whole(e, t)
     wrong = special & ~same_special
     noise = False
     detail = ""
@@ -132,6 +142,25 @@ def _compare_floating(eager: Value, target: Value, reference: Value | None, scal
     if not wrong.any():
         return None
     return _first(eager, target, _elements(wrong, eager), detail, noise)
+
+
+def _alike_as_a_whole(e: _Array, t: _Array) -> npt.NDArray[np.bool_]:
+    """Whether two complex numbers are both NaN, or both infinite: a product with one that is infinite in one
+    part only is NaN in both or in one, as the order of the terms has it."""
+    same = np.zeros(len(e) // 2, np.bool_)
+    for test in (np.isnan, np.isinf):
+        same |= test(e).reshape(-1, 2).any(axis=1) & test(t).reshape(-1, 2).any(axis=1)
+    return np.repeat(same, 2)
+
+
+def _scales(scale: float | Value, value: Value) -> float | _Array:
+    """The scale of each element, or of each part of a complex one."""
+    if not isinstance(scale, Value):
+        return scale
+    if scale.shape != value.shape:
+        return 0.0
+    numbers = np.nan_to_num(_parts(scale), nan=0.0, posinf=0.0)
+    return np.repeat(numbers, 2) if value.dtype.is_complex else numbers
 
 
 def _parts(value: Value) -> _Array:

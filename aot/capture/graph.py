@@ -11,7 +11,7 @@ import contextlib
 import keyword
 import operator
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -165,6 +165,8 @@ class GraphBuilder:
             result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages)
+        if op not in _ROW_MAJOR and internals.has_python_meta(op):
+            recipe = self._as_it_lies(recipe, op, args, kwargs)
         if frozen is not None:
             if len(_RECIPES) >= _RECIPES_LIMIT:
                 _RECIPES.clear()
@@ -176,6 +178,25 @@ class GraphBuilder:
         with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
             real = torch.fx.node.map_arg((args, kwargs), self._blank)
             return op(*real[0], **real[1])
+
+    def _as_it_lies(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
+        """The same with the strides that the kernel gives its results: for arguments that do not lie in
+        row-major order, meta kernels that are written in Python are not always right."""
+        given = [self.meta(node) for node in _nodes((args, kwargs))]
+        if all(map(is_contiguous, given)) or any(0 in meta.size for meta in given):
+            return recipe
+        try:
+            result = self.run(op, args, kwargs)
+        except Exception:
+            return recipe  # the kernel does not take zeros
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        metas = list(recipe.metas)
+        for i, (known, value) in enumerate(zip(recipe.metas, results, strict=True)):
+            if known is not None and isinstance(value, Tensor) and value.numel():
+                meta = lookup(known)
+                if (meta.size, meta.dtype) == (tuple(value.shape), value.dtype):
+                    metas[i] = intern(meta._replace(stride=value.stride()))
+        return replace(recipe, metas=tuple(metas))
 
     def run_apart(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a composite operation's kernel returns for such inference tensors, outside inference mode."""
@@ -272,6 +293,15 @@ _WITHOUT_META = {
 }
 
 
+# Operations of which the result lies in row-major order however the arguments lie.
+_ROW_MAJOR = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.baddbmm.default,
+}
+
+
 def call_by_name(name: str, *args: Any, **kwargs: Any) -> Any:
     """Call an ATen operation whose overload has no Python name: ``call_by_name("random.from", x, 0, 9)``."""
     return by_name(name)(*args, **kwargs)
@@ -303,6 +333,22 @@ def recipe_of(result: Any, storages: Collection[int] = ()) -> Recipe:
     metas = tuple(None if r is None else meta_of(r) for r in results)
     aliases = any(r is not None and internals.storage_key(r) in storages for r in results)
     return Recipe(many, metas, aliases)
+
+
+def _nodes(values: Any) -> list[fx.Node]:
+    nodes: list[fx.Node] = []
+    fx.node.map_arg(values, nodes.append)
+    return nodes
+
+
+def is_contiguous(meta: ValueMeta) -> bool:
+    """Whether a value lies in row-major order."""
+    expected = 1
+    for n, s in zip(reversed(meta.size), reversed(meta.stride), strict=True):
+        if n != 1 and s != expected:
+            return False
+        expected *= n
+    return True
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

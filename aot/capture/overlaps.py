@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from aot import errors
@@ -21,6 +22,24 @@ def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None
             f"{func} on a list whose tensors share storage with each other or with what is read; call "
             f"it per tensor"
         )
+
+
+def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what `func` raises where it writes to a `target` that shows elements several times, and refuse
+    it where it does not. (Meta kernels do not look. Most kernels do.)"""
+
+    def zeros(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        blank = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        return blank.zero_()
+
+    with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+        func(*internals.tree_map(zeros, args), **internals.tree_map(zeros, kwargs))
+    raise errors.UnsupportedOperation(
+        f"{func} writes to a tensor of shape {tuple(target.shape)} that shows elements several times: its "
+        f"result depends on the order of the writes; clone it first"
+    )
 
 
 def check_partial_overlap(target: Tensor, args: tuple[Any, ...]) -> None:

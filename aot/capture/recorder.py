@@ -45,7 +45,7 @@ from aot.capture.operations import (
     given,
     with_defaults,
 )
-from aot.capture.overlaps import check_lists, check_partial_overlap
+from aot.capture.overlaps import check_lists, check_order, check_partial_overlap
 from aot.capture.random import Draws
 from aot.capture.storages import Mode, StorageState, ViewStep
 from aot.geometry import Geometry, geometry
@@ -295,7 +295,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = operation.written
         targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if given(i, args, kwargs)]
         flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
-        self._check_overlap(func, flat)
+        self._check_overlap(func, flat, args, kwargs)
         if len(flat) != len(targets):
             check_lists(func, flat, args)
         for target in flat:
@@ -306,6 +306,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             operation.functional is None
             or any(isinstance(i, str) for i in written)
             or (operation.random and not all(t.is_contiguous() for t in flat))
+            or (func is aten.div_.Tensor and flat[0].is_complex())  # which rounds otherwise in place
         ):
             return self.on_clones(func, written, args, kwargs)
         node_args = self._nodes(with_defaults(func, args, kwargs))
@@ -372,16 +373,14 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     f"out-of-place operation"
                 )
 
-    def _check_overlap(self, func: Any, targets: list[Any]) -> None:
+    def _check_overlap(
+        self, func: Any, targets: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         for target in targets:
             if not isinstance(target, Tensor) or not geometry(target).overlaps_itself:
                 continue
             if func not in _FILLS:
-                # Meta kernels do not look; the text is TensorIterator's.
-                raise RuntimeError(
-                    "unsupported operation: more than one element of the written-to tensor refers to a "
-                    "single memory location. Please clone() the tensor before performing the operation."
-                )
+                check_order(func, target, args, kwargs)
             if target.requires_grad and torch.is_grad_enabled() and id(target) not in self.journal.origins:
                 raise errors.UnsupportedOperation(
                     f"{func} on an argument that requires grad and shows elements several times; pass the "

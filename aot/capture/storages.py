@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot.capture.graph import GraphBuilder, ValueMeta
+from aot.capture.graph import GraphBuilder, ValueMeta, is_contiguous
 from aot.geometry import Geometry, geometry, is_dense
 
 aten = torch.ops.aten
@@ -407,13 +407,3 @@ def invert_step(
     else:
         return None
     return whole if same_layout(builder.meta(whole), where) else None
-
-
-def is_contiguous(meta: ValueMeta) -> bool:
-    """Whether a value lies in row-major order."""
-    expected = 1
-    for n, s in zip(reversed(meta.size), reversed(meta.stride), strict=True):
-        if n != 1 and s != expected:
-            return False
-        expected *= n
-    return True

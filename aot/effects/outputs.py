@@ -73,7 +73,7 @@ class OutputEffects:
         if value.dtype != root.dtype and value.requires_grad and self.recorder.journal.reshaped(root):
             raise errors.AutogradStateMutation(
                 f"an output of shape {tuple(value.shape)} shows a tensor as {value.dtype} whose metadata the "
-                f"function changes: autograd repeats such a view, and may fail to; use out-of-place operations"
+                f"function changes: autograd repeats such a view, and may fail; use out-of-place operations"
             )
         origin = self._origin(value)
         start, steps, reshapes, version, place = self._chain(value, root)
@@ -89,6 +89,8 @@ class OutputEffects:
             return self._left_behind(value, start, state, rebound)
         moved = origin is not None and internals.version(value) != origin.version
         stale = moved and root.requires_grad
+        # (Autograd had to derive the history of what it is a view of anew, from how that lies.)
+        derived = root.requires_grad and _is_of_stale(origin)
         leaf = is_current(value) and value.is_leaf
         if moved and not root.requires_grad and not leaf and value.requires_grad:
             raise errors.AutogradStateMutation(
@@ -141,7 +143,7 @@ class OutputEffects:
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
                 )
             return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
-        if stale or not steps or elsewhere or self.recorder.journal.reshaped(start) != reshapes:
+        if stale or derived or not steps or elsewhere or self.recorder.journal.reshaped(start) != reshapes:
             source = start if not steps else root
             return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
         taken = Taken.LAST
@@ -400,6 +402,15 @@ class OutputEffects:
                 root = self.world.root(value)
                 roots.setdefault(self.recorder.state(root), {})[id(root)] = root
         return {state: len(found) for state, found in roots.items()}
+
+
+def _is_of_stale(origin: ViewOrigin | None) -> bool:
+    """Whether a view was taken of a view whose version counter had moved since that was taken."""
+    while origin is not None and origin.before is not None:
+        if origin.version != origin.before.version:
+            return True
+        origin = origin.before
+    return False
 
 
 def _made_a_leaf(view: Tensor) -> bool:

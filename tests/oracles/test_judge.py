@@ -198,15 +198,91 @@ def test_noise_does_not_hide_findings_beside_it() -> None:
     assert {item.path for item in verdict.findings} == {"out[1]"}
 
 
-def test_calls_that_draw_have_no_reference() -> None:
-    case = CASES["dropout"]
+def _cancelling(w: Tensor) -> Tensor:
+    """A sum that float32 loses three digits of, and whose error another order of it has not."""
+    return (w + 1000) - 1000
 
-    def other(w: Tensor) -> tuple[Tensor, Tensor]:
-        first, second = case.function(w)
-        return first, second * 1.5
 
-    verdict = judge(observe(case.function, leaf), observe(other, leaf), never, Asked(case.function, leaf))
-    assert {(item.clause, item.path) for item in verdict.findings} == {("values", "out[1]")}
+def _in_another_order(w: Tensor) -> Tensor:
+    return w + (torch.full_like(w, 1000) - 1000)
+
+
+def _thirds() -> Arguments:
+    return Arguments((torch.arange(6.0) / 3 + 0.1,))
+
+
+def _thirds_in_double() -> Arguments:
+    return Arguments((_thirds().args[0].double(),))
+
+
+def test_a_call_that_draws_has_a_reference_that_draws_the_same() -> None:
+    def drawing(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda w: function(w) * (torch.bernoulli(torch.full((6,), 0.5)) + 1)
+
+    eager, target = observe(drawing(_cancelling), _thirds), observe(drawing(_in_another_order), _thirds)
+    control = Asked(drawing(_cancelling), _thirds)
+    assert judge(eager, target, None, control).outcome is Outcome.FINDING
+    reference = Asked(drawing(_cancelling), _thirds_in_double)
+    assert judge(eager, target, reference, control).outcome is Outcome.AGREE
+    assert reference.times == 1
+
+
+def test_a_reference_that_draws_something_else_does_not_count() -> None:
+    def drawing(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda w: function(w) * (torch.rand_like(w) + 1)
+
+    eager, target = observe(drawing(_cancelling), _thirds), observe(drawing(_in_another_order), _thirds)
+    reference = Asked(drawing(_cancelling), _thirds_in_double)
+    verdict = judge(eager, target, reference, Asked(drawing(_cancelling), _thirds))
+    assert verdict.outcome is Outcome.FINDING
+    assert reference.times == 1
+
+
+class _Terms(torch.autograd.Function):
+    """Hands on a gradient, with two terms that cancel."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, more: Tensor, less: Tensor) -> Tensor:
+        return w.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return gradient, gradient * 1e6 / 3, gradient * -1e6 / 3
+
+
+def _thirds_that_require_grad() -> Arguments:
+    return Arguments(((torch.arange(6.0) / 3 + 0.1).requires_grad_(),))
+
+
+def test_terms_that_cancel_in_a_gradient_leave_their_rounding() -> None:
+    def cancelling(w: Tensor) -> Tensor:
+        result: Tensor = _Terms.apply(w, w, w)
+        return result
+
+    def wrong(w: Tensor) -> Tensor:
+        return w.clone() + (w - w.detach()) * 10
+
+    def judged(target: Callable[[Tensor], Tensor]) -> Outcome:
+        eager = observe(cancelling, _thirds_that_require_grad)
+        control = observe(cancelling, _thirds_that_require_grad, terms=True)
+        ((path, terms),) = control.gradients[0].terms
+        assert path == "arg[0]"
+        assert terms.tensor().max() > 1e5
+        return judge(eager, observe(target, _thirds_that_require_grad), None, lambda: control).outcome
+
+    assert judged(torch.clone) is Outcome.AGREE
+    assert judged(wrong) is Outcome.FINDING
+
+
+def test_terms_of_an_argument_count_for_the_leaf_that_it_comes_from() -> None:
+    def thirds() -> Arguments:
+        made = (torch.arange(6.0) / 3 + 0.1).requires_grad_()
+        return Arguments((made * 2,), {"leaf": made})
+
+    seen = observe(lambda x: x * 1000 - x * 1000, thirds, terms=True)
+    terms = {path: value.tensor() for path, value in seen.gradients[0].terms}
+    assert terms["leaf['leaf']"].min() == terms["arg[0]"].max() == 1375
+    assert not observe(lambda x: x * 2, thirds).gradients[0].terms
 
 
 def test_reference_of_another_structure_is_not_used() -> None:

@@ -154,6 +154,15 @@ def test_a_complex_number_is_rounded_as_a_whole() -> None:
     assert mismatch(real, value([1000.0, 1.0001])) is not None
 
 
+def test_a_complex_number_is_nan_or_infinite_as_a_whole() -> None:
+    nan, infinite = complex(math.nan, 1), complex(math.inf, 1)
+    one = value([nan, infinite], torch.complex64)
+    assert mismatch(one, value([complex(2, math.nan), complex(math.nan, -math.inf)], torch.complex64)) is None
+    assert mismatch(one, value([1 + 1j, infinite], torch.complex64)) is not None
+    assert mismatch(one, value([nan, 1 + 1j], torch.complex64)) is not None
+    assert mismatch(one, value([infinite, nan], torch.complex64)) is not None
+
+
 def test_complex_reference_in_double_precision() -> None:
     reference = value([1 + 2j], torch.complex128)
     eager = value([1.00001 + 2j], torch.complex64)
