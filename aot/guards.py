@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import enum
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
 from aot.constants import CONSTANTS, key_of
 from aot.errors import ClosureMutation
+from aot.states import likeness, state_of
 
 MISSING: Any = object()
 
@@ -27,9 +29,15 @@ class Kind(enum.IntEnum):
     CELL = 1  # the value of a closure's variable
     ATTRIBUTE = 2  # an attribute that is in no namespace
     ABSENT = 3  # that a namespace has none of these names
-    ITEMS = 4  # what a list or a set holds, in order
-    ENTRIES = 5  # the keys and values of a dict, in order
-    BYTES = 6  # what is in a memory
+    NAMES = 4  # the names in a namespace
+    CONTEXT = 5  # the value of a ContextVar
+    LOCAL = 6  # the value under a name, in what a thread has for itself
+    LIKENESS = 7  # what a tensor is like
+    ITEMS = 8  # what a list or a set holds, in order
+    ENTRIES = 9  # the keys and values of a dict, in order
+    BYTES = 10  # what is in a memory
+    STATE = 11  # the state of an iterator or of a random generator
+    REFERRED = 12  # what is behind a weak reference
 
 
 _TESTS = {
@@ -43,7 +51,13 @@ _TESTS = {
         " and (all(map(is_, o{i}.values(), v{i}[1])) or same(tuple(o{i}.values()), v{i}[1]))"
         " and (all(map(is_, o{i}, v{i}[0])) or same(tuple(o{i}), v{i}[0]))"
     ),
+    Kind.NAMES: "names_of(o{i}) == v{i}",
+    Kind.CONTEXT: "(e := o{i}.get(missing)) is v{i} or same(e, v{i})",
+    Kind.LOCAL: "(e := o{i}.__dict__.get({name!r}, missing)) is v{i} or same(e, v{i})",
+    Kind.LIKENESS: "likeness(o{i}) == v{i}",
     Kind.BYTES: "contents(o{i}) == v{i}",
+    Kind.STATE: "state_of(o{i}) == v{i}",
+    Kind.REFERRED: "v{i}[0](o{i}(), objects={{}}) == v{i}[1]",
 }
 
 
@@ -81,13 +95,17 @@ class Guards:
         return [guard.path for guard in self.guards if not compile_guards((guard,))()]
 
     def check(self) -> None:
-        """Refuse a function that has changed what it reads.
+        """Refuse a function that has changed what it reads. (One that has imported what it reads has not; the
+        next call finds it there, and is compiled for that.)
 
         Raises:
             ClosureMutation: something is not as it was.
         """
-        if not self.hold():
-            places = ", ".join(self.changed()[:4])
+        if self.hold():
+            return
+        changed = [one.path for one in self.guards if not compile_guards((one,))() and not _is_import(one)]
+        if changed:
+            places = ", ".join(changed[:4])
             raise ClosureMutation(
                 f"the function changes what it reads itself: {places}. A compiled call runs none of its "
                 f"Python, and would leave that as it is; pass the value as an argument and return the new "
@@ -104,6 +122,9 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
         "contents": contents,
         "is_": operator.is_,
         "missing": MISSING,
+        "likeness": likeness,
+        "names_of": names_of,
+        "state_of": state_of,
     }
     tests = []
     for i, guard in enumerate(guards):
@@ -121,6 +142,18 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
     exec(compile(source, "<guards>", "exec"), scope)
     hold: Callable[[], bool] = scope["hold"]
     return hold
+
+
+def _is_import(guard: Guard) -> bool:
+    """Whether what is there now, and was not, are modules."""
+    return guard.kind is Kind.ABSENT and all(
+        isinstance(guard.owner[name], ModuleType) for name in guard.expected & guard.owner.keys()
+    )
+
+
+def names_of(space: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names in a namespace, but for Python's own."""
+    return tuple(name for name in space if not name.startswith("__"))
 
 
 def _count(guard: Guard) -> int | None:
@@ -144,11 +177,7 @@ def _same(value: Any, expected: Any) -> bool:
     if isinstance(value, dict):
         return _same(tuple(value), tuple(expected)) and _same(tuple(value.values()), tuple(expected.values()))
     # To compute with a tensor is refused, but not to ask what it is like.
-    return isinstance(value, Tensor) and _likeness(value) == _likeness(expected)
-
-
-def _likeness(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tensor.device, tensor.layout, tensor.shape, tensor.requires_grad, tensor.is_leaf
+    return isinstance(value, Tensor) and likeness(value) == likeness(expected)
 
 
 def contents(owner: Any) -> tuple[object, ...]:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import dis
 import functools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-# Methods of containers that return nothing.
+# Methods of containers and variables that tell nothing of what was there.
 WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
-)
+) | {"set", "reset"}  # of a ContextVar
+_LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
 _ASKS_BY_NAME = frozenset(("getattr", "hasattr"))
 _ASKS_FOR_ALL = frozenset(("vars", "__dict__", "attrgetter", "dir"))
 _GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
@@ -68,6 +70,11 @@ class Reads:
     attributes: Names
     everything: bool
     modules: frozenset[tuple[int, str]]
+
+
+def is_library(module: object) -> bool:
+    """Whether the code of a module, given by name, is taken as it is."""
+    return isinstance(module, str) and module.split(".", 1)[0] in _LIBRARIES
 
 
 @functools.lru_cache(maxsize=8192)

@@ -14,10 +14,14 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import os
 import sys
+import threading
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,15 +29,18 @@ import torch
 from torch import Tensor
 
 from aot.constants import CONSTANTS
-from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents
-from aot.reads import OPTIONAL, WRITES, Names, Reads, all_names, reads_of
+from aot.errors import UnsupportedOperation
+from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, names_of
+from aot.reads import OPTIONAL, WRITES, Names, Reads, all_names, is_library, reads_of
+from aot.states import has_state, held_by, likeness, parts_of, state_of
 
-_LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
 _SEQUENCES = (list, set, deque)
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _CALLED = frozenset(
     ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
 )
+_RUNNING = frozenset(("eval", "exec", "compile", "__import__"))
+_ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
@@ -74,6 +81,9 @@ class Surroundings:
 def guards_of(function: Callable[..., Any]) -> tuple[Guards, Surroundings]:
     """Note what the Python of `function` may read besides its arguments.
 
+    Raises:
+        UnsupportedOperation: it runs code that it makes (`eval`, `exec`).
+
     Example:
         >>> scale = {"by": 2.0}
         >>> guards, _ = guards_of(lambda x: x * scale["by"])
@@ -92,10 +102,6 @@ def guards_of(function: Callable[..., Any]) -> tuple[Guards, Surroundings]:
     return Guards(guards, compile_guards(guards)), surroundings
 
 
-def _is_library(module: object) -> bool:
-    return isinstance(module, str) and module.split(".", 1)[0] in _LIBRARIES
-
-
 def _module_of(value: type | types.ModuleType) -> str | None:
     return value.__module__ if isinstance(value, type) else value.__name__
 
@@ -106,7 +112,7 @@ def _library_names(cls: type, called: frozenset[str]) -> frozenset[str]:
     functions = {
         name: value
         for base in reversed(cls.__mro__[:-1])
-        if _is_library(base.__module__)
+        if is_library(base.__module__)
         for name, value in vars(base).items()
         if isinstance(value, types.FunctionType)
     }
@@ -152,9 +158,12 @@ class _Walk:
     def _reach(self, value: Any, path: str, whole: bool = False) -> None:
         if whole:
             self.opened.add(id(value))
-        if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, Tensor, str, bytes)):
+        if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, str, bytes)):
             self._seen.add(id(value))
-            if isinstance(value, (type, types.ModuleType)) and _is_library(_module_of(value)):
+            if isinstance(value, Tensor):
+                self._guard(path, Kind.LIKENESS, value, "", likeness(value))
+                return
+            if isinstance(value, (type, types.ModuleType)) and is_library(_module_of(value)):
                 return
             self.objects.append((path, value))
             self._ahead.append((value, path))
@@ -168,7 +177,7 @@ class _Walk:
         elif isinstance(value, types.MethodType):
             self._reach(value.__func__, path)
             self._reach(value.__self__, "self")
-        elif isinstance(value, types.BuiltinMethodType):
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
             if value.__name__ not in WRITES:
                 self._reach(value.__self__, path)
             else:
@@ -187,13 +196,35 @@ class _Walk:
             self._namespace(vars(value), self._names, path, more)
         elif isinstance(value, type):
             self._class(value, path)
+        elif value is os.environ:
+            self._contained(vars(value)["_data"], path)
+        elif isinstance(value, ContextVar):
+            content = value.get(MISSING)
+            self._guard(f"{path}.get()", Kind.CONTEXT, value, "", content)
+            self._reach(content, f"{path}.get()")
+        elif isinstance(value, weakref.ReferenceType):
+            self._referred(value, path)
         else:
+            if has_state(value):
+                self._guard(f"the state of {path}", Kind.STATE, value, "", state_of(value))
+                for part in parts_of(value):
+                    self._reach(part, path)
             self._contained(value, path)
             self._instance(value, path)
 
+    def _referred(self, reference: weakref.ref[Any], path: str) -> None:
+        """A weak reference: what is behind it is not kept alive by a guard."""
+        names, ahead = self._names.read | self._names.written | _REGISTRIES, dict[int, Any]()
+        seen = functools.partial(held_by, names=names)
+        self._guard(f"{path}()", Kind.REFERRED, reference, "", (seen, seen(reference(), objects=ahead)))
+        for value in ahead.values():
+            self._reach(value if callable(value) and not _dict_of(value) else type(value), path)
+
     def _function(self, function: types.FunctionType, path: str) -> None:
+        if function is os.getenv:
+            self._reach(os.environ, "os.environ")
         self._reach(getattr(function, "__wrapped__", None), path)
-        if _is_library(function.__globals__.get("__name__")):
+        if is_library(function.__globals__.get("__name__")):
             for cell in function.__closure__ or ():  # what a decorator has taken
                 content = _content(cell)
                 if callable(content):
@@ -218,7 +249,18 @@ class _Walk:
                 self.objects.append((name, value))
         space = function.__globals__
         self.objects.append(("", space))
-        self._namespace(space, reads.names, "", whole=reads.everything)
+        builtin = reads.names.read - space.keys()
+        if builtin & _RUNNING:
+            raise UnsupportedOperation(
+                f"{path} names {', '.join(sorted(builtin & _RUNNING))}: what such code reads cannot be told "
+                f"beforehand; call it outside of the function"
+            )
+        everything = names_of(space) if "globals" in builtin else ()
+        self._namespace(space, reads.names, "", everything, whole=reads.everything)
+        if everything:
+            self._guard("the names of globals", Kind.NAMES, space, "", names_of(space))
+        if _ENVIRONMENT & (reads.attributes.read | builtin):
+            self._reach(os.environ, "os.environ")
         for level, name in reads.modules:
             self._imported("." * level + name, space.get("__package__") or space.get("__name__") or "")
 
@@ -230,6 +272,8 @@ class _Walk:
         parts = full.split(".")
         for count in range(1, len(parts) + 1):
             self._reach(sys.modules.get(".".join(parts[:count])), ".".join(parts[:count]))
+        if full not in sys.modules and not is_library(full):
+            self._guard(f"the import of {full}", Kind.ABSENT, sys.modules, full, frozenset((full,)))
 
     def _note(self, reads: Reads) -> None:
         read = self.attributes.read | reads.attributes.read
@@ -261,7 +305,7 @@ class _Walk:
             self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", frozenset(absent))
 
     def _class(self, cls: type, path: str) -> None:
-        below = [base for base in cls.__mro__[1:] if _is_library(base.__module__)]
+        below = [base for base in cls.__mro__[1:] if is_library(base.__module__)]
         called = [
             name
             for name, value in vars(cls).items()
@@ -275,9 +319,11 @@ class _Walk:
 
     def _instance(self, value: Any, path: str) -> None:
         cls: Any = type(value)
-        library = _is_library(cls.__module__) and not isinstance(value, _RECORDS)
+        library = is_library(cls.__module__) and not isinstance(value, _RECORDS)
         names = self._names
-        space = _dict_of(value)
+        if isinstance(value, threading.local):
+            self._local(value, path)
+        space = None if isinstance(value, threading.local) else _dict_of(value)
         whole = not library and (id(value) in self._whole or _reads_everything(cls))
         if space is not None:
             if "__wrapped__" in space:
@@ -306,6 +352,15 @@ class _Walk:
                         self._guard(f"{path}.{name}", Kind.ATTRIBUTE, value, name, content)
                         self._reach(content, f"{path}.{name}")
 
+    def _local(self, value: threading.local, path: str) -> None:
+        """What the thread that calls has there."""
+        space = value.__dict__
+        for name in space.keys() if id(value) in self._whole else self._names.read | self._names.written:
+            content = space.get(name, MISSING)
+            if name.isidentifier() and _counts(self._names, name, content):
+                self._guard(f"{path}.{name}", Kind.LOCAL, value, name, content)
+                self._reach(content, f"{path}.{name}")
+
     def _contained(self, value: Any, path: str) -> None:
         where = f"{path}[...]"
         if isinstance(value, (dict, types.MappingProxyType)):
@@ -328,7 +383,8 @@ def _counts(names: Names, name: str, value: Any) -> bool:
     what that means."""
     if name in names.read:
         return True
-    return not isinstance(value, (*CONSTANTS, *_SEQUENCES, dict, Tensor))
+    told = (*CONSTANTS, *_SEQUENCES, dict, Tensor, ContextVar)
+    return value is not MISSING and not isinstance(value, told)
 
 
 def _reads_everything(cls: type) -> bool:
@@ -336,7 +392,7 @@ def _reads_everything(cls: type) -> bool:
     return any(
         reads_of(function.__code__).everything
         for base in cls.__mro__
-        if not _is_library(base.__module__)
+        if not is_library(base.__module__)
         for function in vars(base).values()
         if isinstance(function, types.FunctionType)
     )
@@ -362,7 +418,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
         parts += [(f".{name}", one) for name, one in space.items()]
     for base in type(value).__mro__[:-1]:
         for name, slot in vars(base).items():
-            if isinstance(slot, types.MemberDescriptorType) and not _is_library(base.__module__):
+            if isinstance(slot, types.MemberDescriptorType) and not is_library(base.__module__):
                 parts.append((f".{name}", getattr(value, name, None)))
     return parts
 

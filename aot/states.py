@@ -1,0 +1,162 @@
+"""What objects hold that no name leads to, as a value: where an iterator is, what a random generator draws
+next, what is behind a weak reference.
+
+Two such values are equal if nothing has changed, and they keep nothing alive.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import operator
+import random
+import types
+from collections import deque
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.constants import CONSTANTS, key_of
+from aot.reads import is_library
+
+_Numpys = (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
+_SHOWING = (map, filter, zip, enumerate)  # are where that is which they go through
+_CALLING = type(iter(int, 1))
+_HIDING: tuple[Any, ...] = (
+    *(itertools.cycle, itertools.product, itertools.permutations, itertools.combinations),
+    *(itertools.combinations_with_replacement, type(itertools.tee(())[0])),
+)
+_CONTAINERS = (list, tuple, set, frozenset, deque)
+
+
+def has_state(value: Any) -> bool:
+    """Whether using the object changes something that is no attribute of its own.
+
+    An iterator of the user's is what its Python makes it. Torch's default generators, Python's and numpy's
+    are not for here: draws from those are recorded, or refused as draws.
+    """
+    if isinstance(value, (random.Random, torch.Generator, *_Numpys)):
+        python: Any = random.random
+        numpys: Any = numpy.random.get_state
+        defaults = (python.__self__, numpys.__self__, *internals.default_generators())
+        return not any(value is one for one in defaults)
+    return _is_iterator(value)
+
+
+def state_of(owner: Any) -> object:
+    """The state of an object that has one; equal to nothing where it cannot be told.
+
+    Example:
+        >>> numbers = iter([1, 2])
+        >>> state = state_of(numbers)
+        >>> state_of(numbers) == state, next(numbers), state_of(numbers) == state
+        (True, 1, False)
+    """
+    if isinstance(owner, random.Random):
+        try:
+            return owner.getstate()
+        except NotImplementedError:  # it asks the operating system
+            return object()
+    if isinstance(owner, torch.Generator):
+        with internals.modes_off():
+            return owner.get_state().numpy().tobytes()
+    if isinstance(owner, numpy.random.RandomState):
+        return _numbers(owner.get_state(legacy=False))
+    if isinstance(owner, (numpy.random.Generator, numpy.random.BitGenerator)):
+        bits = owner if isinstance(owner, numpy.random.BitGenerator) else owner.bit_generator
+        return _numbers(bits.state)
+    return _position(owner, set())
+
+
+def parts_of(owner: Any) -> list[Any]:
+    """What an iterator goes through, and what it calls."""
+    if not _is_iterator(owner):
+        return []
+    return [one for one in gc.get_referents(owner) if not isinstance(one, (types.FrameType, types.CodeType))]
+
+
+def held_by(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
+    """What can be seen of an object through attributes with these names, entries of containers, and so on.
+
+    Args:
+        objects: is extended by those on the way, by id.
+    """
+    if isinstance(value, CONSTANTS):
+        return key_of(value)
+    if isinstance(value, Tensor):
+        return id(value), likeness(value)
+    if id(value) in objects:
+        return id(value)
+    objects[id(value)] = value
+    if isinstance(value, Mapping):
+        return [[held_by(part, names, objects) for part in entry] for entry in value.items()]
+    if isinstance(value, _CONTAINERS):
+        return [held_by(one, names, objects) for one in value]
+    space = {} if isinstance(value, (type, types.ModuleType)) else getattr(value, "__dict__", {})
+    held = [(name, held_by(space[name], names, objects)) for name in sorted(names & space.keys())]
+    return id(value), type(value), held
+
+
+def likeness(tensor: Tensor) -> object:
+    """All that may be asked of a tensor other than its elements."""
+    try:
+        return tensor.requires_grad, tensor.dtype, tensor.shape, tensor.device, tensor.layout, tensor.is_leaf
+    except RuntimeError:  # one that is not there yet (a lazy module's) or has no shape (a nested one)
+        return type(tensor)
+
+
+def _is_iterator(value: Any) -> bool:
+    following = getattr(type(value), "__next__", None)
+    if following is None or isinstance(value, io.IOBase):
+        return False
+    return not isinstance(following, types.FunctionType) or is_library(following.__module__)
+
+
+def _position(iterator: Any, seen: set[int]) -> object:
+    """Where an iterator is: what it says about that itself, and where all is that it goes through."""
+    seen.add(id(iterator))
+    told: object = None
+    kind = type(iterator)
+    if isinstance(iterator, types.GeneratorType):
+        told = None if iterator.gi_frame is None else iterator.gi_frame.f_lasti
+    elif isinstance(iterator, itertools.count):
+        told = repr(iterator)
+    elif hasattr(kind, "__length_hint__"):
+        try:
+            told = operator.length_hint(iterator)
+        except OverflowError:
+            told = repr(iterator.__reduce__())  # of a range of huge numbers
+    elif not (
+        isinstance(iterator, _SHOWING)
+        or (kind.__module__ == "itertools" and not isinstance(iterator, _HIDING))
+        or (kind is _CALLING and isinstance(gc.get_referents(iterator)[0], types.FunctionType))
+    ):
+        return object()
+    return told, _values(parts_of(iterator), seen)
+
+
+def _values(parts: Iterable[Any], seen: set[int]) -> list[object]:
+    found: list[object] = []
+    for one in parts:
+        if isinstance(one, CONSTANTS):
+            found.append(key_of(one))
+        elif id(one) in seen:
+            found.append(id(one))
+        elif _is_iterator(one):
+            found.append(_position(one, seen))
+        elif isinstance(one, tuple):
+            found.append(_values(one, seen))
+        else:
+            found.append(id(one))
+    return found
+
+
+def _numbers(state: Any) -> object:
+    if isinstance(state, Mapping):
+        return [_numbers(one) for one in state.values()]
+    return state.tobytes() if isinstance(state, numpy.ndarray) else state

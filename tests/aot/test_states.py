@@ -1,0 +1,507 @@
+"""What a function reads that no name leads to: iterators, random generators, weak references, variables of
+contexts and threads, the environment, what a tensor of somebody else's is like."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import csv
+import functools
+import itertools
+import logging
+import os
+import random
+import shlex
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from agree import checking_nop, leaf, values
+from torch import Tensor, nn
+
+import aot
+from aot import errors
+from aot.states import state_of
+
+RATE = 2.0
+
+
+def generator() -> Iterator[float]:
+    for step in (0, 0, 1, 2):
+        yield 1.0 + step
+
+
+class Countdown:
+    def __init__(self) -> None:
+        self.left = 5.0
+
+    def __iter__(self) -> Iterator[float]:
+        return self
+
+    def __next__(self) -> float:
+        self.left -= 1
+        return self.left
+
+
+ADVANCED: dict[str, Callable[[], Iterator[Any]]] = {
+    "list": lambda: iter([1.0, 1.0, 2.0, 3.0]),
+    "dict": lambda: iter({1: 2, 3: 4}),
+    "set": lambda: iter({1, 2}),
+    "range": lambda: iter(range(5)),
+    "huge range": lambda: iter(range(10**30)),
+    "deque": lambda: iter(collections.deque([1.0, 1.0])),
+    "zip": lambda: map(sum, zip([1.0, 1.0], [2.0, 2.0], strict=True)),
+    "filter": lambda: filter(None, [1.0, 1.0]),
+    "count": lambda: itertools.count(1),
+    "cycle": lambda: itertools.cycle([1.0, 2.0]),
+    "chain": lambda: itertools.chain([1.0], [1.0]),
+    "islice": lambda: itertools.islice(itertools.count(1), 1, 3),
+    "repeat": lambda: itertools.repeat(2.0, 3),
+    "tee": lambda: itertools.tee([1.0, 1.0])[0],
+    "generator": generator,
+    "generator of a generator": lambda: (rate * 2 for rate in generator()),
+    "of a function": lambda: iter(functools.partial(next, itertools.count(1)), None),
+    "of Python": Countdown,
+    "of a method of a library": lambda: iter(random.Random(3).random, None),
+    "lines": lambda: csv.reader(["1", "1"]),
+    "words": lambda: shlex.shlex("1 1"),
+}
+
+
+HIDING = {"cycle", "tee", "of a function", "of a method of a library", "lines", "words"}
+
+
+def number(value: Any) -> float:
+    return float(value[0] if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize("kind", ADVANCED)
+def test_an_iterator_that_the_function_advances_is_refused(kind: str) -> None:
+    rates = ADVANCED[kind]()
+    compiled = aot.aot_function(lambda x: x * number(next(rates)), checking_nop)
+    for _ in range(2):
+        with pytest.raises(errors.ClosureMutation, match="rates"):
+            compiled(values(2))
+
+
+@pytest.mark.parametrize("kind", set(ADVANCED) - HIDING)
+def test_an_iterator_that_it_does_not_advance_is_not(kind: str) -> None:
+    rates = ADVANCED[kind]()
+
+    def f(x: Tensor, advance: bool) -> Tensor:
+        return x * number(next(rates)) if advance else x * 2
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        assert torch.equal(compiled(values(2), False), values(2) * 2)
+    assert len(compiled.specializations) == 1
+    with pytest.raises(errors.ClosureMutation, match="rates"):
+        compiled(values(2), True)
+
+
+def test_a_loop_that_goes_on_where_the_last_one_stopped() -> None:
+    batches = iter([[1.0], [1.0], [2.0]])
+
+    def f(x: Tensor) -> Tensor:
+        for batch in batches:
+            return x * batch[0]
+        return x
+
+    with pytest.raises(errors.ClosureMutation, match="the state of batches"):
+        aot.aot_function(f, checking_nop)(values(2))
+
+
+def test_a_method_of_an_iterator() -> None:
+    advance = itertools.count(1).__next__
+    with pytest.raises(errors.ClosureMutation, match="the state of advance"):
+        aot.aot_function(lambda x: x * advance(), checking_nop)(values(2))
+
+
+def test_iterators_of_its_own_are_no_state() -> None:
+    def f(x: Tensor) -> Tensor:
+        rates = iter([1.0, 2.0])
+        for i, (a, b) in enumerate(zip(rates, map(float, itertools.count(1)), strict=False)):
+            x = x * a + b * i + sum(rate for rate in generator())
+        return x * random.Random(3).random() * float(numpy.random.default_rng(3).normal())
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        assert torch.equal(compiled(values(2)), f(values(2)))
+    assert len(compiled.specializations) == 1
+
+
+DRAWN: dict[str, tuple[Callable[[], Any], Callable[[Any], float]]] = {
+    "random": (lambda: random.Random(1), lambda rng: rng.random()),
+    "method": (lambda: random.Random(1).random, lambda draw: draw()),
+    "system": (random.SystemRandom, lambda rng: rng.random()),
+    "numpy": (lambda: numpy.random.default_rng(1), lambda rng: float(rng.normal())),
+    "numpy method": (lambda: numpy.random.default_rng(1).normal, lambda draw: float(draw())),
+    "old numpy": (lambda: numpy.random.RandomState(1), lambda rng: float(rng.randn())),
+    "seeded": (lambda: random.Random(1), lambda rng: rng.seed(2) or 1.0),
+    "torch": (torch.Generator, lambda rng: rng.manual_seed(3).initial_seed()),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+def test_a_generator_that_the_function_draws_from_is_refused(kind: str) -> None:
+    make, draw = DRAWN[kind]
+    rng = make()
+    compiled = aot.aot_function(lambda x: x * draw(rng), checking_nop)
+    with pytest.raises(errors.ClosureMutation, match="the state of"):
+        compiled(values(2))
+
+
+def test_a_generator_that_it_looks_at_is_guarded() -> None:
+    rng = random.Random(1)
+
+    def f(x: Tensor) -> Tensor:
+        return x * random.Random(rng.getstate()[1][0] % 7).random()
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(3):
+        assert torch.equal(compiled(values(2)), f(values(2)))
+        assert torch.equal(compiled(values(2)), f(values(2)))
+        rng.random()
+        rng.seed(rng.getrandbits(20))
+    assert 1 < len(compiled.specializations) <= 3
+
+
+def test_draws_from_the_default_generators_are_no_state() -> None:
+    generator, draw = torch.default_generator, random.random
+
+    def f(x: Tensor) -> Tensor:
+        return torch.dropout(x, 0.5, True) * (draw() if generator is None else 2)
+
+    compiled = aot.aot_function(f, checking_nop)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        random.random()
+        got = compiled(values(4))
+        torch.manual_seed(seed)
+        assert torch.equal(got, f(values(4)))
+    assert len(compiled.specializations) == 1
+
+
+class Config:
+    def __init__(self) -> None:
+        self.rate = 2.0
+        self.inner: Any = None
+        self.parent: Any = None
+
+    def doubled(self) -> float:
+        return self.rate * 2
+
+
+Case = tuple[Callable[[Tensor], Any], Callable[[], Any]]
+
+
+def context_variable() -> Case:
+    variable = contextvars.ContextVar("variable", default=2.0)
+    return lambda x: x * variable.get(), lambda: variable.set(3.0)
+
+
+def object_in_a_context_variable() -> Case:
+    variable = contextvars.ContextVar[Config]("variable")
+    variable.set(Config())
+    return lambda x: x * variable.get().rate, lambda: setattr(variable.get(), "rate", 3.0)
+
+
+def attribute_of_a_thread() -> Case:
+    local = threading.local()
+    local.rate = 2.0
+    return lambda x: x * local.rate, lambda: setattr(local, "rate", 3.0)
+
+
+def attribute_that_a_thread_does_not_have() -> Case:
+    local = threading.local()
+    return lambda x: x * getattr(local, "rate", 2.0), lambda: setattr(local, "rate", 3.0)
+
+
+def object_of_a_thread() -> Case:
+    local = threading.local()
+    local.config = Config()
+    return lambda x: x * local.config.rate, lambda: setattr(local.config, "rate", 3.0)
+
+
+def weak_reference_that_dies() -> Case:
+    configs = [Config()]
+    reference = weakref.ref(configs[0])
+    return lambda x: x * (2.0 if reference() is None else 3.0), configs.clear
+
+
+def attribute_behind_a_weak_reference() -> Case:
+    config = Config()
+    reference = weakref.ref(config)
+    return lambda x: x * reference().doubled(), lambda: setattr(config, "rate", 3.0)  # type: ignore[union-attr]
+
+
+def cycle_behind_a_weak_reference() -> Case:
+    config = Config()
+    config.inner = [types.SimpleNamespace(parent=config, rate=2.0)]
+    reference = weakref.ref(config)
+    return (
+        lambda x: x * reference().inner[0].rate,  # type: ignore[union-attr]
+        lambda: setattr(config.inner[0], "rate", 3.0),
+    )
+
+
+def parent_of_a_module() -> Case:
+    parent: Any = nn.Sequential(nn.Identity())
+    child: Any = nn.Identity()
+    parent.rate, child.parent = 2.0, weakref.ref(parent)
+
+    def f(x: Tensor) -> Tensor:
+        y: Tensor = child(x) * child.parent().rate * (1 + child.parent()[0].training)
+        return y
+
+    return f, parent.eval
+
+
+def tensor_behind_a_weak_reference() -> Case:
+    weight = torch.ones(2)
+    reference = weakref.ref(weight)
+    return (
+        lambda x: x * (1 + reference().requires_grad),  # type: ignore[union-attr]
+        weight.requires_grad_,
+    )
+
+
+def requires_grad_of_a_tensor() -> Case:
+    weight = torch.ones(2)
+    return lambda x: x * (1 + weight.requires_grad), weight.requires_grad_
+
+
+def shape_of_a_tensor() -> Case:
+    weights = [torch.ones(2)]
+    return lambda x: x * weights[0].shape[0], lambda: weights[0].resize_(3)
+
+
+def dtype_of_a_parameter() -> Case:
+    layer = nn.Linear(2, 2)
+    return lambda x: x.to(layer.weight.dtype), layer.double
+
+
+def environment() -> Case:
+    os.environ.pop("AOT_RATE", None)
+    return (
+        lambda x: x * float(os.environ.get("AOT_RATE", "2")),
+        lambda: os.environ.__setitem__("AOT_RATE", "3"),
+    )
+
+
+def environment_by_a_function() -> Case:
+    os.environ["AOT_RATE"] = "2"
+    get = os.getenv
+    return lambda x: x * float(get("AOT_RATE") or 1), lambda: os.environ.pop("AOT_RATE")
+
+
+def namespace_of_the_module() -> Case:
+    space: dict[str, Any] = {"rate": 2.0}
+    exec("def f(x):\n    return x * globals()['ra' + 'te']", space)
+    return space["f"], lambda: space.update(rate=3.0)
+
+
+def name_that_is_new_in_the_module() -> Case:
+    space: dict[str, Any] = {}
+    exec("def f(x):\n    return x * globals().get('ra' + 'te', 2.0)", space)
+    return space["f"], lambda: space.update(rate=3.0)
+
+
+CASES = [
+    *(context_variable, object_in_a_context_variable, attribute_of_a_thread),
+    *(attribute_that_a_thread_does_not_have, object_of_a_thread, weak_reference_that_dies),
+    *(attribute_behind_a_weak_reference, cycle_behind_a_weak_reference, parent_of_a_module),
+    *(tensor_behind_a_weak_reference, requires_grad_of_a_tensor, shape_of_a_tensor, dtype_of_a_parameter),
+    *(environment, environment_by_a_function, namespace_of_the_module, name_that_is_new_in_the_module),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_later_calls_see_what_is_there(case: Callable[[], Case]) -> None:
+    function, change = case()
+    compiled = aot.aot_function(function, checking_nop)
+    before = function(values(2))
+    for _ in range(2):
+        torch.testing.assert_close(compiled(values(2)), before)
+    assert len(compiled.specializations) == 1
+    change()
+    after = function(values(2))
+    assert not (after.dtype == before.dtype and torch.equal(after, before)), "the case shows nothing"
+    for _ in range(2):
+        torch.testing.assert_close(compiled(values(2)), after)
+    assert len(compiled.specializations) == 2
+
+
+def test_a_guard_keeps_nothing_behind_a_weak_reference_alive() -> None:
+    config = Config()
+    config.inner = types.SimpleNamespace(parent=config, rate=2.0)
+    reference = weakref.ref(config)
+
+    def f(x: Tensor) -> Tensor:
+        found = reference()
+        return x if found is None else x * found.doubled() * found.inner.rate
+
+    compiled = aot.aot_function(f, checking_nop)
+    assert torch.equal(compiled(values(2)), values(2) * 8)
+    config.inner = None
+    del config
+    assert reference() is None
+    assert torch.equal(compiled(values(2)), values(2))
+
+
+def test_each_thread_has_its_own() -> None:
+    local = threading.local()
+    found: dict[float, Tensor] = {}
+
+    def run(rate: float) -> None:
+        local.rate = rate
+        found[rate] = compiled(values(2))
+
+    compiled = aot.aot_function(lambda x: x * local.rate, checking_nop)
+    run(2.0)
+    for rate in (3.0, 2.0, 3.0):
+        thread = threading.Thread(target=run, args=(rate,))
+        thread.start()
+        thread.join()
+        assert torch.equal(found[rate], values(2) * rate)
+    assert len(compiled.specializations) == 2
+
+
+def test_a_context_that_is_set_for_a_call_and_reset_is_as_it_was() -> None:
+    variable = contextvars.ContextVar("variable", default=2.0)
+
+    def f(x: Tensor) -> Tensor:
+        token = variable.set(3.0)
+        try:
+            return x * variable.get()
+        finally:
+            variable.reset(token)
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        assert torch.equal(compiled(values(2)), values(2) * 3)
+    assert len(compiled.specializations) == 1
+
+
+def test_a_context_that_is_left_set_is_refused_where_it_is_read() -> None:
+    variable = contextvars.ContextVar("variable", default=2.0)
+
+    def f(x: Tensor) -> Tensor:
+        variable.set(variable.get() + 1)
+        return x * variable.get()
+
+    with pytest.raises(errors.ClosureMutation, match=r"variable\.get\(\)"):
+        aot.aot_function(f, checking_nop)(values(2))
+
+
+RUNNING: dict[str, Callable[[Tensor], Any]] = {
+    "eval": lambda x: x * eval("RATE"),
+    "exec": lambda x: exec("x.mul_(RATE)"),
+    "compile": lambda x: types.FunctionType(compile("RATE", "", "eval"), globals())() * x,
+    "__import__": lambda x: x * __import__("test_states").RATE,
+}
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_code_that_is_made_as_it_goes_is_refused(name: str) -> None:
+    x = values(2)
+    with pytest.raises(errors.UnsupportedOperation, match=f"names {name}"):
+        aot.aot_function(RUNNING[name], checking_nop)(x)
+    assert torch.equal(x, values(2))
+
+
+def test_functions_of_these_names_are_not() -> None:
+    layer = nn.Sequential(nn.Dropout())
+    space: dict[str, Any] = {"eval": lambda x: x * 2, "layer": layer, "re": __import__("re")}
+    text = "def f(x):\n    assert re.compile('a')\n    return eval(x) if layer.eval() else x"
+    exec(text, space)
+    layer.eval()
+    assert torch.equal(aot.aot_function(space["f"], checking_nop)(values(2)), values(2) * 2)
+
+
+def test_a_module_that_is_first_imported_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "aot_fresh").mkdir()
+    (tmp_path / "aot_fresh" / "__init__.py").write_text("rate = 2.0")
+    (tmp_path / "aot_fresh" / "sub.py").write_text("rate = 3.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("aot_fresh", "aot_fresh.sub"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+    def f(x: Tensor, further: bool) -> Any:
+        import aot_fresh  # type: ignore[import-not-found]
+
+        if further:
+            from aot_fresh import sub
+
+            return x * sub.rate * aot_fresh.rate
+        return x * aot_fresh.rate
+
+    compiled = aot.aot_function(f, checking_nop)
+    assert torch.equal(compiled(values(2), False), values(2) * 2)
+    sys.modules["aot_fresh"].rate = 5.0  # type: ignore[attr-defined]
+    assert torch.equal(compiled(values(2), False), values(2) * 5)
+    assert torch.equal(compiled(values(2), True), values(2) * 15)
+    sys.modules["aot_fresh.sub"].rate = 2.0  # type: ignore[attr-defined]
+    for _ in range(2):
+        assert torch.equal(compiled(values(2), True), values(2) * 10)
+        assert torch.equal(compiled(values(2), False), values(2) * 5)
+
+
+def test_a_module_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def f(x: Tensor) -> Tensor:
+        try:
+            import aot_not_there  # type: ignore[import-not-found]
+        except ImportError:
+            return x * 2
+        return x * aot_not_there.rate  # type: ignore[no-any-return]
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        assert torch.equal(compiled(values(2)), values(2) * 2)
+    assert len(compiled.specializations) == 1
+    module = types.ModuleType("aot_not_there")
+    module.rate = 3.0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "aot_not_there", module)
+    assert torch.equal(compiled(values(2)), values(2) * 3)
+
+
+@functools.lru_cache
+def scale(size: int) -> float:
+    return 1 / size
+
+
+def test_what_ordinary_functions_use_is_no_state() -> None:
+    log = logging.getLogger("aot.tests")
+    known = {2: 3.0}
+    stream = open(os.devnull, "w")  # noqa: SIM115
+    lock = threading.Lock()
+    layer = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    def f(parameters: dict[str, Tensor], x: Tensor) -> Any:
+        log.info("called with %s", x.shape)
+        print(x.shape, file=stream)
+        with lock:
+            y = torch.func.functional_call(layer, parameters, (x,))
+        return y * known[len(x[0])] * scale(len(x))
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(3):
+        parameters = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
+        parameters |= {name: b.clone() for name, b in layer.named_buffers()}
+        torch.testing.assert_close(compiled(parameters, leaf(3, 2)), f(parameters, leaf(3, 2)))
+    assert len(compiled.specializations) == 1
+    stream.close()
+
+
+def test_states_of_iterators_that_hide_their_position_are_never_equal() -> None:
+    hidden = itertools.cycle([1])
+    assert state_of(hidden) != state_of(hidden)
+    shown = generator()
+    assert state_of(shown) == state_of(shown)
