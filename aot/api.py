@@ -199,7 +199,15 @@ class CompiledFunction:
         finally:
             torch.set_grad_enabled(grad)
         backwards = [module for module, _ in parts]
-        built = build(plan, compiled, backwards, _levels(joint, backwards), self._bw_compiler)
+        scripts = (self.__wrapped__,) if joint.scripts is None else joint.scripts
+        built = build(
+            plan,
+            compiled,
+            backwards,
+            _levels(joint, backwards),
+            self._bw_compiler,
+            look=lambda: guards_of(*scripts)[0],
+        )
         rehearse(built.define, fw_module, arguments.tensors, expected, inference)
         graphs = tuple(b for b in backwards if b is not None)
         return Specialization(built.call, forward.spec, fw_module, graphs, built.source, metadata, guards)

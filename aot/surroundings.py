@@ -20,7 +20,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aot import torch_internals as internals
 from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, names_of
@@ -78,8 +79,8 @@ class Surroundings:
         return None
 
 
-def guards_of(function: Callable[..., Any]) -> tuple[Guards, Surroundings]:
-    """Note what the Python of `function` may read besides its arguments.
+def guards_of(*roots: Any) -> tuple[Guards, Surroundings]:
+    """Note what the Python of functions may read besides its arguments, starting there and at other objects.
 
     Raises:
         UnsupportedOperation: it runs code that it makes (`eval`, `exec`).
@@ -93,7 +94,8 @@ def guards_of(function: Callable[..., Any]) -> tuple[Guards, Surroundings]:
     attributes, opened = Names(), set[int]()
     while True:  # more attributes count as more code is found that reads attributes
         walk = _Walk(attributes, opened)
-        walk.go(function)
+        for root in roots:
+            walk.go(root)
         if (walk.attributes, walk.opened) == (attributes, opened):
             break
         attributes, opened = walk.attributes, walk.opened
@@ -160,6 +162,8 @@ class _Walk:
             self.opened.add(id(value))
         if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, str, bytes)):
             self._seen.add(id(value))
+            if isinstance(value, Tensor) and internals.is_memoryless(value):
+                return  # one of a trace
             if isinstance(value, Tensor):
                 self._guard(path, Kind.LIKENESS, value, "", likeness(value))
                 return

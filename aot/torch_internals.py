@@ -55,6 +55,7 @@ __all__ = [
     "disable_autocast",
     "disarm",
     "fake_tensor",
+    "function_of",
     "graph_is_retained",
     "has_counter",
     "inference_tensor",
@@ -384,6 +385,8 @@ def _has_memory(tensor: Tensor) -> bool:
 
 def is_memoryless(value: Any) -> bool:
     """Whether it is a tensor on which no kernel may run, as it has elements and no memory."""
+    if type(value) is Reserved:
+        return True
     if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.device.type == "meta":
         return False
     return value.layout is torch.strided and not _has_memory(value)
@@ -571,6 +574,12 @@ _NON_LEAF: list[Tensor] = []
 def is_function_node(node: Node | None) -> bool:
     """Whether a node of the autograd graph is one of a custom `autograd.Function`."""
     return isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def function_of(node: Any) -> type[torch.autograd.Function]:
+    """The `autograd.Function` whose node it is."""
+    function: type[torch.autograd.Function] = node._forward_cls
+    return function
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:

@@ -22,11 +22,15 @@ class Hooks:
 
     Args:
         in_backward: whether the backward of the function is being recorded now.
+
+    Attributes:
+        functions: the hooks themselves.
     """
 
     def __init__(self, in_backward: Callable[[], bool]) -> None:
         self._in_backward = in_backward
         self._edges: list[GradientEdge] = []
+        self.functions: list[Hook] = []
 
     @property
     def any(self) -> bool:
@@ -42,6 +46,8 @@ class Hooks:
             )
         if tensor.requires_grad:
             self._edges.append(get_gradient_edge(tensor))
+
+        self.functions.append(hook)
 
         def recorded(gradient: Tensor) -> Tensor | None:
             result = hook(gradient)

@@ -21,6 +21,7 @@ from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder, by_name, call_by_name
 from aot.capture.kept import Kept, find_kept, saves_something
 from aot.capture.operations import call_on_clones
+from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
     Exposed,
@@ -114,6 +115,7 @@ class Joint:
         levels: what each part can be recorded again from, if it computes anything.
         resident: names of values that an argument's memory holds when the call returns, with the argument
             and their place in its storage.
+        scripts: what of the function's Python eager runs in the backward; None for all of it.
     """
 
     graph: fx.GraphModule
@@ -122,6 +124,7 @@ class Joint:
     segments: tuple[Segment, ...]
     levels: tuple[Level | None, ...]
     resident: dict[str, tuple[int, Geometry]]
+    scripts: tuple[Any, ...] | None
 
     @property
     def values(self) -> int:
@@ -146,6 +149,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     gradient_nodes: list[fx.Node] = []
     segments: tuple[Segment, ...] = ()
     levels: list[Level | None] = []
+    scripts: tuple[Any, ...] | None = ()
     if histories and not ends:
         raise LeafCreatedInside(
             "an output or a written argument requires grad, but no argument does: its gradient ends in a "
@@ -158,6 +162,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         recording = _Recording(forward, effects, histories, ends)
         segments = recording.run(tangent_nodes, gradient_nodes)
         levels = [*recording.levels, *[None] * (len(segments) - len(recording.levels))]
+        scripts = recording.scripts
     kept = {write.value: write.tensor for write in effects.kept}
     returned = tuple(i for i in range(len(effects.values)) if i not in kept)
     nodes = [effects.values[i].node for i in returned]
@@ -165,7 +170,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     primals = _close(builder, forward.primals, tangent_nodes, copies, nodes + gradient_nodes)
     builder.annotate(builder.graph.nodes)
     module = fx.GraphModule(builder.root, builder.graph, "Joint")
-    return Joint(module, returned, primals, segments, tuple(levels), _resident(forward))
+    return Joint(module, returned, primals, segments, tuple(levels), _resident(forward), scripts)
 
 
 class _Recording:
@@ -185,6 +190,7 @@ class _Recording:
         self.exposed = _exposed(forward, effects, histories, ends)
         self.edges = {i: get_gradient_edge(history) for i, history in histories.items()}
         self.levels: list[Level | None] = []
+        self.scripts: tuple[Any, ...] | None = ()
 
     def run(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
@@ -208,6 +214,7 @@ class _Recording:
             graph, engine = self._cut([e for e in self.exposed if e.value not in failing])
             with without_autocast():
                 engine.run()
+        self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         with torch.autograd.set_multithreading_enabled(False):
             kept = find_kept(recorder, graph, engine, self.forward.entry.fakes, self.effects.root_fakes)
         segments = []

@@ -20,6 +20,7 @@ from aot import torch_internals as internals
 from aot import views
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
+from aot.guards import Guards
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, restrided, runner
@@ -47,6 +48,7 @@ def build(
     backwards: Sequence[fx.GraphModule | None],
     levels: Sequence[Level | None],
     bw_compiler: Compiler,
+    look: Callable[[], Guards],
 ) -> Built:
     """The callable for one specialization.
 
@@ -55,6 +57,7 @@ def build(
         backwards: the backward graph of each segment, if it has one.
         levels: what each of these can be recorded again from.
         bw_compiler: compiles them, each on its first backward.
+        look: notes what the Python that eager runs in the backward reads now.
     """
     source, constants = generate(plan)
     namespace: dict[str, Any] = {
@@ -83,9 +86,11 @@ def build(
         "backward_key": internals.backward_key,
         "recorded": (None, torch.are_deterministic_algorithms_enabled()),
     }
+    if plan.scripted:
+        namespace["scripts_hold"] = look().hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
         if backward is not None and level is not None:
-            namespace[f"again{number}"] = Derivative(level, bw_compiler)
+            namespace[f"again{number}"] = Derivative(level, bw_compiler, look)
         if backward is not None:
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)

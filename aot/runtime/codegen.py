@@ -41,13 +41,13 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     """
     writer = Writer()
     for number, part in enumerate(plan.parts):
-        _backward(writer, number, part)
+        _backward(writer, number, part, plan.scripted)
         writer.line("")
     _Call(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
 
 
-def _backward(writer: Writer, number: int, part: Part) -> None:
+def _backward(writer: Writer, number: int, part: Part, scripted: bool) -> None:
     segment = part.segment
     tangents = segment.tangents
     writer.line(f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.entrances)))}):")
@@ -85,7 +85,8 @@ def _backward(writer: Writer, number: int, part: Part) -> None:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
     if segment.results and tangents:
         given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
-        writer.line("if torch.is_grad_enabled() or backward_key() != recorded:")
+        otherwise = " or not scripts_hold()" if scripted else ""
+        writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
         again = f"again{number}([{', '.join(inputs)}], [{given}], ctx.edges)"
         writer.line(f"    return (None, *{again}[:{len(segment.gradients)}])")
     for e in tangents:

@@ -1,5 +1,5 @@
-"""A backward in other circumstances than it was compiled for: with ``create_graph=True``, or under another
-autocast or deterministic state.
+"""A backward in other circumstances than it was compiled for: with ``create_graph=True``, under another
+autocast or deterministic state, or when what the function's Python reads in it has changed since.
 
 It is recorded again (`capture/again`) and compiled when it is first needed. With ``create_graph=True`` it is
 a node of the autograd graph in its turn, whose backward goes to the tangents and to what the first forward
@@ -20,6 +20,7 @@ from aot.capture.again import Step, record_again
 from aot.capture.backward import Level
 from aot.compilers import Compiler, compile_graph, example_inputs
 from aot.errors import DoubleBackwardUnsupported
+from aot.guards import Guards
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.graphs import Backward, detached, restrided, runner
@@ -30,10 +31,11 @@ _RECORDING = threading.RLock()  # a trace is one object, and records one thing a
 class Derivative:
     """The backward of one level, recorded as callers need it."""
 
-    def __init__(self, level: Level, compiler: Compiler) -> None:
+    def __init__(self, level: Level, compiler: Compiler, look: Callable[[], Guards]) -> None:
         self._level = level
         self._compiler = compiler
-        self._ways: dict[object, _Way] = {}
+        self._look = look
+        self._ways: dict[object, tuple[_Way, ...]] = {}
 
     def __call__(
         self, saved: Sequence[Tensor | None], given: Sequence[Tensor | None], edges: Sequence[Tensor | None]
@@ -47,6 +49,7 @@ class Derivative:
 
         Raises:
             DoubleBackwardUnsupported: with ``create_graph=True``, where it cannot be exact.
+            ClosureMutation: the function's Python in this backward changes what it reads.
         """
         present = tuple(j for j, tangent in enumerate(given) if tangent is not None)
         if not present:
@@ -54,21 +57,30 @@ class Derivative:
         create_graph = torch.is_grad_enabled()
         tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
         key = (present, tracked, create_graph, internals.backward_key())
-        way = self._ways.get(key)
+        way = self._known(key)
         if way is None:
             with _RECORDING:
-                way = self._ways.get(key)
+                way = self._known(key)
                 if way is None:
+                    guards = self._look()
                     step = record_again(self._level, present, create_graph, tracked)
-                    way = self._ways[key] = _Way(self._level, step, self._compiler)
+                    guards.check()
+                    way = _Way(self._level, step, self._compiler, self._look, guards)
+                    self._ways[key] = (way, *self._ways.get(key, ()))
         return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], edges)
+
+    def _known(self, key: object) -> _Way | None:
+        return next((way for way in self._ways.get(key, ()) if way.guards.hold()), None)
 
 
 class _Way:
     """One recorded backward, compiled."""
 
-    def __init__(self, level: Level, step: Step, compiler: Compiler) -> None:
+    def __init__(
+        self, level: Level, step: Step, compiler: Compiler, look: Callable[[], Guards], guards: Guards
+    ) -> None:
         self.step = step
+        self.guards = guards
         self.ambient = internals.backward_key()
         self.compiler = compiler
         forward: fx.GraphModule = step.graph
@@ -88,7 +100,7 @@ class _Way:
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
-        self.next = Derivative(Level(level.recorder, entrances, step.ends, available), compiler)
+        self.next = Derivative(Level(level.recorder, entrances, step.ends, available), compiler, look)
 
     def __call__(
         self, saved: list[Tensor | None], tangents: list[Tensor], edges: Sequence[Tensor | None]
@@ -146,7 +158,7 @@ class _Higher(torch.autograd.Function):
             if given[gradient] is not None:
                 raise kind(text)
         saved = ctx.saved_tensors
-        if torch.is_grad_enabled() or internals.backward_key() != way.ambient:
+        if torch.is_grad_enabled() or internals.backward_key() != way.ambient or not way.guards.hold():
             return (None, *way.next(saved, [given[i] for i in step.entrances], ctx.targets))
         mask = sum(1 << j for j, i in enumerate(step.further) if given[i] is not None)
         if way.backward is None or not mask:

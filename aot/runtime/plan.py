@@ -64,6 +64,7 @@ class Plan:
         grad: grad mode at the call; `grad_after`: when it returns.
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
+        scripted: whether eager runs the function's Python in the backward.
     """
 
     tensors: int
@@ -92,6 +93,7 @@ class Plan:
     grad_after: bool
     inference: bool
     converted: tuple[int, ...]
+    scripted: bool
 
 
 def make_plan(
@@ -150,4 +152,5 @@ def make_plan(
         grad_after=grad_after,
         inference=inference,
         converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
+        scripted=joint.scripts != (),
     )
