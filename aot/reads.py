@@ -15,13 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
+from aot.asked import Asked, asked_by, names_asked, within
+
 # Methods of containers and variables that tell nothing of what was there.
 WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
 ) | {"set", "reset"}  # of a ContextVar
 _LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
-_ASKS_BY_NAME = frozenset(("getattr", "hasattr"))
-_ASKS_FOR_ALL = frozenset(("vars", "__dict__", "attrgetter", "dir"))
 _GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _CELLS = frozenset(("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"))
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"))
@@ -61,14 +61,14 @@ class Reads:
         names: of globals, or else of builtins.
         cells: of variables of enclosing functions.
         attributes: of whatever objects.
-        everything: whether attributes are read under names that the code computes.
+        asked: of which objects attributes are read under names that the code computes.
         modules: what it imports: the level and the name.
     """
 
     names: Names
     cells: Names
     attributes: Names
-    everything: bool
+    asked: frozenset[Asked]
     modules: frozenset[tuple[int, str]]
 
 
@@ -83,9 +83,10 @@ def reads_of(code: CodeType) -> Reads:
     found: dict[str, tuple[set[str], set[str]]] = {
         k: (set(), set()) for k in ("names", "cells", "attributes")
     }
-    everything = False
     modules: set[tuple[int, str]] = set()
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
+    asked = set(asked_by(code, instructions))
+    found["attributes"][0].update(names_asked(instructions))
     for kind, opnames in (("names", _GLOBALS), ("cells", _CELLS), ("attributes", _ATTRIBUTES)):
         at = [i for i, one in enumerate(instructions) if one.opname in opnames]
         for name in {instructions[i].argval for i in at}:
@@ -96,13 +97,7 @@ def reads_of(code: CodeType) -> Reads:
         if one.opname in _GLOBALS | _ATTRIBUTES or one.opname == "COMPARE_OP":
             found["attributes"][0].update(_IMPLIED.get(one.argval, ()))
         found["attributes"][0].update(_IMPLIED.get(one.opname, ()))
-        if one.opname in _GLOBALS and one.argval in _ASKS_BY_NAME:
-            asked = _constant_name(instructions, i)
-            everything |= asked is None
-            found["attributes"][0].update(() if asked is None else (asked,))
-        elif one.opname in _GLOBALS | _ATTRIBUTES and one.argval in _ASKS_FOR_ALL:
-            everything = True
-        elif one.opname == "IMPORT_NAME":
+        if one.opname == "IMPORT_NAME":
             level = next(k.argval for k in reversed(instructions[: i - 1]) if k.opname == "LOAD_CONST")
             modules.add((level, one.argval))
     for constant in code.co_consts:
@@ -112,10 +107,10 @@ def reads_of(code: CodeType) -> Reads:
                 names: Names = getattr(inner, kind)
                 found[kind][0].update(names.read)
                 found[kind][1].update(names.written)
-            everything |= inner.everything
+            asked |= {within(code, one) for one in inner.asked}
             modules |= inner.modules
     told = {k: Names(frozenset(read), frozenset(written - read)) for k, (read, written) in found.items()}
-    return Reads(**told, everything=everything, modules=frozenset(modules))
+    return Reads(**told, asked=frozenset(asked), modules=frozenset(modules))
 
 
 def all_names(code: CodeType) -> Iterator[str]:
@@ -156,25 +151,3 @@ def _updates(instructions: Sequence[dis.Instruction], name: str, loads: frozense
                 before = instructions[i - 2]
             count += before.opname == "BINARY_OP" and before.argrepr.endswith("=")
     return count
-
-
-def _constant_name(instructions: Sequence[dis.Instruction], i: int) -> str | None:
-    """The name that `getattr` at `i` asks for, if it is a constant."""
-    for k, one in enumerate(instructions[i + 1 :], i + 1):
-        if one.opname == "LOAD_CONST" and isinstance(one.argval, str):
-            return one.argval if _is_passed_on(instructions, k) else None
-        if one.opname not in ("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_ATTR", "PUSH_NULL"):
-            return None
-    return None
-
-
-def _is_passed_on(instructions: Sequence[dis.Instruction], i: int) -> bool:
-    """Whether what the instruction loads is an argument of a call as it is."""
-    depth = 1  # of the stack, from what is loaded on
-    for one in instructions[i + 1 :]:
-        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
-            return False
-        depth += dis.stack_effect(one.opcode, one.arg, jump=False)
-        if depth < 2:
-            return one.opname in ("PRECALL", "CALL")
-    return False

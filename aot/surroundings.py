@@ -14,13 +14,15 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
+import inspect
+import operator
 import os
 import sys
 import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +31,11 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
+from aot.asked import Asked
 from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, names_of
-from aot.reads import OPTIONAL, WRITES, Names, Reads, all_names, is_library, reads_of
+from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
 from aot.states import has_state, held_by, likeness, parts_of, state_of
 
 _SEQUENCES = (list, set, deque)
@@ -40,6 +43,8 @@ _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a cl
 _CALLED = frozenset(
     ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
 )
+_COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
+ANY = 0  # no object's id
 _RUNNING = frozenset(("eval", "exec", "compile", "__import__"))
 _ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
@@ -91,7 +96,7 @@ def guards_of(*roots: Any) -> tuple[Guards, Surroundings]:
         >>> guards.hold(), scale.update(by=3.0), guards.hold()
         (True, None, False)
     """
-    attributes, opened = Names(), set[int]()
+    attributes, opened = Names(), dict[int, bool]()
     while True:  # more attributes count as more code is found that reads attributes
         walk = _Walk(attributes, opened)
         for root in roots:
@@ -132,7 +137,8 @@ class _Walk:
 
     Args:
         names: the attributes that count on this walk.
-        whole: the objects (by id) of which every attribute counts.
+        whole: the objects (by id) of which every attribute counts, and whether it counts that there are no
+            others. `ANY` stands for all objects.
 
     Attributes:
         attributes, opened: the same, after what the walk has found.
@@ -140,11 +146,11 @@ class _Walk:
         objects, caches: see `Surroundings`.
     """
 
-    def __init__(self, names: Names, whole: set[int]) -> None:
+    def __init__(self, names: Names, whole: dict[int, bool]) -> None:
         self._names = names
         self._whole = whole
         self.attributes = names
-        self.opened = set(whole)
+        self.opened = dict(whole)
         self.guards: dict[tuple[int, Kind, str], Guard] = {}
         self.objects: list[tuple[str, Any]] = []
         self.caches: list[tuple[dict[str, Any], str, Any]] = []
@@ -157,9 +163,7 @@ class _Walk:
         while self._ahead:
             self._visit(*self._ahead.popleft())
 
-    def _reach(self, value: Any, path: str, whole: bool = False) -> None:
-        if whole:
-            self.opened.add(id(value))
+    def _reach(self, value: Any, path: str) -> None:
         if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, str, bytes)):
             self._seen.add(id(value))
             if isinstance(value, Tensor) and internals.is_memoryless(value):
@@ -190,14 +194,22 @@ class _Walk:
             for part in (value.func, value.args, value.keywords):
                 self._reach(part, path)
         elif isinstance(value, (staticmethod, classmethod)):
+            if isinstance(value.__func__, types.FunctionType):
+                for asked in reads_of(value.__func__.__code__).asked:
+                    if asked.start == "first":  # a class, or whatever it is called with
+                        self._open(MISSING, (), asked.absent)
             self._reach(value.__func__, path)
+        elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
+            names = (
+                name for text in value.__reduce__()[1] if isinstance(text, str) for name in text.split(".")
+            )
+            self._read(frozenset(names))
         elif isinstance(value, property):
             self._reach(value.fget, path)
         elif isinstance(value, functools.cached_property):
             self._reach(value.func, path)
         elif isinstance(value, types.ModuleType):
-            more = vars(value).keys() if id(value) in self._whole else ()
-            self._namespace(vars(value), self._names, path, more)
+            self._namespace(vars(value), self._names, path, self._everything(value, vars(value), path))
         elif isinstance(value, type):
             self._class(value, path)
         elif value is os.environ:
@@ -235,7 +247,7 @@ class _Walk:
                     self._reach(content, path)
             return
         reads = reads_of(function.__code__)
-        self._note(reads)
+        self._read(reads.attributes.read, reads.attributes.written)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
             if value is not None:
@@ -248,7 +260,7 @@ class _Walk:
             value = _content(cell)
             if value is not MISSING and _counts(reads.cells, name, value):
                 self._guard(name, Kind.CELL, cell, name, value)
-                self._reach(value, name, reads.everything)
+                self._reach(value, name)
             elif value is not MISSING:
                 self.objects.append((name, value))
         space = function.__globals__
@@ -260,7 +272,15 @@ class _Walk:
                 f"beforehand; call it outside of the function"
             )
         everything = names_of(space) if "globals" in builtin else ()
-        self._namespace(space, reads.names, "", everything, whole=reads.everything)
+        self._namespace(space, reads.names, "", everything)
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        for asked in reads.asked:
+            if asked.start == "global":
+                self._open(space.get(asked.path[0], MISSING), asked.path[1:], asked.absent)
+            elif asked.start == "cell":
+                self._open(_content(cells[asked.path[0]]), asked.path[1:], asked.absent)
+            elif asked.start != "first" or not _is_method(function):
+                self._open(MISSING, (), asked.absent)
         if everything:
             self._guard("the names of globals", Kind.NAMES, space, "", names_of(space))
         if _ENVIRONMENT & (reads.attributes.read | builtin):
@@ -279,9 +299,31 @@ class _Walk:
         if full not in sys.modules and not is_library(full):
             self._guard(f"the import of {full}", Kind.ABSENT, sys.modules, full, frozenset((full,)))
 
-    def _note(self, reads: Reads) -> None:
-        read = self.attributes.read | reads.attributes.read
-        self.attributes = Names(read, (self.attributes.written | reads.attributes.written) - read)
+    def _open(self, value: Any, path: Sequence[str], absent: bool) -> None:
+        """Let every attribute count of what a path leads to from an object; of all, if it leads nowhere."""
+        for name in path:
+            space = _dict_of(value) or {}
+            found = inspect.getattr_static(type(value), name, MISSING) if value is not MISSING else MISSING
+            value = space.get(name, space.get("_modules", {}).get(name, found))
+        if isinstance(value, (type, types.ModuleType)) and is_library(_module_of(value)):
+            return
+        number = ANY if value is MISSING or isinstance(value, _COMPUTED) else id(value)
+        self.opened[number] = self.opened.get(number, False) or absent
+
+    def _everything(self, value: Any, space: Mapping[str, Any], path: str) -> Collection[str]:
+        """All names in the namespace of an object of which every attribute counts."""
+        numbers = self._whole.keys() & {id(value), ANY}
+        if any(self._whole[number] for number in numbers):
+            self._guard(f"the names in {path}", Kind.NAMES, space, "", names_of(space))
+        elif numbers:
+            above = value.__mro__[1:] if isinstance(value, type) else type(value).__mro__
+            hidden = frozenset(name for cls in above for name in vars(cls)) - space.keys()
+            self._guard(f"a new name in {path}", Kind.ABSENT, space, "of a class", hidden)
+        return names_of(space) if numbers else ()
+
+    def _read(self, names: frozenset[str], written: frozenset[str] = frozenset()) -> None:
+        read = self.attributes.read | names
+        self.attributes = Names(read, (self.attributes.written | written) - read)
 
     def _namespace(
         self,
@@ -289,7 +331,6 @@ class _Walk:
         names: Names,
         path: str,
         more: Collection[str] = (),
-        whole: bool = False,
     ) -> None:
         """Note what stands under the names in a namespace, and that under the others nothing does."""
         absent = []
@@ -302,7 +343,7 @@ class _Walk:
                 absent += [name] if name in names.read else []
             elif name in more or _counts(names, name, value):
                 self._guard(where, Kind.ENTRY, space, name, value)
-                self._reach(value, where, whole)
+                self._reach(value, where)
             else:
                 self.objects.append((where, value))
         if absent:
@@ -317,7 +358,7 @@ class _Walk:
             and (name.startswith("__") or any(name in vars(base) for base in below))
             and name not in OPTIONAL
         ]
-        self._namespace(vars(cls), self._names, path, vars(cls).keys() if id(cls) in self._whole else called)
+        self._namespace(vars(cls), self._names, path, [*called, *self._everything(cls, vars(cls), path)])
         for base in cls.__mro__[1:]:
             self._reach(base, base.__name__)
 
@@ -328,13 +369,16 @@ class _Walk:
         if isinstance(value, threading.local):
             self._local(value, path)
         space = None if isinstance(value, threading.local) else _dict_of(value)
-        whole = not library and (id(value) in self._whole or _reads_everything(cls))
+        if not library:
+            for asked in _asked_of(cls):
+                self._open(value, asked.path, asked.absent)
+        whole = not library and not self._whole.keys().isdisjoint((id(value), ANY))
         if space is not None:
             if "__wrapped__" in space:
                 self._reach(space["__wrapped__"], path)
             more: frozenset[str] = frozenset()
             if whole:
-                more |= space.keys()
+                more |= {*self._everything(value, space, path)}
             if not library or isinstance(value, torch.nn.Module):
                 for name in _library_names(cls, names.read | _CALLED) & space.keys():
                     # What a class of torch's keeps for itself is its own business.
@@ -359,7 +403,7 @@ class _Walk:
     def _local(self, value: threading.local, path: str) -> None:
         """What the thread that calls has there."""
         space = value.__dict__
-        for name in space.keys() if id(value) in self._whole else self._names.read | self._names.written:
+        for name in {*self._names.read, *self._names.written, *self._everything(value, space, path)}:
             content = space.get(name, MISSING)
             if name.isidentifier() and _counts(self._names, name, content):
                 self._guard(f"{path}.{name}", Kind.LOCAL, value, name, content)
@@ -391,15 +435,19 @@ def _counts(names: Names, name: str, value: Any) -> bool:
     return value is not MISSING and not isinstance(value, told)
 
 
-def _reads_everything(cls: type) -> bool:
-    """Whether a method reads attributes under names that it computes."""
-    return any(
-        reads_of(function.__code__).everything
-        for base in cls.__mro__
-        if not is_library(base.__module__)
-        for function in vars(base).values()
-        if isinstance(function, types.FunctionType)
-    )
+def _is_method(function: types.FunctionType) -> bool:
+    """Whether it was defined in a class."""
+    scope = function.__qualname__.rpartition(".")[0]
+    return bool(scope) and not scope.endswith("<locals>")
+
+
+def _asked_of(cls: type) -> Iterator[Asked]:
+    """What methods ask of an instance under names that they compute."""
+    for base in cls.__mro__:
+        if not is_library(base.__module__):
+            for function in vars(base).values():
+                if isinstance(function, types.FunctionType):
+                    yield from (one for one in reads_of(function.__code__).asked if one.start == "first")
 
 
 def _parts(value: Any) -> list[tuple[str, Any]]:

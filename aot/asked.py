@@ -1,0 +1,146 @@
+"""Which objects a code object asks for attributes under names that it computes: ``getattr(self, name)``,
+``vars(config)``, ``settings.inner.__dict__``.
+
+Told from the bytecode where the object is written as a path of names. Any other may be any object.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+
+BY_NAME = frozenset(("getattr", "hasattr"))
+_FOR_ALL = frozenset(("vars", "dir"))
+_GETTERS = frozenset(("attrgetter", "methodcaller"))
+_NAMED = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_DEREF"))
+_STARTS = {
+    "LOAD_GLOBAL": "global",
+    "LOAD_NAME": "global",
+    "LOAD_DEREF": "cell",
+    "LOAD_FAST": "local",
+    "LOAD_FAST_CHECK": "local",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An object that is asked.
+
+    Attributes:
+        start: what kind of name the path begins with: "global", "cell", or "first" for the first parameter;
+            "" if the object is not known.
+        path: the names.
+        absent: whether it matters that a name is not there.
+    """
+
+    start: str
+    path: tuple[str, ...]
+    absent: bool
+
+
+def asked_by(code: CodeType, instructions: Sequence[dis.Instruction]) -> Iterator[Asked]:
+    """What the code itself asks, without that of functions in it."""
+    for i, one in enumerate(instructions):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME | _FOR_ALL:
+            last = _end_of_path(instructions, i + 1)
+            call = None if last is None else call_with(instructions, last)
+            if last is None or call is None:
+                if one.argval in BY_NAME or not instructions[i + 1].opname.endswith("CALL"):
+                    yield Asked("", (), True)
+            elif one.argval not in BY_NAME or _name_for(instructions, last, call) is None:
+                yield _path(code, instructions, last, one.argval != "getattr" or call.argval != 2)
+        elif one.opname in _NAMED and one.argval in _GETTERS and _constants(instructions, i) is None:
+            yield Asked("", (), True)
+        elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval == "__dict__":
+            yield _path(code, instructions, i - 1, True)
+
+
+def _constants(instructions: Sequence[dis.Instruction], i: int) -> list[str] | None:
+    """The arguments of the call of what is loaded at `i`, if they are strings."""
+    found: list[str] = []
+    for one in instructions[i + 1 :]:
+        if one.opname in ("PRECALL", "CALL"):
+            return found
+        if one.opname != "LOAD_CONST" or not isinstance(one.argval, str):
+            return None
+        found += one.argval.split(".")
+    return None
+
+
+def names_asked(instructions: Sequence[dis.Instruction]) -> Iterator[str]:
+    """The names that are asked for and are constants."""
+    for i, one in enumerate(instructions):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME:
+            last = _end_of_path(instructions, i + 1)
+            call = None if last is None else call_with(instructions, last)
+            name = None if last is None or call is None else _name_for(instructions, last, call)
+            if name is not None:
+                yield name
+        elif one.opname in _NAMED and one.argval in _GETTERS:
+            yield from _constants(instructions, i) or ()
+
+
+def within(code: CodeType, asked: Asked) -> Asked:
+    """What a function within the code asks, as seen from the code."""
+    if asked.start == "cell" and asked.path[0] in code.co_cellvars:
+        first = code.co_argcount and asked.path[0] == code.co_varnames[0]
+        return replace(asked, start="first", path=asked.path[1:]) if first else Asked("", (), asked.absent)
+    return Asked("", (), asked.absent) if asked.start == "first" else asked
+
+
+def call_with(instructions: Sequence[dis.Instruction], i: int) -> dis.Instruction | None:
+    """The call of which what the instruction loads is an argument as it is."""
+    depth = 1  # of the stack, from what is loaded on
+    for one in instructions[i + 1 :]:
+        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+            return None
+        depth += dis.stack_effect(one.opcode, one.arg, jump=False)
+        if depth < 2:
+            return one if one.opname in ("PRECALL", "CALL") else None
+    return None
+
+
+def _end_of_path(instructions: Sequence[dis.Instruction], i: int) -> int | None:
+    """Where the path ends that begins at `i`."""
+    if instructions[i].opname not in _STARTS:
+        return None
+    while instructions[i + 1].opname == "LOAD_ATTR" and not _is_method(instructions[i + 1]):
+        i += 1
+    return None if _is_method(instructions[i + 1]) else i
+
+
+def _is_method(one: dis.Instruction) -> bool:
+    return one.opname == "LOAD_METHOD" or (one.opname == "LOAD_ATTR" and "NULL|self" in one.argrepr)
+
+
+def _name_for(instructions: Sequence[dis.Instruction], last: int, call: dis.Instruction) -> str | None:
+    one = instructions[last + 1]
+    constant = one.opname == "LOAD_CONST" and isinstance(one.argval, str)
+    return one.argval if constant and call_with(instructions, last + 1) is call else None
+
+
+def _path(code: CodeType, instructions: Sequence[dis.Instruction], i: int, absent: bool) -> Asked:
+    """The path that ends at `i`; a variable that is assigned once is what it is assigned."""
+    names: list[str] = []
+    while instructions[i].opname == "LOAD_ATTR" and not _is_method(instructions[i]):
+        names.insert(0, instructions[i].argval)
+        i -= 1
+    start = _STARTS.get(instructions[i].opname, "")
+    name = instructions[i].argval
+    parameter = code.co_varnames[:1] if code.co_argcount else ()
+    stores = [k for k, o in enumerate(instructions) if o.opname.startswith("STORE_") and o.argval == name]
+    if start in ("global", "cell") and name not in code.co_cellvars:
+        return Asked(start, (name, *names), absent)
+    if start in ("local", "cell") and not stores and (name,) == parameter:
+        return Asked("first", tuple(names), absent)
+    if start == "local" and len(stores) == 1 and name not in code.co_varnames[: _parameters(code)]:
+        source = _path(code, instructions, stores[0] - 1, absent)
+        return replace(source, path=(*source.path, *names)) if source.start else source
+    return Asked("", (), absent)
+
+
+def _parameters(code: CodeType) -> int:
+    flags = (0x04, 0x08)  # *args and **kwargs
+    return code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & flag) for flag in flags)
