@@ -100,6 +100,8 @@ def reads_of(code: CodeType) -> Reads:
         if one.opname == "IMPORT_NAME":
             level = next(k.argval for k in reversed(instructions[: i - 1]) if k.opname == "LOAD_CONST")
             modules.add((level, one.argval))
+        elif one.argval == "import_module" and instructions[i + 1].opname == "LOAD_CONST":
+            modules.add((0, instructions[i + 1].argval))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = reads_of(constant)

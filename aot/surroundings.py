@@ -35,10 +35,10 @@ from aot.asked import Asked
 from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, names_of
+from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in
 from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
 from aot.states import has_state, held_by, likeness, parts_of, state_of
 
-_SEQUENCES = (list, set, deque)
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _CALLED = frozenset(
     ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
@@ -72,15 +72,15 @@ class Surroundings:
     def stored(self, tensors: Sequence[Tensor]) -> str | None:
         """A path to where one of the tensors is, if one is anywhere here."""
         sought = {id(tensor) for tensor in tensors}
-        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in _parts(value)]
+        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in parts_in(value)]
         seen: set[int] = set()
         while ahead:
             path, value = ahead.pop()
             if id(value) in sought:
                 return path.removeprefix(".")
-            if isinstance(value, (dict, tuple, *_SEQUENCES)) and id(value) not in seen:
+            if isinstance(value, (dict, tuple, *SEQUENCES)) and id(value) not in seen:
                 seen.add(id(value))
-                ahead += [(f"{path}{part}", one) for part, one in _parts(value)]
+                ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
         return None
 
 
@@ -234,7 +234,7 @@ class _Walk:
         seen = functools.partial(held_by, names=names)
         self._guard(f"{path}()", Kind.REFERRED, reference, "", (seen, seen(reference(), objects=ahead)))
         for value in ahead.values():
-            self._reach(value if callable(value) and not _dict_of(value) else type(value), path)
+            self._reach(value if callable(value) and not namespace_of(value) else type(value), path)
 
     def _function(self, function: types.FunctionType, path: str) -> None:
         if function is os.getenv:
@@ -242,7 +242,7 @@ class _Walk:
         self._reach(getattr(function, "__wrapped__", None), path)
         if is_library(function.__globals__.get("__name__")):
             for cell in function.__closure__ or ():  # what a decorator has taken
-                content = _content(cell)
+                content = content_of(cell)
                 if callable(content):
                     self._reach(content, path)
             return
@@ -257,7 +257,7 @@ class _Walk:
         if function.__dict__:
             self._namespace(function.__dict__, self._names, path)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            value = _content(cell)
+            value = content_of(cell)
             if value is not MISSING and _counts(reads.cells, name, value):
                 self._guard(name, Kind.CELL, cell, name, value)
                 self._reach(value, name)
@@ -278,7 +278,7 @@ class _Walk:
             if asked.start == "global":
                 self._open(space.get(asked.path[0], MISSING), asked.path[1:], asked.absent)
             elif asked.start == "cell":
-                self._open(_content(cells[asked.path[0]]), asked.path[1:], asked.absent)
+                self._open(content_of(cells[asked.path[0]]), asked.path[1:], asked.absent)
             elif asked.start != "first" or not _is_method(function):
                 self._open(MISSING, (), asked.absent)
         if everything:
@@ -302,7 +302,7 @@ class _Walk:
     def _open(self, value: Any, path: Sequence[str], absent: bool) -> None:
         """Let every attribute count of what a path leads to from an object; of all, if it leads nowhere."""
         for name in path:
-            space = _dict_of(value) or {}
+            space = namespace_of(value) or {}
             found = inspect.getattr_static(type(value), name, MISSING) if value is not MISSING else MISSING
             value = space.get(name, space.get("_modules", {}).get(name, found))
         if isinstance(value, (type, types.ModuleType)) and is_library(_module_of(value)):
@@ -368,7 +368,7 @@ class _Walk:
         names = self._names
         if isinstance(value, threading.local):
             self._local(value, path)
-        space = None if isinstance(value, threading.local) else _dict_of(value)
+        space = None if isinstance(value, threading.local) else namespace_of(value)
         if not library:
             for asked in _asked_of(cls):
                 self._open(value, asked.path, asked.absent)
@@ -417,12 +417,12 @@ class _Walk:
             for key, one in zip(keys, values, strict=True):
                 self._reach(key, where)
                 self._reach(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
-        elif isinstance(value, (*_SEQUENCES, tuple, frozenset)):
-            if isinstance(value, _SEQUENCES):
+        elif isinstance(value, (*SEQUENCES, tuple, frozenset)):
+            if isinstance(value, SEQUENCES):
                 self._guard(where, Kind.ITEMS, value, "", tuple(value))
             for i, one in enumerate(value):
                 self._reach(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
-        elif _has_memory(value):
+        elif has_memory(value):
             self._guard(where, Kind.BYTES, value, "", contents(value))
 
 
@@ -431,7 +431,7 @@ def _counts(names: Names, name: str, value: Any) -> bool:
     what that means."""
     if name in names.read:
         return True
-    told = (*CONSTANTS, *_SEQUENCES, dict, Tensor, ContextVar)
+    told = (*CONSTANTS, *SEQUENCES, dict, Tensor, ContextVar)
     return value is not MISSING and not isinstance(value, told)
 
 
@@ -448,54 +448,3 @@ def _asked_of(cls: type) -> Iterator[Asked]:
             for function in vars(base).values():
                 if isinstance(function, types.FunctionType):
                     yield from (one for one in reads_of(function.__code__).asked if one.start == "first")
-
-
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    """What is directly in an object, and how one gets there from it."""
-    if isinstance(value, types.FunctionType):
-        names = value.__code__.co_freevars
-        cells = [(f".{n}", _content(c)) for n, c in zip(names, value.__closure__ or (), strict=True)]
-        return cells + [(f".{name}", one) for name, one in value.__dict__.items()]
-    if isinstance(value, type):
-        return [(f".{name}", one) for name, one in vars(value).items()]
-    parts: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        parts += [
-            (f"[{key!r}]" if isinstance(key, (str, int)) else "[...]", one) for key, one in value.items()
-        ]
-    elif isinstance(value, (tuple, frozenset, *_SEQUENCES)):
-        parts += [(f"[{i}]", one) for i, one in enumerate(value)]
-    space = _dict_of(value)
-    if space is not None:
-        parts += [(f".{name}", one) for name, one in space.items()]
-    for base in type(value).__mro__[:-1]:
-        for name, slot in vars(base).items():
-            if isinstance(slot, types.MemberDescriptorType) and not is_library(base.__module__):
-                parts.append((f".{name}", getattr(value, name, None)))
-    return parts
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return MISSING
-
-
-def _dict_of(value: Any) -> dict[str, Any] | None:
-    """The attributes that an object has itself, past whatever its class says about attributes."""
-    try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _has_memory(value: Any) -> bool:
-    if isinstance(value, bytes):
-        return False
-    try:
-        memoryview(value)
-    except (TypeError, ValueError, BufferError):
-        return False
-    return True

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import io
+import pickle
 import queue
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from agree import checking_nop, leaf, values
@@ -153,10 +157,25 @@ def namespace() -> Case:
     return store, lambda: space.last
 
 
+def variable_of_a_context() -> Case:
+    seen: contextvars.ContextVar[Tensor] = contextvars.ContextVar("seen")
+    return lambda x: seen.set(x) and None, seen.get
+
+
+def attribute_of_a_thread() -> Case:
+    local = threading.local()
+
+    def store(x: Tensor) -> None:
+        local.last = x
+
+    return store, lambda: local.last
+
+
 CASES = [
     *(global_list, global_variable, variable_of_the_closure, attribute, attribute_of_a_class),
     *(attribute_of_a_module, attribute_of_a_function, slot, list_of_an_object, list_that_a_helper_gets),
     *(within_something_new, entry_of_a_dict, queue_of_two_ends, queue_of_a_library, namespace),
+    *(variable_of_a_context, attribute_of_a_thread),
 ]
 STORED: dict[str, Callable[[Tensor], Tensor]] = {
     "argument": lambda x: x,
@@ -232,6 +251,20 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "list": Tensor.tolist,
     "numpy": lambda x: x.detach().numpy(),
     "print": repr,
+    "format": lambda x: f"{x}",
+    "shape": lambda x: x.shape,
+    "length": len,
+    "dtype": lambda x: x.dtype,
+    "history": lambda x: x.grad_fn,
+    "truth": bool,
+    "equal": lambda x: x == x,
+    "pickle": pickle.dumps,
+    "save": lambda x: torch.save(x, io.BytesIO()),
+    "copy object": copy.copy,
+    "as a parameter": nn.Parameter,
+    "to numpy": numpy.asarray,
+    "move": lambda x: x.to(torch.float64),
+    "grad": lambda x: torch.autograd.grad(x, x),
     "deepcopy": copy.deepcopy,
     "address": Tensor.data_ptr,
     "backward": lambda x: x.sum().backward(),
@@ -243,25 +276,26 @@ READS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("read", READS)
 def test_what_is_stored_where_nobody_looks_cannot_be_used(read: str) -> None:
-    hidden: contextvars.ContextVar[Tensor] = contextvars.ContextVar("hidden")
+    hidden: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
 
     def f(x: Tensor) -> Tensor:
         y = x.exp()
-        hidden.set(y)
+        hidden.put(y)
         return y.sin()
 
     compiled = aot.aot_function(f, checking_nop)
     x = leaf(3)
     y = compiled(x)
+    stored = hidden.get()
     with pytest.raises(aot.Unsupported):
-        READS[read](hidden.get())
+        READS[read](stored)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), x)
     z = x.detach().clone().requires_grad_()
     (expected,) = torch.autograd.grad(z.exp().sin().sum(), z, create_graph=True)
     torch.testing.assert_close(second, torch.autograd.grad(expected.sum(), z)[0])
     with pytest.raises(errors.EscapedTensor, match="has no values"):
-        hidden.get().sum()
+        stored.sum()
 
 
 @pytest.mark.parametrize("grad", [False, True])

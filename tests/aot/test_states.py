@@ -7,6 +7,7 @@ import collections
 import contextvars
 import csv
 import functools
+import importlib
 import itertools
 import logging
 import os
@@ -399,6 +400,20 @@ def test_a_context_that_is_left_set_is_refused_where_it_is_read() -> None:
 
     with pytest.raises(errors.ClosureMutation, match=r"variable\.get\(\)"):
         aot.aot_function(f, checking_nop)(values(2))
+
+
+def test_a_module_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("aot_asked_for")
+    module.rate = 2.0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "aot_asked_for", module)
+
+    def f(x: Tensor) -> Any:
+        return x * importlib.import_module("aot_asked_for").rate
+
+    compiled = aot.aot_function(f, checking_nop)
+    for rate in (2.0, 3.0, 2.0):
+        module.rate = rate  # type: ignore[attr-defined]
+        assert torch.equal(compiled(values(2)), values(2) * rate)
 
 
 RUNNING: dict[str, Callable[[Tensor], Any]] = {
