@@ -13,6 +13,7 @@ from types import CodeType
 
 BY_NAME = frozenset(("getattr", "hasattr"))
 _FOR_ALL = frozenset(("vars", "dir"))
+_DEEP = frozenset(("asdict", "astuple", "getmembers"))  # of dataclasses and inspect
 _GETTERS = frozenset(("attrgetter", "methodcaller"))
 _NAMED = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_DEREF"))
 _STARTS = {
@@ -51,7 +52,9 @@ def asked_by(code: CodeType, instructions: Sequence[dis.Instruction]) -> Iterato
                     yield Asked("", (), True)
             elif one.argval not in BY_NAME or _name_for(instructions, last, call) is None:
                 yield _path(code, instructions, last, one.argval != "getattr" or call.argval != 2)
-        elif one.opname in _NAMED and one.argval in _GETTERS and _constants(instructions, i) is None:
+        elif one.opname in _NAMED and (
+            one.argval in _DEEP or (one.argval in _GETTERS and _constants(instructions, i) is None)
+        ):
             yield Asked("", (), True)
         elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval == "__dict__":
             yield _path(code, instructions, i - 1, True)

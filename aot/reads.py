@@ -20,7 +20,7 @@ from aot.asked import Asked, asked_by, names_asked, within
 # Methods of containers and variables that tell nothing of what was there.
 WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
-) | {"set", "reset"}  # of a ContextVar
+) | {"set", "reset", "put", "put_nowait"}  # of a ContextVar, of a queue
 _LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
 _GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _CELLS = frozenset(("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"))
@@ -100,7 +100,7 @@ def reads_of(code: CodeType) -> Reads:
         if one.opname == "IMPORT_NAME":
             level = next(k.argval for k in reversed(instructions[: i - 1]) if k.opname == "LOAD_CONST")
             modules.add((level, one.argval))
-        elif one.argval == "import_module" and instructions[i + 1].opname == "LOAD_CONST":
+        elif one.argval in ("import_module", "__import__") and instructions[i + 1].opname == "LOAD_CONST":
             modules.add((0, instructions[i + 1].argval))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,5 +1,5 @@
 """What objects hold that no name leads to, as a value: where an iterator is, what a random generator draws
-next, what is behind a weak reference.
+next, what is in a queue or behind a weak reference.
 
 Two such values are equal if nothing has changed, and they keep nothing alive.
 """
@@ -10,6 +10,7 @@ import gc
 import io
 import itertools
 import operator
+import queue
 import random
 import types
 from collections import deque
@@ -24,6 +25,7 @@ from aot import torch_internals as internals
 from aot.constants import CONSTANTS, key_of
 from aot.reads import is_library
 
+QUEUES = (queue.Queue, queue.SimpleQueue)
 _Numpys = (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
 _SHOWING = (map, filter, zip, enumerate)  # are where that is which they go through
 _CALLING = type(iter(int, 1))
@@ -45,7 +47,7 @@ def has_state(value: Any) -> bool:
         numpys: Any = numpy.random.get_state
         defaults = (python.__self__, numpys.__self__, *internals.default_generators())
         return not any(value is one for one in defaults)
-    return _is_iterator(value)
+    return isinstance(value, QUEUES) or _is_iterator(value)
 
 
 def state_of(owner: Any) -> object:
@@ -57,6 +59,8 @@ def state_of(owner: Any) -> object:
         >>> state_of(numbers) == state, next(numbers), state_of(numbers) == state
         (True, 1, False)
     """
+    if isinstance(owner, QUEUES):
+        return owner.qsize(), [id(one) for one in getattr(owner, "queue", ())]
     if isinstance(owner, random.Random):
         try:
             return owner.getstate()

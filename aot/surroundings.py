@@ -21,8 +21,8 @@ import sys
 import threading
 import types
 import weakref
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import ChainMap, UserDict, UserList, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +33,10 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.asked import Asked
 from aot.constants import CONSTANTS
-from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, names_of
 from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in
 from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
-from aot.states import has_state, held_by, likeness, parts_of, state_of
+from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _CALLED = frozenset(
@@ -45,7 +44,6 @@ _CALLED = frozenset(
 )
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
 ANY = 0  # no object's id
-_RUNNING = frozenset(("eval", "exec", "compile", "__import__"))
 _ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
@@ -86,9 +84,6 @@ class Surroundings:
 
 def guards_of(*roots: Any) -> tuple[Guards, Surroundings]:
     """Note what the Python of functions may read besides its arguments, starting there and at other objects.
-
-    Raises:
-        UnsupportedOperation: it runs code that it makes (`eval`, `exec`).
 
     Example:
         >>> scale = {"by": 2.0}
@@ -182,14 +177,16 @@ class _Walk:
     def _visit(self, value: Any, path: str) -> None:
         if isinstance(value, types.FunctionType):
             self._function(value, path)
-        elif isinstance(value, types.MethodType):
-            self._reach(value.__func__, path)
-            self._reach(value.__self__, "self")
-        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)):
+        elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)) or (
+            isinstance(value, types.MethodType) and isinstance(value.__self__, QUEUES)
+        ):
             if value.__name__ not in WRITES:
                 self._reach(value.__self__, path)
             else:
                 self.objects.append((path, value.__self__))
+        elif isinstance(value, types.MethodType):
+            self._reach(value.__func__, path)
+            self._reach(value.__self__, "self")
         elif isinstance(value, functools.partial):
             for part in (value.func, value.args, value.keywords):
                 self._reach(part, path)
@@ -219,7 +216,15 @@ class _Walk:
             self._guard(f"{path}.get()", Kind.CONTEXT, value, "", content)
             self._reach(content, f"{path}.get()")
         elif isinstance(value, weakref.ReferenceType):
-            self._referred(value, path)
+            self._referred(value, f"{path}()", path)
+        elif isinstance(value, (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)):
+            kind = list if isinstance(value, weakref.WeakSet) else dict
+            self._referred(functools.partial(kind, value), f"{path}[...]", path)
+        elif isinstance(value, (UserDict, UserList, ChainMap)):
+            name = "maps" if isinstance(value, ChainMap) else "data"
+            self._guard(path, Kind.ATTRIBUTE, value, name, getattr(value, name))
+            self._reach(getattr(value, name), path)
+            self._instance(value, path)
         else:
             if has_state(value):
                 self._guard(f"the state of {path}", Kind.STATE, value, "", state_of(value))
@@ -228,11 +233,11 @@ class _Walk:
             self._contained(value, path)
             self._instance(value, path)
 
-    def _referred(self, reference: weakref.ref[Any], path: str) -> None:
+    def _referred(self, reference: Callable[[], Any], where: str, path: str) -> None:
         """A weak reference: what is behind it is not kept alive by a guard."""
         names, ahead = self._names.read | self._names.written | _REGISTRIES, dict[int, Any]()
         seen = functools.partial(held_by, names=names)
-        self._guard(f"{path}()", Kind.REFERRED, reference, "", (seen, seen(reference(), objects=ahead)))
+        self._guard(where, Kind.REFERRED, reference, "", (seen, seen(reference(), objects=ahead)))
         for value in ahead.values():
             self._reach(value if callable(value) and not namespace_of(value) else type(value), path)
 
@@ -266,11 +271,6 @@ class _Walk:
         space = function.__globals__
         self.objects.append(("", space))
         builtin = reads.names.read - space.keys()
-        if builtin & _RUNNING:
-            raise UnsupportedOperation(
-                f"{path} names {', '.join(sorted(builtin & _RUNNING))}: what such code reads cannot be told "
-                f"beforehand; call it outside of the function"
-            )
         everything = names_of(space) if "globals" in builtin else ()
         self._namespace(space, reads.names, "", everything)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
@@ -431,7 +431,7 @@ def _counts(names: Names, name: str, value: Any) -> bool:
     what that means."""
     if name in names.read:
         return True
-    told = (*CONSTANTS, *SEQUENCES, dict, Tensor, ContextVar)
+    told = (*CONSTANTS, *SEQUENCES, dict, Tensor, ContextVar, *QUEUES)
     return value is not MISSING and not isinstance(value, told)
 
 

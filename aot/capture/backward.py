@@ -19,6 +19,7 @@ from torch.autograd.graph import GradientEdge, Node
 from aot import torch_internals as internals
 from aot.capture.graph import meta_of
 from aot.capture.recorder import Recorder, fake_of
+from aot.capture.running import refused
 from aot.capture.segments import EntranceEdge, Graph, Key
 from aot.geometry import Geometry
 
@@ -199,7 +200,7 @@ class Engine:
 @contextlib.contextmanager
 def recording_backward(recorder: Recorder) -> Iterator[None]:
     """What the engine is to run under to be recorded."""
-    with recorder.draws.traced(), recorder, torch.autograd.set_multithreading_enabled(False):
+    with recorder.draws.traced(), recorder, refused(), torch.autograd.set_multithreading_enabled(False):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
 import types
@@ -102,6 +103,22 @@ def by_vars() -> Case:
     return lambda x: x * total(config), lambda: setattr(config, "further", 3.0)
 
 
+def by_a_library() -> Case:
+    @dataclasses.dataclass
+    class Inner:
+        rate: float = 2.0
+
+    @dataclasses.dataclass
+    class Outer:
+        inner: Inner
+
+    config = Outer(Inner())
+    return (
+        lambda x: x * dataclasses.asdict(config)["inner"][RATE],
+        lambda: setattr(config.inner, "rate", 3.0),
+    )
+
+
 def by_the_namespace() -> Case:
     config = Config()
 
@@ -175,6 +192,7 @@ def of_a_variable_of_an_outer_function() -> Case:
 
 CASES = [
     *(of_an_argument, of_an_argument_of_an_argument, of_a_slot, with_a_default, by_vars, by_the_namespace),
+    *(by_a_library,),
     *(by_a_getter, by_a_getter_of_its_own, by_a_function_that_calls_it, by_a_static_method, of_a_class),
     *(of_a_global_by_a_path, of_a_part_of_a_module, of_a_variable, of_a_variable_of_an_outer_function),
 ]

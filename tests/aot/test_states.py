@@ -11,7 +11,9 @@ import importlib
 import itertools
 import logging
 import os
+import queue
 import random
+import re
 import shlex
 import sys
 import threading
@@ -92,7 +94,7 @@ def test_an_iterator_that_the_function_advances_is_refused(kind: str) -> None:
             compiled(values(2))
 
 
-@pytest.mark.parametrize("kind", set(ADVANCED) - HIDING)
+@pytest.mark.parametrize("kind", sorted(set(ADVANCED) - HIDING))
 def test_an_iterator_that_it_does_not_advance_is_not(kind: str) -> None:
     rates = ADVANCED[kind]()
 
@@ -105,6 +107,24 @@ def test_an_iterator_that_it_does_not_advance_is_not(kind: str) -> None:
     assert len(compiled.specializations) == 1
     with pytest.raises(errors.ClosureMutation, match="rates"):
         compiled(values(2), True)
+
+
+@pytest.mark.parametrize("make", [queue.Queue, queue.LifoQueue, queue.SimpleQueue])
+def test_a_queue_that_the_function_takes_from_is_refused(make: Callable[[], Any]) -> None:
+    waiting, log = make(), make()
+    for rate in (2.0, 2.0, 3.0):
+        waiting.put(rate)
+
+    def f(x: Tensor) -> Any:
+        log.put(len(x))
+        return x * (waiting.get() if len(x) == 2 else 2)
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        assert torch.equal(compiled(values(3)), values(3) * 2)
+    assert log.qsize() == 1
+    with pytest.raises(errors.ClosureMutation, match="the state of waiting"):
+        compiled(values(2))
 
 
 def test_a_loop_that_goes_on_where_the_last_one_stopped() -> None:
@@ -315,7 +335,36 @@ def name_that_is_new_in_the_module() -> Case:
     return space["f"], lambda: space.update(rate=3.0)
 
 
+def dictionary_of_weak_references() -> Case:
+    config = Config()
+    known = weakref.WeakValueDictionary({"a": config})
+    return lambda x: x * known["a"].rate, lambda: setattr(config, "rate", 3.0)
+
+
+def dictionary_of_weak_references_that_loses_one() -> Case:
+    configs = [Config()]
+    known = weakref.WeakKeyDictionary({configs[0]: 2.0})
+    return lambda x: x * (1 + sum(known.values())), configs.clear
+
+
+def dictionary_in_a_class() -> Case:
+    settings = collections.UserDict(rate=2.0)
+    return lambda x: x * settings["rate"], lambda: settings.update(rate=3.0)
+
+
+def dictionaries_in_a_chain() -> Case:
+    settings = collections.ChainMap({"other": 1.0}, {"rate": 2.0})
+    return lambda x: x * settings["rate"], lambda: settings.update(rate=3.0)
+
+
+def length_of_a_queue() -> Case:
+    waiting: queue.Queue[float] = queue.Queue()
+    return lambda x: x * (2 if waiting.empty() else 3), lambda: waiting.put(3.0)
+
+
 CASES = [
+    *(dictionary_of_weak_references, dictionary_of_weak_references_that_loses_one, dictionary_in_a_class),
+    *(dictionaries_in_a_chain, length_of_a_queue),
     *(context_variable, object_in_a_context_variable, attribute_of_a_thread),
     *(attribute_that_a_thread_does_not_have, object_of_a_thread, weak_reference_that_dies),
     *(attribute_behind_a_weak_reference, cycle_behind_a_weak_reference, parent_of_a_module),
@@ -408,37 +457,72 @@ def test_a_module_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aot_asked_for", module)
 
     def f(x: Tensor) -> Any:
-        return x * importlib.import_module("aot_asked_for").rate
+        return x * importlib.import_module("aot_asked_for").rate * __import__("aot_asked_for").rate
 
     compiled = aot.aot_function(f, checking_nop)
     for rate in (2.0, 3.0, 2.0):
         module.rate = rate  # type: ignore[attr-defined]
-        assert torch.equal(compiled(values(2)), values(2) * rate)
+        assert torch.equal(compiled(values(2)), values(2) * rate * rate)
 
 
+def caught(x: Tensor, raised: bool = False) -> Any:
+    try:
+        return x * eval("RATE")
+    except Exception:
+        if raised:
+            raise ValueError("no rate") from None
+        return x
+
+
+DOUBLE: Any = compile("RATE * 2", "<generated>", "eval")
 RUNNING: dict[str, Callable[[Tensor], Any]] = {
     "eval": lambda x: x * eval("RATE"),
     "exec": lambda x: exec("x.mul_(RATE)"),
+    "compiled": lambda x: x * eval(DOUBLE),
     "compile": lambda x: types.FunctionType(compile("RATE", "", "eval"), globals())() * x,
-    "__import__": lambda x: x * __import__("test_states").RATE,
+    "caught": caught,
+    "caught and raised": lambda x: caught(x, raised=True),
+    "in the backward": lambda x: Evaluated.apply(x) + 1,  # type: ignore[no-untyped-call]
 }
+
+
+class Evaluated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * eval("RATE")  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", RUNNING)
 def test_code_that_is_made_as_it_goes_is_refused(name: str) -> None:
-    x = values(2)
-    with pytest.raises(errors.UnsupportedOperation, match=f"names {name}"):
+    x = leaf(2)
+    with pytest.raises(errors.UnsupportedOperation, match="made as it goes"):
         aot.aot_function(RUNNING[name], checking_nop)(x)
-    assert torch.equal(x, values(2))
+    assert torch.equal(x, leaf(2))
+    assert eval("RATE") == RATE
 
 
-def test_functions_of_these_names_are_not() -> None:
-    layer = nn.Sequential(nn.Dropout())
-    space: dict[str, Any] = {"eval": lambda x: x * 2, "layer": layer, "re": __import__("re")}
-    text = "def f(x):\n    assert re.compile('a')\n    return eval(x) if layer.eval() else x"
-    exec(text, space)
-    layer.eval()
-    assert torch.equal(aot.aot_function(space["f"], checking_nop)(values(2)), values(2) * 2)
+def test_what_is_not_run_or_is_a_librarys_is_not() -> None:
+    layer = nn.Sequential(nn.Dropout()).eval()
+
+    class Made:
+        def __init__(self) -> None:
+            self.rate = eval("RATE")
+
+    made = Made()
+
+    def f(x: Tensor, other: bool = False) -> Any:
+        point: Any = collections.namedtuple("point", "rate")(made.rate)
+        traced = torch.fx.symbolic_trace(layer)
+        assert re.compile("a+").match("aa") and layer.eval()
+        return traced(x) * (eval("RATE") if other else point.rate)
+
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        assert torch.equal(compiled(values(2)), values(2) * 2)
 
 
 def test_a_module_that_is_first_imported_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,62 @@
+"""Code that the function makes as it goes, by `eval`, `exec` or `compile`: what that reads cannot be told
+beforehand.
+
+Python tells an audit hook what it compiles and executes. A hook cannot be taken away again; this one does
+nothing but while a function is traced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from aot.errors import UnsupportedOperation
+from aot.reads import is_library
+
+_now = threading.local()
+_lock = threading.Lock()
+_hooked = False
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """While this lasts, such code is refused in this thread, unless a library runs it.
+
+    Raises:
+        UnsupportedOperation: there was some, even if the function has caught what that raised.
+    """
+    global _hooked
+    with _lock:
+        if not _hooked:
+            sys.addaudithook(_audit)
+            _hooked = True
+    before = getattr(_now, "errors", None)
+    errors: list[UnsupportedOperation] = []
+    _now.errors = errors
+    try:
+        yield
+    except BaseException as error:
+        if errors and error is not errors[0]:
+            raise errors[0] from error
+        raise
+    finally:
+        _now.errors = before
+    if errors:
+        raise errors[0]
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event not in ("compile", "exec") or getattr(_now, "errors", None) is None:
+        return
+    frame = sys._getframe(1)
+    if not is_library(frame.f_globals.get("__name__")):
+        what = "compiles" if event == "compile" else "executes"
+        error = UnsupportedOperation(
+            f"{frame.f_code.co_qualname} {what} code that is made as it goes (eval, exec); what that reads "
+            f"cannot be told beforehand; do it outside of the function"
+        )
+        _now.errors.append(error)
+        raise error
