@@ -55,7 +55,7 @@ class UnsupportedOutput(Unsupported):
 
 class UnsupportedOperation(Unsupported):
     """An operation cannot be recorded: it has no meta kernel, or takes an argument that no graph can
-    hold."""
+    hold; or the function runs code that it makes (`eval`, `exec`)."""
 
 
 class DataDependentValue(Unsupported):
@@ -70,7 +70,8 @@ class ClosureTensor(Unsupported):
 
 class ClosureMutation(Unsupported):
     """The function changes something that it reads: a variable of its closure or of a module, an attribute,
-    an entry of a container. A compiled call runs none of its Python, and would leave it as it is."""
+    an entry of a container, the state of an iterator or of a random generator of the caller's. A compiled call
+    runs none of its Python, and would leave it as it is."""
 
 
 class EscapedTensor(Unsupported):
@@ -107,6 +108,6 @@ class InferenceModeUnsupported(Unsupported):
 
 
 class DoubleBackwardUnsupported(Unsupported):
-    """`create_graph=True`, or a backward under another autocast state than the forward, where the backward
-    would have to be recorded again and cannot be: it needs a value that the forward does not save, or the
-    function registers hooks."""
+    """`create_graph=True`, or a backward under another autocast state than the forward, or one whose Python
+    reads what has changed since, where the backward would have to be recorded again and cannot be: it needs a
+    value that the forward does not save, or the function registers hooks."""
