@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -49,6 +50,19 @@ class Held(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.settings[0].scale * ctx.kept, None
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return (x @ w).sin() * SETTINGS.scale
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        inner = gradient * (x @ w).cos() * SETTINGS.scale
+        return inner @ w.t(), x.t() @ inner
 
 
 def custom(x: Tensor) -> Tensor:
@@ -181,3 +195,27 @@ def test_a_value_that_was_not_saved_is_refused() -> None:
     y = compiled(x)
     y.sum().backward()
     torch.testing.assert_close(x.grad, x.detach().exp())
+
+
+@pytest.mark.parametrize("budget", [None, 1.0, 0.0])
+@pytest.mark.parametrize("chosen", [(0,), (1,), (0, 1)])
+def test_whatever_is_saved_and_whichever_result_is_differentiated(
+    budget: float | None, chosen: tuple[int, ...]
+) -> None:
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y: Tensor = Product.apply(x, w)  # type: ignore[no-untyped-call]
+        return checkpointed(y), y * 2
+
+    def gradients(function: Callable[[Tensor, Tensor], Any]) -> list[Tensor]:
+        SETTINGS.scale = 2.0
+        x, w = leaf(3, 3), leaf(3, 3)
+        results = function(x, w)
+        found = []
+        for SETTINGS.scale in (3.0, 2.0, 4.0):
+            loss = torch.stack([results[i].sum() for i in chosen]).sum()
+            found += torch.autograd.grad(loss, (x, w), retain_graph=True)
+        return found
+
+    cut = functools.partial(aot.min_cut_rematerialization_partition, memory_budget=budget)
+    compiled = aot.aot_function(f, checking_nop, partition_fn=None if budget is None else cut)
+    torch.testing.assert_close(gradients(compiled), gradients(f))
