@@ -110,4 +110,5 @@ class InferenceModeUnsupported(Unsupported):
 class DoubleBackwardUnsupported(Unsupported):
     """`create_graph=True`, or a backward under another autocast state than the forward, or one whose Python
     reads what has changed since, where the backward would have to be recorded again and cannot be: it needs a
-    value that the forward does not save, or the function registers hooks."""
+    value that the forward does not save, the function registers hooks, or a custom `autograd.Function` is not
+    known to be linear in its gradient."""

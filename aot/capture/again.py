@@ -12,6 +12,7 @@ needed to go on to the next level.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level
 from aot.capture.graph import GraphBuilder
 from aot.capture.joint import has_effect, moves_generator
+from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
 from aot.capture.segments import Exposed, Graph, Key, key_of
 from aot.errors import DoubleBackwardUnsupported, Unsupported
@@ -73,8 +75,8 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
 
     Raises:
         DoubleBackwardUnsupported: it needs a value of the forward that is not saved; or the gradients get a
-            history and the function has registered hooks, which would have to see the sum of the first and
-            of higher derivatives.
+            history and the function has registered hooks, or has called a custom function that is not known
+            to be linear, which would have to see the sum of the first and of higher derivatives.
         Exception: whatever a node of the graph raises.
     """
     builder = level.recorder.builder
@@ -141,17 +143,22 @@ def _run(
     name: str,
     create_graph: bool = False,
     tracked: Collection[int] = (),
+    once_more: bool = False,
 ) -> tuple[Engine, dict[int, Tensor]]:
-    """Run the engine from entrances to ends; the gradients by end."""
+    """Run the engine from entrances to ends; the gradients by end. What an earlier derivative has run is run
+    `once_more`, and the results are added up."""
     numbers: dict[Key, int] = {}
     for number, edge in enumerate(ends):
         numbers.setdefault(edge, number)
     exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
     likes = {j: like for j, (_, like) in entrances.items()}
-    engine = Engine(
-        recorder, Graph(exposed, numbers, whole=True), numbers, likes, name, create_graph, tracked
-    )
-    engine.run()
+    graph = Graph(exposed, numbers, whole=True)
+    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked)
+    with contextlib.ExitStack() as stack:
+        if once_more:
+            linearity = Linearity(recorder, [tangent.node for tangent in engine.by_value.values()])
+            stack.enter_context(linearity.required(graph.segment_of))
+        engine.run()
     found: dict[int, Tensor] = {}
     for segment in engine.segments:
         for end, gradient in segment.gradients.items():
@@ -172,20 +179,20 @@ def _run_higher(
 ) -> tuple[Engine, dict[int, Tensor], dict[int, Failure]]:
     """Differentiate gradients; where that raises, find out which of them do."""
     try:
-        return *_run(recorder, roots, ends, "tangents"), {}
+        return *_run(recorder, roots, ends, "tangents", once_more=True), {}
     except Unsupported:
         raise
     except Exception as error:
         failing: dict[int, Failure] = {}
         for i, root in roots.items():
             try:
-                _run(recorder, {i: root}, ends, "tangents")
+                _run(recorder, {i: root}, ends, "tangents", once_more=True)
             except Exception as its:
                 failing[i] = (type(its), str(its))
         if not failing:
             raise error
         good = {i: root for i, root in roots.items() if i not in failing}
-        return *_run(recorder, good, ends, "tangents"), failing
+        return *_run(recorder, good, ends, "tangents", once_more=True), failing
 
 
 def _read(recorder: Recorder, fake: Tensor) -> fx.Node:

@@ -425,3 +425,120 @@ def test_a_product_of_infinities() -> None:
         return str(torch.autograd.grad(function(x), x))  # (NaN is not equal to itself.)
 
     assert_same_story(lambda x: x.prod(), story)
+
+
+def _custom(backward: Function) -> Function:
+    """An identity with a backward of its own, which also gets the argument."""
+
+    class Custom(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            return backward(gradient, *ctx.saved_tensors)
+
+    return lambda x, w: (Custom.apply(x * w) ** 3).sum() + (x * w * w).sum()
+
+
+def _zeroed_in_place(g: Tensor, x: Tensor) -> Tensor:
+    g = g.clone()
+    g[x < 0] = 0
+    return g
+
+
+def _shifted(g: Tensor, x: Tensor) -> Tensor:
+    result = torch.zeros_like(g)
+    result[1:] = g[:-1] * 2
+    return result
+
+
+def _differentiated_again(g: Tensor, x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(x.tanh(), x, g)[0]
+
+
+LINEAR: dict[str, Function] = {
+    "as it is": lambda g, x: g,
+    "none": lambda g, x: None,
+    "zeros": lambda g, x: torch.zeros_like(g),
+    "scaled": lambda g, x: -g * 3 * x.clamp(-1, 1) / 2,
+    "masked": lambda g, x: torch.where(x > 0, g, 0.0) + g.masked_fill(x < 0, 0) + g * (x > 0),
+    "masked in place": _zeroed_in_place,
+    "shifted": _shifted,
+    "copied": lambda g, x: torch.empty_like(g).copy_(g).mul_(x),
+    "projected": lambda g, x: g - (g * x).sum() * x / x.norm() - g.mean(),
+    "a formula of torch's": torch.ops.aten.sigmoid_backward.default,
+    "a formula of torch's, taken": _differentiated_again,
+    "a product of matrices": lambda g, x: x.outer(x) @ g + functional.linear(g, x.outer(x)),
+    "gathered": lambda g, x: g[torch.tensor([2, 1, 0])] + g.flip(0).cumsum(0),
+    "scattered": lambda g, x: torch.zeros_like(g).scatter(0, torch.tensor([2, 1, 0]), g),
+    "put together": lambda g, x: torch.stack([g, g * x]).sum(0) + torch.cat([g[1:], g[:1]]),
+    "with literals": lambda g, x: g * torch.tensor(2.0, dtype=F64) + torch.tensor(0.0, dtype=F64),
+}
+
+NOT_LINEAR: dict[str, Function] = {
+    "clipped": lambda g, x: g.clamp(-0.5, 0.5),
+    "its sign": lambda g, x: g.sign() * g,
+    "normalized": lambda g, x: g / (g.norm() + 1),
+    "squared": lambda g, x: g * g,
+    "masked by itself": lambda g, x: torch.where(g > 0, g, 0.0),
+    "more than itself": lambda g, x: g + 1,
+    "more than itself, in place": lambda g, x: g.clone().add_(x),
+    "partly something else": lambda g, x: g.masked_fill(x < 0, 1.0),
+    "rounded": lambda g, x: torch.div(g, x, rounding_mode="floor") + g,
+}
+
+
+def _penalized(function: Function) -> Any:
+    x, w = leaf(3, dtype=F64), leaf(3, dtype=F64, start=3)
+    loss = function(x, w)
+    (first,) = torch.autograd.grad(loss, x, create_graph=True)
+    (loss + first.pow(2).sum()).backward()
+    return x.grad, w.grad
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_custom_function_that_is_linear_in_its_gradient(name: str) -> None:
+    assert_same_story(_custom(LINEAR[name]), _penalized)
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_a_custom_function_that_is_not_linear_in_its_gradient_is_refused(name: str) -> None:
+    """Eager applies it to the sum of the first and of higher derivatives."""
+    function = aot.aot_function(_custom(NOT_LINEAR[name]), aot.nop)
+    x, w = leaf(3, dtype=F64), leaf(3, dtype=F64, start=3)
+    with pytest.raises(aot.DoubleBackwardUnsupported, match="not known to be linear"):
+        function(x, w).backward(create_graph=True)
+    assert x.grad is None
+    assert w.grad is None
+    function(x, w).backward()
+    assert x.grad is not None
+
+
+def test_a_custom_function_that_no_further_derivative_reaches_need_not_be_linear() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        clipped = _custom(NOT_LINEAR["clipped"])(x, w).detach()
+        return _Clipped.apply(x * 2) * 3 + w.sin() * clipped
+
+    def story(function: Function) -> Any:
+        x, w = leaf(3, dtype=F64), leaf(3, dtype=F64, start=3)
+        loss = function(x, w).sum()
+        first = torch.autograd.grad(loss, [x, w], create_graph=True)
+        (loss + first[1].pow(2).sum()).backward()
+        return x.grad, w.grad
+
+    assert_same_story(f, story)
+
+
+class _Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.clamp(-0.5, 0.5)
