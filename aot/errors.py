@@ -94,8 +94,8 @@ class RandomStateMutation(Unsupported):
 
 
 class UnsupportedHook(Unsupported):
-    """The function registers a hook on a tensor of the caller's (an argument or a result), or one that is
-    there for its side effects."""
+    """The function registers a hook on a tensor of the caller's (an argument, a result, a view of one), or
+    one that is there for its side effects."""
 
 
 class LeafCreatedInside(Unsupported):

@@ -58,6 +58,7 @@ __all__ = [
     "function_of",
     "graph_is_retained",
     "has_counter",
+    "hooks_on",
     "inference_tensor",
     "is_composite",
     "is_composite_below_autograd",
@@ -366,6 +367,26 @@ def _watched(name: str, original: Callable[[Tensor, Any], Any]) -> Callable[[Ten
     return register
 
 
+def _watched_node(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(original)
+    def register(hooks: Any, hook: Any) -> Any:
+        watch = getattr(_watch, "node", None)
+        return original(hooks, hook if watch is None else watch(hooks, hook))
+
+    return register
+
+
+def _watched_module(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def create(self: Any, module: Any, hooks: Any, prehooks: Any) -> None:
+        watch = getattr(_watch, "node", None)
+        if watch is not None:
+            hooks, prehooks = ([watch(None, hook) for hook in given] for given in (hooks, prehooks))
+        original(self, module, hooks, prehooks)
+
+    return create
+
+
 def _shown(original: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(original)
     def show(self: Tensor, **options: Any) -> str:
@@ -494,6 +515,9 @@ def _prod_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tens
 
 _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
+    # (Nodes are C++ classes; all their methods that register a Python hook call this one.)
+    (torch.autograd.Function, "_register_hook", _watched_node),
+    (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
     (Tensor, "__repr__", _shown),
     (torch.nn.functional, "one_hot", _one_hot_without_looking),
     (torch, "prod", _prod_without_looking),
@@ -506,34 +530,51 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
 
 @contextlib.contextmanager
 def watched(
-    watch: Callable[[str, Tensor, Any], Any], elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]]
+    watch: Callable[[str, Tensor, Any], Any],
+    node: Callable[[dict[int, Any] | None, Any], Any],
+    elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`; what it gives another thread to run is `elsewhere(function)`; a memoryless tensor can be
-    printed, for which torch would run kernels on it; `one_hot` checks its argument in the graph, where torch
-    looks at the values at once; and `torch.cond` and its like are refused before they call Dynamo, which an
-    error that passes through it leaves unusable.
+    tensor, hook)`, and on a node of the autograd graph `node(the hooks that it has, hook)`; what it gives
+    another thread to run is `elsewhere(function)`; a memoryless tensor can be printed, for which torch would
+    run kernels on it; `one_hot` checks its argument in the graph, where torch looks at the values at once;
+    and `torch.cond` and its like are refused before they call Dynamo, which an error that passes through it
+    leaves unusable.
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.
     """
     global _watching
-    before = getattr(_watch, "now", None), getattr(_watch, "elsewhere", None)
+    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "elsewhere"))
     with _watching_lock:
         _watching += 1
         if _watching == 1:
             for owner, name, replace in _REPLACED:
                 setattr(owner, name, replace(getattr(owner, name)))
-    _watch.now, _watch.elsewhere = watch, elsewhere
+    _watch.now, _watch.node, _watch.elsewhere = watch, node, elsewhere
     try:
         yield
     finally:
-        _watch.now, _watch.elsewhere = before
+        _watch.now, _watch.node, _watch.elsewhere = before
         with _watching_lock:
             _watching -= 1
             if _watching == 0:
                 for owner, name, _ in _REPLACED:
                     setattr(owner, name, getattr(owner, name).__wrapped__)
+
+
+def hooks_on(node: Node) -> list[Any]:
+    """The Python hooks on a node of the autograd graph. It is told them when another one is registered."""
+    found: list[Any] = []
+
+    def look(hooks: dict[int, Any] | None, hook: Any) -> Any:
+        found.extend((hooks or {}).values())
+        return hook
+
+    with watched(lambda name, tensor, hook: hook, look, lambda function: function):
+        for register in (node.register_hook, node.register_prehook):
+            register(lambda *gradients: None).remove()
+    return found
 
 
 def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:

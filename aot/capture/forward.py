@@ -72,7 +72,9 @@ def run_once(
     try:
         with recorder.draws.traced():
             with (
-                internals.watched(recorder.hooks.watch, threads.watched),
+                internals.watched(
+                    recorder.hooks.watch, lambda _, hook: recorder.hooks.watch_node(hook), threads.watched
+                ),
                 recorder,
                 refused(),
                 _inference_mode(inference, grad),

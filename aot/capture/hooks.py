@@ -1,20 +1,24 @@
-"""Hooks that the function registers on tensors: which can be part of a trace, and which are refused.
+"""Hooks that the function registers on tensors and on nodes of the autograd graph: which can be part of a
+trace, and which are refused.
 
 A hook on a tensor of the function's own is a part of the backward, and what it does to the gradient is
-recorded. One on a tensor of the caller's would have to run in the caller's backwards, in turn with the hooks
-that the caller has there; one that returns nothing is there for its side effects.
+recorded. One on a tensor of the caller's, or on what is made at every call outside of the compiled backward
+(views of arguments and of results), would have to be registered there, in turn with the hooks that the
+caller has there; one that returns nothing is there for its side effects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from aot import torch_internals as internals
 from aot.errors import UnsupportedHook
 
-Hook = Callable[[Tensor], Tensor | None]
+Hook = Callable[..., Any]
 
 
 class Hooks:
@@ -31,11 +35,12 @@ class Hooks:
         self._in_backward = in_backward
         self._edges: list[GradientEdge] = []
         self.functions: list[Hook] = []
+        self._on_nodes: list[Hook] = []
 
     @property
     def any(self) -> bool:
         """Whether the function has registered any."""
-        return bool(self._edges)
+        return bool(self._edges or self._on_nodes)
 
     def watch(self, method: str, tensor: Tensor, hook: Hook) -> Hook:
         """What to register instead of `hook`; called for every ``tensor.method(hook)`` in the trace."""
@@ -46,15 +51,25 @@ class Hooks:
             )
         if tensor.requires_grad:
             self._edges.append(get_gradient_edge(tensor))
+        return self._recorded(hook)
 
+    def watch_node(self, hook: Hook) -> Hook:
+        """What to register instead of `hook`; called for every hook on a node of the autograd graph, and for
+        those of a module, which are called by such."""
+        recorded = self._recorded(hook)
+        self._on_nodes.append(recorded)
+        return recorded
+
+    def _recorded(self, hook: Hook) -> Hook:
         self.functions.append(hook)
 
-        def recorded(gradient: Tensor) -> Tensor | None:
-            result = hook(gradient)
+        def recorded(*gradients: Any) -> Any:
+            result = hook(*gradients)
             if result is None and self._in_backward():
                 raise UnsupportedHook(
-                    "a hook that the function registered returns nothing: what else it does would be done "
-                    "once, when compiling, and not in every backward; register it outside, on a result"
+                    "a hook that the function or one of its modules has registered returns nothing: what "
+                    "else it does would be done once, when compiling, and not in every backward; register it "
+                    "outside, on a result"
                 )
             return result
 
@@ -72,3 +87,22 @@ class Hooks:
                     f"the function registers a hook on {what} {number}, which the caller can register hooks "
                     f"on and differentiate as well; register it outside, or on a copy (x * 1)"
                 )
+
+    def check_outside(self, edges: Collection[tuple[Node, int]], ends: Iterable[Node]) -> None:
+        """Refuse hooks that the compiled backward would not run.
+
+        Args:
+            edges: the edges of what the caller's own history consists of.
+            ends: the nodes at which the arguments entered.
+
+        Raises:
+            UnsupportedHook: there is one on one of them.
+        """
+        on_edge = any((e.node, e.output_nr) in edges for e in self._edges)
+        nodes = {node for node, _ in edges}.union(ends) if self._on_nodes else ()
+        if on_edge or any(h in self._on_nodes for node in nodes for h in internals.hooks_on(node)):
+            raise UnsupportedHook(
+                "the function registers a hook on an argument, on a view of one or of a result, or on the "
+                "node of one (grad_fn.register_hook), which is made anew at every call; register it outside, "
+                "or on a copy (x * 1)"
+            )

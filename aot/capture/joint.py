@@ -7,16 +7,17 @@ that the backward consists of: what comes in, what goes out to where, and what o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
+from aot.capture.edges import check_hooks, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder, by_name, call_by_name
 from aot.capture.kept import Kept, find_kept, saves_something
@@ -27,13 +28,11 @@ from aot.capture.segments import (
     Exposed,
     Graph,
     Key,
-    OutputEdge,
     Target,
-    WrittenEdge,
     key_of,
 )
 from aot.capture.storages import StorageState
-from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, is_current, root_of
+from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
 from aot.inputs import Primal
@@ -142,9 +141,10 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     """
     recorder = forward.recorder
     builder = recorder.builder
-    ends = _ends(forward, effects)
-    _check_hooks(forward, ends)
+    ends = ends_of(forward, effects)
     histories = {i: v.history for i, v in enumerate(effects.values) if v.history is not None}
+    if recorder.hooks.any:
+        check_hooks(forward, exposed_of(forward, effects, histories, ends), ends)
     tangent_nodes: list[fx.Node] = []
     gradient_nodes: list[fx.Node] = []
     segments: tuple[Segment, ...] = ()
@@ -187,7 +187,7 @@ class _Recording:
         self.effects = effects
         self.histories = histories
         self.ends = ends
-        self.exposed = _exposed(forward, effects, histories, ends)
+        self.exposed = exposed_of(forward, effects, histories, ends)
         self.edges = {i: get_gradient_edge(history) for i, history in histories.items()}
         self.levels: list[Level | None] = []
         self.scripts: tuple[Any, ...] | None = ()
@@ -358,89 +358,6 @@ class _Recording:
             return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
         where = None if tangent is None else tangent.where
         return Entrance(value, tuple(like.shape), like.dtype, like.device, where)
-
-
-def _exposed(
-    forward: Forward,
-    effects: Effects,
-    histories: Mapping[int, Tensor],
-    ends: Mapping[Key, ArgumentEdge],
-) -> list[Exposed]:
-    """Every tensor with a history that the caller has after the call, each edge of the trace once."""
-    fakes = forward.entry.fakes
-    written: dict[int, list[int]] = {}  # the values that go into tensors of one root
-    for write in effects.writes:
-        if write.tracked:
-            written.setdefault(id(root_of(fakes[write.tensor])), []).append(write.value)
-    known: dict[Key, Exposed] = {}
-
-    def add(
-        tensor: Tensor, native: WrittenEdge | OutputEdge | None, value: int | None, to: list[int]
-    ) -> None:
-        if not tensor.requires_grad or not is_current(tensor) or tensor.grad_fn is None:
-            return
-        edge = get_gradient_edge(tensor)
-        before = known.get(key_of(edge))
-        if before is not None:
-            native, value = before.native or native, before.value if value is None else value
-            to = list(before.leads_to) or to
-        elif value is None and key_of(edge) in ends:
-            return
-        known[key_of(edge)] = Exposed(edge, native, value, tuple(to))
-
-    for value, history in histories.items():
-        add(history, None, value, [])
-    for i, fake in enumerate(fakes):
-        add(fake, WrittenEdge(i), None, written.get(id(root_of(fake)), []))
-    for base, view in forward.entry.bases:
-        add(base, WrittenEdge(view, True), None, written.get(id(base), []))
-    for position, output in enumerate(effects.outputs):
-        if isinstance(output, View):
-            root = effects.roots[output.root]
-            if isinstance(root, ValueRoot):
-                to = [root.value] if root.value in histories else []
-            elif isinstance(root, AliasRoot):
-                to = [] if root.history is None else [root.history]
-            elif isinstance(root, FunctionViewRoot):
-                to = [root.history]
-            else:
-                to = written.get(id(root_of(fakes[root.tensor])), [])
-            add(forward.outputs[position], OutputEdge(position), None, to)
-    return list(known.values())
-
-
-def _ends(forward: Forward, effects: Effects) -> dict[Key, ArgumentEdge]:
-    """What is differentiated with respect to: every argument's edge on entry, and hidden bases'; and
-    arguments that began to require grad."""
-    entry = forward.entry
-    ends: dict[Key, ArgumentEdge] = {}
-    for i, edge in enumerate(entry.edges):
-        if edge is not None:
-            ends.setdefault(key_of(edge), ArgumentEdge(i, False))
-    for (_, view), edge in zip(entry.bases, entry.base_edges, strict=True):
-        if edge is not None:
-            ends.setdefault(key_of(edge), ArgumentEdge(view, True))
-    for i in effects.required:
-        ends.setdefault(key_of(get_gradient_edge(entry.fakes[i])), ArgumentEdge(i, False))
-    return ends
-
-
-def _check_hooks(forward: Forward, ends: Mapping[Key, ArgumentEdge]) -> None:
-    hooks = forward.recorder.hooks
-    hooks.check("tensor", [(end.tensor, GradientEdge(*edge)) for edge, end in ends.items()])
-    hooks.check("tensor", _edges_of(enumerate(forward.entry.fakes)))
-    hooks.check("output", _edges_of(enumerate(forward.outputs)))
-
-
-def _edges_of(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, GradientEdge]]:
-    for number, value in values:
-        if (
-            isinstance(value, Tensor)
-            and value.requires_grad
-            and is_current(value)
-            and value.grad_fn is not None
-        ):
-            yield number, get_gradient_edge(value)
 
 
 def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:

@@ -1,9 +1,9 @@
 """Whether the backward of a custom `autograd.Function`, as it was recorded, is linear in its gradient.
 
 A derivative of a derivative reaches nodes of the autograd graph that the first has run already. Eager runs
-each once, with the sum of both; here each derivative runs them on its own and the results are added up. That is
-the same for what is linear, as every formula of torch's own is. A custom function may do anything (clip, take
-the sign, add a constant), so what it has recorded is looked at, operation by operation.
+each once, with the sum of both; here each derivative runs them on its own, and the results are added up. That
+is the same for what is linear, as every formula of torch's own is. A custom function may do anything (clip,
+take the sign, add a constant), so what it has recorded is looked at, operation by operation.
 """
 
 from __future__ import annotations

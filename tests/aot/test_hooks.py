@@ -64,6 +64,52 @@ def test_a_hook_on_a_node() -> None:
     assert_agrees(f, lambda: [leaf(3)], grad=True)
 
 
+def test_a_hook_before_a_node_and_on_the_node_of_a_result() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.sin()
+        assert y.grad_fn is not None
+        y.grad_fn.register_prehook(lambda outputs: (outputs[0] * 3,))
+        y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] + outputs[0],))
+        return y, y[1:] * 2
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+def test_a_hook_on_a_node_between_a_view_of_an_argument_and_a_result() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.t()
+        assert y.grad_fn is not None
+        y.grad_fn.register_prehook(lambda outputs: (outputs[0] * 3,))
+        return y * 2
+
+    assert_agrees(f, lambda: [non_leaf(3, 2)], grad=True)
+
+
+def test_a_hook_on_what_is_written_to_a_part_of_an_argument() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = (x[1] * 2).sin()
+        y.register_hook(lambda g: g * 10)
+        assert y.grad_fn is not None
+        y.grad_fn.register_prehook(lambda outputs: (outputs[0] * 3,))
+        x[0].mul_(y)
+        return x * 2
+
+    assert_agrees(f, lambda: [non_leaf(2, 3)], grad=True)
+
+
+def test_hooks_that_nothing_runs() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.sin()
+        assert y.grad_fn is not None
+        y.grad_fn.register_hook(lambda inputs, outputs: None).remove()
+        unused = y[1:]
+        assert unused.grad_fn is not None
+        unused.grad_fn.register_hook(lambda inputs, outputs: None)
+        return y * x
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
 def test_a_hook_in_a_gradient_that_is_taken_inside() -> None:
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         seen: list[Tensor] = []
@@ -112,7 +158,73 @@ def _for_its_side_effect(x: Tensor) -> Tensor:
     return y * y
 
 
+def _on_a_view_that_a_result_is_a_view_of(x: Tensor) -> Tensor:
+    y = (x * 2)[1:]
+    y.register_hook(lambda g: g * 10)
+    return y[1:]
+
+
+def _node(x: Tensor) -> Any:
+    assert x.grad_fn is not None
+    return x.grad_fn
+
+
+def _on_the_node_of_a_view_that_is_a_result(x: Tensor) -> Tensor:
+    y = (x * 2)[1:]
+    _node(y).register_prehook(lambda outputs: (outputs[0] * 10,))
+    return y
+
+
+def _on_the_node_of_a_view_of_an_argument(x: Tensor) -> Tensor:
+    y = x[1:]
+    _node(y).register_prehook(lambda outputs: (outputs[0] * 10,))
+    return y[1:]
+
+
+def _on_the_node_of_an_argument(x: Tensor) -> Tensor:
+    _node(x).register_hook(lambda inputs, outputs: (inputs[0] * 10, *inputs[1:]))
+    return x * 2
+
+
+def _before_the_node_of_an_argument(x: Tensor) -> Tensor:
+    torch.autograd.graph.get_gradient_edge(x).node.register_prehook(lambda outputs: (outputs[0] * 10,))
+    return x * 2
+
+
+def _on_the_node_of_a_written_argument(x: Tensor) -> Tensor:
+    x[0].mul_(3)
+    _node(x).register_hook(lambda inputs, outputs: (inputs[0] * 10, *inputs[1:]))
+    return x * 2
+
+
+def _on_a_node_for_its_side_effect(x: Tensor) -> Tensor:
+    y = x * 2
+    _node(y).register_hook(lambda inputs, outputs: None)
+    return y * y
+
+
+def _before_a_node_for_its_side_effect(x: Tensor) -> Tensor:
+    y = x * 2
+    _node(y).register_prehook(lambda outputs: None)
+    return y * y
+
+
+def _before_the_node_of_an_argument_that_is_written(x: Tensor) -> Tensor:
+    _node(x).register_prehook(lambda outputs: (outputs[0] * 10,))
+    x[0].mul_(3)
+    return x * 2
+
+
 REFUSED = [
+    _before_the_node_of_an_argument_that_is_written,
+    _on_a_view_that_a_result_is_a_view_of,
+    _on_the_node_of_a_view_that_is_a_result,
+    _on_the_node_of_a_view_of_an_argument,
+    _on_the_node_of_an_argument,
+    _before_the_node_of_an_argument,
+    _on_the_node_of_a_written_argument,
+    _on_a_node_for_its_side_effect,
+    _before_a_node_for_its_side_effect,
     _on_an_argument,
     _on_an_argument_before_a_write,
     _on_a_written_argument,
@@ -143,12 +255,72 @@ def test_accumulation_hooks_of_the_functions_own_are_refused() -> None:
     assert x._post_accumulate_grad_hooks is None
 
 
+class Hooked(torch.nn.Module):
+    """A module whose gradients a hook sees."""
+
+    def __init__(self, register: str, hook: Callable[..., Any]) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 3)
+        getattr(self.inner, register)(hook)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x.sin()).exp()  # type: ignore[no-any-return]
+
+
+def _tripled(gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+    return tuple(None if g is None else g * 3 for g in gradients)
+
+
+MODULE_HOOKS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "full": ("register_full_backward_hook", lambda module, inputs, outputs: _tripled(inputs)),
+    "full, before": ("register_full_backward_pre_hook", lambda module, outputs: _tripled(outputs)),
+    "not full": ("register_backward_hook", lambda module, inputs, outputs: _tripled(inputs)),
+}
+
+
+def _functional(module: torch.nn.Module) -> Callable[[dict[str, Tensor], Tensor], Tensor]:
+    return lambda parameters, x: torch.func.functional_call(module, parameters, (x,))
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+@pytest.mark.parametrize("kind", MODULE_HOOKS)
+def test_a_hook_of_a_module_that_changes_gradients(kind: str) -> None:
+    module = Hooked(*MODULE_HOOKS[kind])
+
+    def make() -> list[Any]:
+        parameters = {"inner.weight": leaf(3, 3), "inner.bias": leaf(3, start=9)}
+        return [parameters, leaf(2, 3, start=12)]
+
+    assert_agrees(_functional(module), make, grad=True)
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+@pytest.mark.parametrize("kind", MODULE_HOOKS)
+def test_a_hook_of_a_module_that_is_there_for_its_side_effect_is_refused(kind: str) -> None:
+    seen: list[int] = []
+    module = Hooked(MODULE_HOOKS[kind][0], lambda *gradients: seen.append(1))
+    parameters = dict(module.named_parameters())
+    compiled = aot.aot_function(_functional(module), checking_nop)
+    with pytest.raises(aot.Unsupported, match="returns nothing"):
+        compiled(parameters, leaf(2, 3))
+    with torch.no_grad():
+        assert compiled(parameters, leaf(2, 3)).shape == (2, 3)
+
+
+def test_a_node_of_the_callers_keeps_nothing_of_a_refused_hook() -> None:
+    x = non_leaf(3)
+    with pytest.raises(aot.Unsupported):
+        aot.aot_function(_on_the_node_of_an_argument, checking_nop)(x)
+    assert torch.equal(torch.autograd.grad(x.sum(), x)[0], torch.ones(3))
+
+
 def test_registering_is_as_ever_after_a_trace_and_in_other_threads() -> None:
-    method = Tensor.register_hook
+    method, of_node = Tensor.register_hook, torch.autograd.Function._register_hook
     aot.aot_function(torch.sin, checking_nop)(leaf(3))
     with pytest.raises(ValueError, match="not today"):
         aot.aot_function(_raising, checking_nop)(leaf(3))
     assert Tensor.register_hook is method
+    assert torch.autograd.Function._register_hook is of_node
 
 
 def _raising(x: Tensor) -> Tensor:

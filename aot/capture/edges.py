@@ -1,0 +1,121 @@
+"""Where the backward of a trace begins and ends: the edges of its autograd graph that the caller knows.
+
+In: a `Forward` and its `Effects`. Out: `Exposed` tensors, and the edges where the arguments entered; and the
+refusal of hooks on what is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from aot.capture.forward import Forward
+from aot.capture.segments import ArgumentEdge, Exposed, Graph, Key, OutputEdge, WrittenEdge, key_of
+from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, is_current, root_of
+
+
+def exposed_of(
+    forward: Forward,
+    effects: Effects,
+    histories: Mapping[int, Tensor],
+    ends: Mapping[Key, ArgumentEdge],
+) -> list[Exposed]:
+    """Every tensor with a history that the caller has after the call, each edge of the trace once."""
+    fakes = forward.entry.fakes
+    written: dict[int, list[int]] = {}  # the values that go into tensors of one root
+    for write in effects.writes:
+        if write.tracked:
+            written.setdefault(id(root_of(fakes[write.tensor])), []).append(write.value)
+    known: dict[Key, Exposed] = {}
+
+    def add(
+        tensor: Tensor, native: WrittenEdge | OutputEdge | None, value: int | None, to: list[int]
+    ) -> None:
+        if not tensor.requires_grad or not is_current(tensor) or tensor.grad_fn is None:
+            return
+        edge = get_gradient_edge(tensor)
+        before = known.get(key_of(edge))
+        if before is not None:
+            native, value = before.native or native, before.value if value is None else value
+            to = list(before.leads_to) or to
+        elif value is None and key_of(edge) in ends:
+            return
+        known[key_of(edge)] = Exposed(edge, native, value, tuple(to))
+
+    for value, history in histories.items():
+        add(history, None, value, [])
+    for i, fake in enumerate(fakes):
+        add(fake, WrittenEdge(i), None, written.get(id(root_of(fake)), []))
+    for base, view in forward.entry.bases:
+        add(base, WrittenEdge(view, True), None, written.get(id(base), []))
+    for position, output in enumerate(effects.outputs):
+        if isinstance(output, View):
+            root = effects.roots[output.root]
+            if isinstance(root, ValueRoot):
+                to = [root.value] if root.value in histories else []
+            elif isinstance(root, AliasRoot):
+                to = [] if root.history is None else [root.history]
+            elif isinstance(root, FunctionViewRoot):
+                to = [root.history]
+            else:
+                to = written.get(id(root_of(fakes[root.tensor])), [])
+            add(forward.outputs[position], OutputEdge(position), None, to)
+    return list(known.values())
+
+
+def ends_of(forward: Forward, effects: Effects) -> dict[Key, ArgumentEdge]:
+    """What is differentiated with respect to: every argument's edge on entry, and hidden bases'; and
+    arguments that began to require grad."""
+    entry = forward.entry
+    ends: dict[Key, ArgumentEdge] = {}
+    for i, edge in enumerate(entry.edges):
+        if edge is not None:
+            ends.setdefault(key_of(edge), ArgumentEdge(i, False))
+    for (_, view), edge in zip(entry.bases, entry.base_edges, strict=True):
+        if edge is not None:
+            ends.setdefault(key_of(edge), ArgumentEdge(view, True))
+    for i in effects.required:
+        ends.setdefault(key_of(get_gradient_edge(entry.fakes[i])), ArgumentEdge(i, False))
+    return ends
+
+
+def check_hooks(forward: Forward, exposed: list[Exposed], ends: Mapping[Key, ArgumentEdge]) -> None:
+    """Refuse hooks that the function has registered where the compiled backward does not run them.
+
+    Raises:
+        UnsupportedHook: there is one.
+    """
+    hooks = forward.recorder.hooks
+    hooks.check("tensor", [(end.tensor, GradientEdge(*edge)) for edge, end in ends.items()])
+    hooks.check("tensor", _edges_of(enumerate(forward.entry.fakes)))
+    hooks.check("output", _edges_of(enumerate(forward.outputs)))
+    hooks.check_outside(_made_by_callers(exposed, ends), [node for node, _ in ends])
+
+
+def _made_by_callers(exposed: list[Exposed], ends: Mapping[Key, ArgumentEdge]) -> set[Key]:
+    """The edges of native histories, down to the segments and arguments that they are made from."""
+    inside = Graph(exposed, ends).segment_of
+    # (A write to a view is a part of both.)
+    found = {key_of(one.edge) for one in exposed if one.native is not None and one.value is None}
+    stack = list(found)
+    while stack:
+        below = ((node, number) for node, number in stack.pop()[0].next_functions if node is not None)
+        for key in below:
+            if key not in ends and key not in found and key[0] not in inside:
+                found.add(key)
+                stack.append(key)
+    return found
+
+
+def _edges_of(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, GradientEdge]]:
+    for number, value in values:
+        if (
+            isinstance(value, Tensor)
+            and value.requires_grad
+            and is_current(value)
+            and value.grad_fn is not None
+        ):
+            yield number, get_gradient_edge(value)
