@@ -143,7 +143,8 @@ class OutputEffects:
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
                 )
             return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
-        if stale or derived or not steps or elsewhere or self.recorder.journal.reshaped(start) != reshapes:
+        elsewhere = elsewhere or self.recorder.journal.reshaped(start) != reshapes
+        if stale or derived or not steps or elsewhere:
             source = start if not steps else root
             return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
         taken = Taken.LAST
@@ -153,6 +154,18 @@ class OutputEffects:
             if reshapes == 0 and version == self.world.forward.entry.versions[index]:
                 taken = Taken.FIRST
         return View(self.root(start), steps, None, True, taken, rebound=rebound)
+
+    def _leaves_out(self, value: Tensor, start: Tensor, root: Tensor) -> bool:
+        """Whether autograd derives the history of an output from the root, and not from the argument `start`,
+        which is a view of it: as of a view of a view that had been taken before the root was changed."""
+        if start is root or not root.requires_grad:
+            return False
+        view, origin = value, self._origin(value)
+        while origin is not None and origin.parent is not start:
+            view, taken, origin = origin.parent, origin.version, origin.before
+            if view is not start and origin is not None and taken != origin.version:
+                return True
+        return False
 
     def _passes_leaf(self, value: Tensor, root: Tensor) -> bool:
         """Whether `value`, or what it is a view of, is cut off from a root that requires grad, as one that

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, both, leaf, listed, non_leaf, values
+from agree import assert_agrees, assert_same_story, both, leaf, listed, non_leaf, values
 from torch import Tensor
 
 
@@ -338,3 +338,34 @@ def test_gradients_flow_on_through_two_compiled_functions() -> None:
         y = leaf(3)
         y.mul(2).sin().mul(2).sin().sum().backward()
         assert torch.equal(x.grad, y.grad)
+
+
+Taking = Callable[[Tensor], Tensor]
+
+
+def _older_view(take: Taking, change: str) -> Callable[[Tensor, Tensor], Any]:
+    """A view of a view of an argument, which is a view itself, taken before and after a change."""
+
+    def f(base: Tensor, part: Tensor) -> tuple[Tensor, ...]:
+        older = take(part)
+        with torch.set_grad_enabled(change != "without grad mode"):
+            (part if change == "of the part" else base).mul_(2)
+        return older[0], older[0:1], older * 3
+
+    return f
+
+
+@pytest.mark.parametrize("change", ["of the base", "of the part", "without grad mode"])
+@pytest.mark.parametrize("take", [lambda v: v[0:2], lambda v: v.view(-1)[0:2], lambda v: v.unsqueeze_(0)[0]])
+def test_a_view_of_an_older_view_hangs_on_the_base_alone(
+    take: Callable[[Tensor], Tensor], change: str
+) -> None:
+    def story(function: Callable[..., Any]) -> Any:
+        base = leaf(4) * 1
+        part = base[1:]
+        results = function(base, part)
+        return [
+            torch.autograd.grad(r.sum(), [base, part], retain_graph=True, allow_unused=True) for r in results
+        ]
+
+    assert_same_story(_older_view(take, change), story)
