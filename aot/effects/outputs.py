@@ -199,26 +199,40 @@ class OutputEffects:
         """Take views of views that are outputs themselves from these."""
         return tuple(
             self._linked(output, self.world.forward.outputs[p], outputs, seen)
-            if isinstance(output, View)
-            and output.steps
-            and output.where is None
-            and output.taken is Taken.LAST
+            if isinstance(output, View) and output.taken is Taken.LAST
             else output
             for p, output in enumerate(outputs)
         )
 
     def _linked(self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]) -> View:
-        origin = self._origin(value)
-        for count in reversed(range(1, len(view.steps))):
-            assert origin is not None
-            position = seen.get(id(origin.parent))
+        steps: list[ViewStep] = []
+        origin, version = self._origin(value), internals.version(value)
+        ordinary = _has_history_of_a_view(value) and view.rebound is None
+        while origin is not None:
+            step, parent = origin.step, origin.parent
+            # (An older one has been derived anew from the root by now.)
+            ordinary = ordinary and origin.version == version and step.mode is Mode.GRAD and not step.in_place
+            steps.insert(0, step)
+            position = seen.get(id(parent))
             other = None if position is None else outputs[position]
-            if isinstance(other, View) and other.steps == view.steps[:count] and other.rebound is None:
-                return replace(view, steps=view.steps[count:], through=position)
+            if isinstance(other, View) and other.rebound is None:
+                before = len(view.steps) - len(steps)
+                if before > 0 and view.where is other.where is None and view.steps[:before] == other.steps:
+                    return replace(view, steps=view.steps[before:], through=position)
+                if ordinary and self._is_plain(origin):
+                    return View(other.root, tuple(steps), None, True, through=position)
             origin = origin.before
-            if origin is None:
-                break
         return view
+
+    def _is_plain(self, origin: ViewOrigin) -> bool:
+        """Whether what a view was taken of is a view that lies as it did then, with the history of one."""
+        parent = origin.parent
+        return (
+            origin.reshapes == self.recorder.journal.reshaped(parent)
+            and origin.parent_where == geometry(parent)
+            and self.recorder.state(parent) is origin.state
+            and _has_history_of_a_view(parent)
+        )
 
     def _put(self, value: Tensor, origin: ViewOrigin | None) -> Rebound | None:
         """Where a view was put after it was made, by ``set_`` or ``.data =``."""
@@ -424,6 +438,12 @@ def _is_of_stale(origin: ViewOrigin | None) -> bool:
             return True
         origin = origin.before
     return False
+
+
+def _has_history_of_a_view(view: Tensor) -> bool:
+    """Whether autograd knows a view as one of what it was taken of."""
+    ordinary = internals.creation_meta(view) in ("DEFAULT", "MULTI_OUTPUT_NODE")
+    return ordinary and is_current(view) and view.requires_grad and not view.is_leaf
 
 
 def _made_a_leaf(view: Tensor) -> bool:

@@ -369,3 +369,55 @@ def test_a_view_of_an_older_view_hangs_on_the_base_alone(
         ]
 
     assert_same_story(_older_view(take, change), story)
+
+
+def _of_an_older_one(b: Tensor) -> tuple[Tensor, ...]:
+    older = b[0:3]
+    b.mul_(2)
+    return older[0], older, older[0:2].view(2, 1)
+
+
+def _of_two_older_ones(b: Tensor) -> tuple[Tensor, ...]:
+    y = b * 1
+    older = y[0:3]
+    inner = older[0:2]
+    older.mul_(2)
+    return y, older, inner, older[0:2], inner[0:1]
+
+
+def _of_one_that_was_written_without_grad_mode(b: Tensor) -> tuple[Tensor, ...]:
+    older = b[0:3]
+    with torch.no_grad():
+        b.mul_(2)
+    return older, older[0:2], older[0:2] * 3
+
+
+def _parts_of_an_older_one(b: Tensor) -> tuple[Tensor, ...]:
+    older = b[0:4]
+    b.mul_(2)
+    return older, *older.split(2)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        _of_an_older_one,
+        _of_two_older_ones,
+        _of_one_that_was_written_without_grad_mode,
+        _parts_of_an_older_one,
+    ],
+)
+def test_gradients_between_views_one_of_which_was_there_before_a_write(
+    f: Callable[[Tensor], tuple[Tensor, ...]],
+) -> None:
+    def story(function: Callable[..., Any]) -> Any:
+        argument = leaf(6) * 1
+        everything = [argument, *function(argument)]
+        between = [
+            torch.autograd.grad(r.sum(), everything, retain_graph=True, allow_unused=True) for r in everything
+        ]
+        everything[2].register_hook(lambda g: None if g is None else g * 7)
+        after = [torch.autograd.grad(r.sum(), argument, retain_graph=True) for r in everything]
+        return between, after
+
+    assert_same_story(f, story)
