@@ -28,6 +28,7 @@ from aot.capture.segments import (
     Exposed,
     Graph,
     Key,
+    NodeSet,
     Target,
     key_of,
 )
@@ -82,6 +83,7 @@ class Segment:
         kept: what of the caller's the backward keeps.
         further: where gradients of the gradients go besides.
         frees: whether eager's backward frees something, so that a second one raises.
+        joins: whether several gradients come to one custom function, which says itself what a missing one is.
     """
 
     entrances: tuple[Entrance, ...]
@@ -90,6 +92,7 @@ class Segment:
     kept: tuple[Kept, ...] = ()
     further: tuple[Target, ...] = ()
     frees: bool = False
+    joins: bool = False
 
     @property
     def tangents(self) -> tuple[int, ...]:
@@ -229,7 +232,8 @@ class _Recording:
             further = self._further(nodes.nodes, recorded)
             segment = self._segment(nodes.entrances, recorded, keeps, self._led_to(nodes.nodes))
             frees = any(saves_something(node) for node in nodes.nodes)
-            segments.append(replace(segment, further=tuple(further), frees=frees))
+            joins = _joins(graph, nodes)
+            segments.append(replace(segment, further=tuple(further), frees=frees, joins=joins))
             self.levels.append(self._level(nodes.entrances, recorded, further.values()))
         for value in self.histories:
             if value not in entered:
@@ -358,6 +362,16 @@ class _Recording:
             return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
         where = None if tangent is None else tangent.where
         return Entrance(value, tuple(like.shape), like.dtype, like.device, where)
+
+
+def _joins(graph: Graph, nodes: NodeSet) -> bool:
+    """Whether gradients come to several results of one custom function."""
+    within = (edge for node in nodes.nodes for _, edge in graph.below(node))
+    known: dict[Node, int] = {}
+    for node, number in (*nodes.entrances, *within):
+        if known.setdefault(node, number) != number and internals.is_function_node(node):
+            return True
+    return False
 
 
 def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:

@@ -155,18 +155,6 @@ class OutputEffects:
                 taken = Taken.FIRST
         return View(self.root(start), steps, None, True, taken, rebound=rebound)
 
-    def _leaves_out(self, value: Tensor, start: Tensor, root: Tensor) -> bool:
-        """Whether autograd derives the history of an output from the root, and not from the argument `start`,
-        which is a view of it: as of a view of a view that had been taken before the root was changed."""
-        if start is root or not root.requires_grad:
-            return False
-        view, origin = value, self._origin(value)
-        while origin is not None and origin.parent is not start:
-            view, taken, origin = origin.parent, origin.version, origin.before
-            if view is not start and origin is not None and taken != origin.version:
-                return True
-        return False
-
     def _passes_leaf(self, value: Tensor, root: Tensor) -> bool:
         """Whether `value`, or what it is a view of, is cut off from a root that requires grad, as one that
         was taken before that did."""

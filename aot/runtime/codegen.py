@@ -86,6 +86,7 @@ def _backward(writer: Writer, number: int, part: Part, scripted: bool) -> None:
     if segment.results and tangents:
         given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
         otherwise = " or not scripts_hold()" if scripted else ""
+        otherwise += f" or given != {everything}" if several and segment.joins else ""
         writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
         again = f"again{number}([{', '.join(inputs)}], [{given}], ctx.edges)"
         writer.line(f"    return (None, *{again}[:{len(segment.gradients)}])")

@@ -10,6 +10,8 @@ import torch
 from agree import assert_agrees, assert_same_story, both, leaf, listed, non_leaf, values
 from torch import Tensor
 
+import aot
+
 
 @pytest.mark.parametrize("differentiate", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), None])
 def test_subsets_of_outputs(differentiate: tuple[int, ...] | None) -> None:
@@ -421,3 +423,63 @@ def test_gradients_between_views_one_of_which_was_there_before_a_write(
         return between, after
 
     assert_same_story(f, story)
+
+
+class Joined(torch.autograd.Function):
+    """Adds gradients of different shapes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x.sum()
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        return first * 2 + second
+
+
+class Apart(torch.autograd.Function):
+    """Has a gradient of zeros, and not none, where one result is differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, y * 3
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        return first * 2, second * 3
+
+
+class Asking(torch.autograd.Function):
+    """Asks which gradients there are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor:
+        if first is None:
+            assert second is not None
+            return second * 11
+        return first * 7 if second is None else first + second * 1000
+
+
+@pytest.mark.parametrize("differentiate", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: Joined.apply(x * y),
+        Apart.apply,
+        lambda x, y: Asking.apply(x * y),
+        lambda x, y: tuple(r * y for r in Asking.apply(x * y)),
+    ],
+)
+def test_a_custom_function_says_what_a_missing_gradient_is(
+    f: Callable[..., Any], differentiate: tuple[int, ...]
+) -> None:
+    make = lambda: [leaf(3), leaf(3, start=3)]  # noqa: E731
+    assert_agrees(f, make, grad=True, differentiate=differentiate)
+    assert_agrees(
+        f, make, grad=True, differentiate=differentiate, partition=aot.min_cut_rematerialization_partition
+    )
