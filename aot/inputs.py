@@ -113,7 +113,11 @@ def _check_tensor(position: int, tensor: Tensor) -> None:
         raise errors.UnsupportedArgument(
             f"{what} is a {type(tensor).__name__}: tensor subclasses are not supported; pass plain tensors"
         )
-    if tensor.layout is not torch.strided or tensor.is_quantized:
+    if tensor.is_quantized:
+        raise errors.UnsupportedArgument(
+            f"{what} is quantized: only plain tensors can be compiled; call dequantize()"
+        )
+    if tensor.layout is not torch.strided:
         raise errors.UnsupportedArgument(
             f"{what} has layout {tensor.layout}: only strided tensors can be compiled; call to_dense()"
         )

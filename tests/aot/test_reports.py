@@ -545,3 +545,71 @@ def test_writes_between_views_of_arguments_that_share_memory() -> None:
         return [whole[i : i + 2] for i in range(0, 8, 2)]
 
     assert_agrees(f, make)
+
+
+def test_a_batch_norm_that_a_checkpoint_runs_again_is_refused() -> None:
+    """pytorch/pytorch#96136: eager's backward moves the running statistics a second time, in the caller's
+    memory."""
+
+    def f(x: Tensor, w: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        def block(x: Tensor, w: Tensor) -> Tensor:
+            return torch.nn.functional.batch_norm(x @ w, mean, variance, training=True).sin()
+
+        return torch.utils.checkpoint.checkpoint(block, x, w, use_reentrant=False)  # type: ignore[no-any-return]
+
+    mean, variance = torch.zeros(3), torch.ones(3)
+    with pytest.raises(aot.Unsupported, match="checkpoint"):
+        aot.aot_function(f, checking_nop)(values(4, 3), leaf(3, 3), mean, variance)
+    assert torch.equal(mean, torch.zeros(3))
+    assert torch.equal(variance, torch.ones(3))
+    assert_agrees(f, lambda: [values(4, 3), leaf(3, 3), torch.zeros(3), torch.ones(3)], grad=False)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_quantized_argument_that_is_resized_is_refused_as_what_it_is() -> None:
+    """pytorch/pytorch#113707"""
+    argument = torch.quantize_per_tensor(torch.arange(5.0), 0.1, 10, torch.qint8)
+    with pytest.raises(aot.Unsupported, match="is quantized"):
+        aot.aot_function(lambda x: x.resize_(10), checking_nop)(argument)
+    assert argument.shape == (5,)
+
+
+def test_a_backward_hook_that_a_module_gets_later() -> None:
+    """pytorch/pytorch#115750, #117265"""
+    layer = torch.nn.Linear(3, 3, bias=False)
+
+    def f(w: Tensor, x: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"weight": w}, (x,))
+
+    compiled = aot.aot_function(f, checking_nop)
+
+    def gradient() -> Tensor:
+        x = leaf(3)
+        compiled(torch.eye(3), x).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    assert torch.equal(gradient(), torch.ones(3))
+    handle = layer.register_full_backward_hook(lambda module, inputs, outputs: [g * 2 for g in inputs])
+    assert torch.equal(gradient(), torch.full((3,), 2.0))
+    handle.remove()
+    assert torch.equal(gradient(), torch.ones(3))
+
+
+class Shifted(torch.autograd.Function):
+    """The same tensor twice."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a * b + a + b
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return gradient * (b + 1), gradient * (a + 1)
+
+
+def test_a_custom_function_that_gets_one_tensor_twice() -> None:
+    """pytorch/pytorch#183604"""
+    assert_agrees(lambda x: Shifted.apply(x, x), lambda: [leaf(3)])
