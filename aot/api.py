@@ -18,6 +18,7 @@ from aot.capture.backward import Level
 from aot.capture.forward import run_once
 from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.outside import checking
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.guards import Guards
@@ -210,7 +211,8 @@ class CompiledFunction:
         )
         rehearse(built.define, fw_module, arguments.tensors, expected, inference)
         graphs = tuple(b for b in backwards if b is not None)
-        return Specialization(built.call, forward.spec, fw_module, graphs, built.source, metadata, guards)
+        call = checking(built.call, forward.differentiated) if forward.differentiated else built.call
+        return Specialization(call, forward.spec, fw_module, graphs, built.source, metadata, guards)
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated

@@ -387,6 +387,17 @@ def _watched_module(original: Callable[..., None]) -> Callable[..., None]:
     return create
 
 
+def _watched_engine(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(outputs: Any, *options: Any, **flags: Any) -> Any:
+        watch = getattr(_watch, "engine", None)
+        if watch is not None:
+            watch(options[3])  # what is differentiated with respect to
+        return original(outputs, *options, **flags)
+
+    return run
+
+
 def _shown(original: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(original)
     def show(self: Tensor, **options: Any) -> str:
@@ -518,6 +529,7 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     # (Nodes are C++ classes; all their methods that register a Python hook call this one.)
     (torch.autograd.Function, "_register_hook", _watched_node),
     (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
+    (torch.autograd, "_engine_run_backward", _watched_engine),
     (Tensor, "__repr__", _shown),
     (torch.nn.functional, "one_hot", _one_hot_without_looking),
     (torch, "prod", _prod_without_looking),
@@ -533,29 +545,30 @@ def watched(
     watch: Callable[[str, Tensor, Any], Any],
     node: Callable[[dict[int, Any] | None, Any], Any],
     elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]],
+    engine: Callable[[Sequence[Any]], None] | None = None,
 ) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
     tensor, hook)`, and on a node of the autograd graph `node(the hooks that it has, hook)`; what it gives
-    another thread to run is `elsewhere(function)`; a memoryless tensor can be printed, for which torch would
-    run kernels on it; `one_hot` checks its argument in the graph, where torch looks at the values at once;
-    and `torch.cond` and its like are refused before they call Dynamo, which an error that passes through it
-    leaves unusable.
+    another thread to run is `elsewhere(function)`; what it differentiates with respect to goes to `engine`;
+    a memoryless tensor can be printed, for which torch would run kernels on it; `one_hot` checks its
+    argument in the graph, where torch looks at the values at once; and `torch.cond` and its like are refused
+    before they call Dynamo, which an error that passes through it leaves unusable.
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.
     """
     global _watching
-    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "elsewhere"))
+    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "elsewhere", "engine"))
     with _watching_lock:
         _watching += 1
         if _watching == 1:
             for owner, name, replace in _REPLACED:
                 setattr(owner, name, replace(getattr(owner, name)))
-    _watch.now, _watch.node, _watch.elsewhere = watch, node, elsewhere
+    _watch.now, _watch.node, _watch.elsewhere, _watch.engine = watch, node, elsewhere, engine
     try:
         yield
     finally:
-        _watch.now, _watch.node, _watch.elsewhere = before
+        _watch.now, _watch.node, _watch.elsewhere, _watch.engine = before
         with _watching_lock:
             _watching -= 1
             if _watching == 0:

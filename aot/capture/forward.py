@@ -7,7 +7,7 @@ behind: the recorder with its graph, the fakes of the arguments as they are now,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.outside import check_alone
 from aot.capture.recorder import Recorder
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
@@ -33,6 +34,7 @@ class Forward:
         outputs: the flat outputs, fakes and constants.
         spec: the outputs' tree.
         grad_after: whether grad mode was on when the function returned.
+        differentiated: the tensors of the call that the function has taken gradients with respect to.
     """
 
     recorder: Recorder
@@ -41,6 +43,7 @@ class Forward:
     outputs: tuple[Any, ...]
     spec: internals.TreeSpec
     grad_after: bool
+    differentiated: frozenset[int]
 
     def storage(self, tensor: Tensor) -> tuple[StorageState, int]:
         """The storage that a tensor of the trace lies in, and its size in bytes."""
@@ -69,11 +72,21 @@ def run_once(
     ambient = internals.ambient_key()
     dtype = torch.get_default_dtype()
     threads = Threads()
+    numbers = {id(fake): i for i, fake in enumerate(entry.fakes)}
+    differentiated: set[int] = set()
+
+    def differentiating(given: Sequence[Any]) -> None:
+        differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
+        check_alone(arguments.tensors, differentiated)
+
     try:
         with recorder.draws.traced():
             with (
                 internals.watched(
-                    recorder.hooks.watch, lambda _, hook: recorder.hooks.watch_node(hook), threads.watched
+                    recorder.hooks.watch,
+                    lambda _, hook: recorder.hooks.watch_node(hook),
+                    threads.watched,
+                    differentiating,
                 ),
                 recorder,
                 refused(),
@@ -103,7 +116,7 @@ def run_once(
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     for position, value in enumerate(flat):
         _check_output(recorder, position, value)
-    return Forward(recorder, entry, primals, tuple(flat), spec, grad_after)
+    return Forward(recorder, entry, primals, tuple(flat), spec, grad_after, frozenset(differentiated))
 
 
 @contextlib.contextmanager

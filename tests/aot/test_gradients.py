@@ -483,3 +483,38 @@ def test_a_custom_function_says_what_a_missing_gradient_is(
     assert_agrees(
         f, make, grad=True, differentiate=differentiate, partition=aot.min_cut_rematerialization_partition
     )
+
+
+def _taking(x: Tensor, y: Tensor) -> Tensor:
+    (gradient,) = torch.autograd.grad((y * y).sum() + x.sin().sum(), x, create_graph=True)
+    return gradient * y
+
+
+def test_a_gradient_that_is_taken_inside_with_respect_to_an_argument() -> None:
+    assert_agrees(_taking, lambda: [non_leaf(3), leaf(3, start=3)], grad=True)
+    assert_agrees(_taking, lambda: [leaf(3), values(3, start=3)], grad=True)
+
+
+def _with_a_hook(x: Tensor) -> Tensor:
+    x.register_hook(lambda g: g * 2)
+    return values(3)
+
+
+def _that_retains(x: Tensor) -> Tensor:
+    x.retain_grad()
+    return values(3)
+
+
+@pytest.mark.parametrize("prepare", [_with_a_hook, _that_retains, lambda x: (x * 2).sin()])
+def test_a_gradient_inside_that_something_outside_has_a_part_in_is_refused(
+    prepare: Callable[[Tensor], Tensor],
+) -> None:
+    compiled = aot.aot_function(_taking, aot.nop)
+    x = non_leaf(3)
+    with pytest.raises(aot.Unsupported, match="takes a gradient"):
+        compiled(x, prepare(x))
+    for y in (values(3), non_leaf(3, start=3)):
+        compiled(non_leaf(3), y)
+    x = non_leaf(3)
+    with pytest.raises(aot.Unsupported, match="takes a gradient"):  # of a kind that is known
+        compiled(x, prepare(x))
