@@ -1,5 +1,6 @@
 """A backward in other circumstances than it was compiled for: with ``create_graph=True``, under another
-autocast or deterministic state, or when what the function's Python reads in it has changed since.
+autocast or deterministic state, from some of the results of a custom function, or when what the function's
+Python reads in it has changed since.
 
 It is recorded again (`capture/again`) and compiled when it is first needed. With ``create_graph=True`` it is
 a node of the autograd graph in its turn, whose backward goes to the tangents and to what the first forward
