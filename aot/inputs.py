@@ -22,6 +22,7 @@ from aot.capture.storages import StorageState
 from aot.constants import CONSTANTS, key_of
 from aot.geometry import Geometry, geometry
 from aot.imitation import imitate, root_of
+from aot.versions import counter_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
             )
     for together in roots.values():
         if len(together) > 1:
-            key.append(internals.counter_groups(tuple(together.values())))
+            key.append(counter_groups(tuple(together.values())))
     return Arguments(tuple(tensors), tuple(parts), tuple(key))
 
 

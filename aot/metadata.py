@@ -27,6 +27,7 @@ from aot.effects import (
     Whole,
 )
 from aot.geometry import Geometry, Places, overlap
+from aot.versions import counter_groups
 
 
 class MutationType(enum.Enum):
@@ -188,7 +189,7 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
     states = tuple(dict.fromkeys(entry.states))
     targets = [target for state in states for target in (*state.counted, *state.writes.values())]
     every = {id(tensor): tensor for tensor in (*entry.fakes, *targets)}
-    counters = dict(zip(every, internals.counter_groups(tuple(every.values())), strict=True))
+    counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     places = {state: _Written(state, counters) for state in states}
     in_graph = {write.tensor for write in effects.kept}
     autograd = {*effects.required, *effects.released, *effects.detached}

@@ -7,11 +7,8 @@ upgrade touches this file alone. Supported: 2.11, 2.12, 2.13; no difference has 
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -29,7 +26,7 @@ from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-from aot.errors import EscapedTensor, UnsupportedOperation
+from aot.errors import EscapedTensor
 
 __all__ = [
     "AUTOCAST_DEVICES",
@@ -48,7 +45,6 @@ __all__ = [
     "backward_key",
     "below_autograd",
     "copy_creation_meta",
-    "counter_groups",
     "creation_meta",
     "current_node",
     "default_generators",
@@ -58,6 +54,7 @@ __all__ = [
     "function_of",
     "graph_is_retained",
     "has_counter",
+    "has_memory",
     "inference_tensor",
     "is_composite",
     "is_composite_below_autograd",
@@ -81,16 +78,15 @@ __all__ = [
     "set_creation_meta",
     "set_grad_enabled",
     "set_lazy",
+    "set_versions",
     "skip_dynamo",
     "storage_key",
     "take_apart",
-    "takes_functions",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
     "version",
     "views_noticed",
-    "watched",
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -176,7 +172,7 @@ def memoryless(
         tensor: Tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
     torch._C._set_throw_on_mutable_data_ptr(tensor)
     if not tensor.is_inference():
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (0,))  # set_ has moved it
+        set_versions((tensor,), (0,))  # set_ has moved it
     return tensor
 
 
@@ -271,7 +267,7 @@ def fake_tensor(
     fake.__dict__.update(_ATTRIBUTES)
     fake.fake_mode = mode
     if not fake.is_inference():
-        torch._C._autograd._unsafe_set_version_counter((fake,), (0,))  # set_ has moved it
+        set_versions((fake,), (0,))  # set_ has moved it
     return fake
 
 
@@ -351,32 +347,8 @@ _UNDECLARED_VIEWS = {
 }
 
 
-_WATCHED = ("register_hook", "register_post_accumulate_grad_hook")
-_watch = threading.local()
-_watching = 0
-_watching_lock = threading.Lock()
-
-
-def _watched(name: str, original: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
-    @functools.wraps(original)
-    def register(self: Tensor, hook: Any) -> Any:
-        watch = getattr(_watch, "now", None)
-        return original(self, hook if watch is None else watch(name, self, hook))
-
-    return register
-
-
-def _shown(original: Callable[..., str]) -> Callable[..., str]:
-    @functools.wraps(original)
-    def show(self: Tensor, **options: Any) -> str:
-        if getattr(_watch, "now", None) is None or self.layout is not torch.strided or _has_memory(self):
-            return original(self, **options)
-        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
-
-    return show
-
-
-def _has_memory(tensor: Tensor) -> bool:
+def has_memory(tensor: Tensor) -> bool:
+    """Whether there is memory for what a strided tensor shows."""
     try:
         return tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0
     except RuntimeError:
@@ -389,151 +361,7 @@ def is_memoryless(value: Any) -> bool:
         return True
     if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.device.type == "meta":
         return False
-    return value.layout is torch.strided and not _has_memory(value)
-
-
-def _one_hot_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
-    def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-        looks = num_classes < 0 or tensor.dtype is not torch.int64
-        if looks or getattr(_watch, "now", None) is None or _has_memory(tensor):
-            return original(tensor, num_classes)
-        torch._assert_async((tensor >= 0).all(), "Class values must be non-negative.")
-        torch._assert_async((tensor < num_classes).all(), "Class values must be smaller than num_classes.")
-        classes = torch.arange(num_classes, device=tensor.device)
-        return (tensor.unsqueeze(-1) == classes).to(torch.int64)
-
-    return one_hot
-
-
-def takes_functions(name: str) -> UnsupportedOperation:
-    """The refusal of an operator that takes functions."""
-    return UnsupportedOperation(
-        f"the function calls {name}, an operator that takes functions, which cannot be recorded; write what "
-        f"it does in Python, or compute it outside"
-    )
-
-
-def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Callable[..., Any]:
-    def module(frame: Any) -> str:
-        return str(frame.f_globals.get("__name__", ""))
-
-    @functools.wraps(original)
-    def compile(*args: Any, **options: Any) -> Any:
-        frame: Any = sys._getframe(1)
-        if getattr(_watch, "now", None) is not None and module(frame).startswith(_COMPILES):
-            while frame.f_back is not None and module(frame.f_back).startswith("torch."):
-                frame = frame.f_back
-            raise takes_functions(f"{module(frame)}.{frame.f_code.co_name}")
-        return original(*args, **options)
-
-    return compile
-
-
-def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(self: threading.Thread) -> None:
-        elsewhere = getattr(_watch, "elsewhere", None)
-        if elsewhere is not None:
-            self.run = elsewhere(self.run)  # type: ignore[method-assign]
-        original(self)
-
-    return start
-
-
-def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def submit(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        elsewhere = getattr(_watch, "elsewhere", None)
-        return original(self, function if elsewhere is None else elsewhere(function), *args, **kwargs)
-
-    return submit
-
-
-_COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
-
-
-class _Product(torch.autograd.Function):
-    """The product of all elements. ATen's formula for its gradient looks whether there are zeros among them,
-    and while a dispatch mode is on it goes the way for zeros without looking; this one leaves it to the
-    graph. Each way is gone with ones where the other one is meant, so that its own gradient stays finite.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, given: Tensor) -> Tensor:
-        product = given.prod()
-        ctx.save_for_backward(given, product)
-        return product
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        given, product = ctx.saved_tensors
-        some = (given == 0).any()
-        one = torch.ones_like(product)
-        quotients = gradient * (torch.where(some, one, product) / torch.where(some, one, given)).conj()
-        row = torch.where(some, given, one).reshape(-1)
-        before = torch.cat([one.reshape(1), row[:-1]]).cumprod(0)
-        after = torch.cat([one.reshape(1), row.flip(0)[:-1]]).cumprod(0).flip(0)
-        others = gradient * (before * after).reshape(given.shape).conj()
-        return torch.where(some, others, quotients)
-
-
-def _prod_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
-    def prod(given: Any, *args: Any, **kwargs: Any) -> Tensor:
-        traced = getattr(_watch, "now", None) is not None and isinstance(given, Tensor)
-        if args or kwargs or not traced or not given.dim() or not given.numel():
-            return original(given, *args, **kwargs)
-        if not (given.requires_grad and torch.is_grad_enabled() and given.dtype.is_floating_point):
-            return original(given)
-        product: Tensor = _Product.apply(given)  # type: ignore[no-untyped-call]
-        return product
-
-    return prod
-
-
-_REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
-    (Tensor, "__repr__", _shown),
-    (torch.nn.functional, "one_hot", _one_hot_without_looking),
-    (torch, "prod", _prod_without_looking),
-    (Tensor, "prod", _prod_without_looking),
-    (torch, "compile", _refusing_operators_that_take_functions),
-    (threading.Thread, "start", _handing_on),
-    (ThreadPoolExecutor, "submit", _handing_over),
-)
-
-
-@contextlib.contextmanager
-def watched(
-    watch: Callable[[str, Tensor, Any], Any], elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`; what it gives another thread to run is `elsewhere(function)`; a memoryless tensor can be
-    printed, for which torch would run kernels on it; `one_hot` checks its argument in the graph, where torch
-    looks at the values at once; and `torch.cond` and its like are refused before they call Dynamo, which an
-    error that passes through it leaves unusable.
-
-    There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
-    functions are replaced while any thread traces; for other threads they do what they always do.
-    """
-    global _watching
-    before = getattr(_watch, "now", None), getattr(_watch, "elsewhere", None)
-    with _watching_lock:
-        _watching += 1
-        if _watching == 1:
-            for owner, name, replace in _REPLACED:
-                setattr(owner, name, replace(getattr(owner, name)))
-    _watch.now, _watch.elsewhere = watch, elsewhere
-    try:
-        yield
-    finally:
-        _watch.now, _watch.elsewhere = before
-        with _watching_lock:
-            _watching -= 1
-            if _watching == 0:
-                for owner, name, _ in _REPLACED:
-                    setattr(owner, name, getattr(owner, name).__wrapped__)
+    return value.layout is torch.strided and not has_memory(value)
 
 
 def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:
@@ -627,42 +455,9 @@ def copy_creation_meta(source: Tensor, destination: Tensor) -> None:
     torch._C._autograd._set_creation_meta(destination, torch._C._autograd._get_creation_meta(source))
 
 
-def counter_groups(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """For each tensor, which of them is the first that counts its in-place writes together with it
-    (`detach`), and not apart (`.data`); an inference tensor has no counter, and is its own first.
-
-    There is no query for it: each counter is set to a number of its own, all are looked at, and set back.
-    What is written by another thread meanwhile is counted. It takes one look where no two counters are equal.
-    """
-    groups = list(range(len(tensors)))
-    by_version: dict[int, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        if not tensor.is_inference():
-            by_version.setdefault(tensor._version, []).append(i)
-    places = [i for same in by_version.values() if len(same) > 1 for i in same]
-    if not places:
-        return tuple(groups)
-    alike = [tensors[i] for i in places]
-    apart = 2**31 // len(alike)  # counters have 32 bits
-    with _setting_counters:
-        before = [tensor._version for tensor in alike]
-        # Of those that share one, the first is the last to set it.
-        marks = [k * apart for k in range(len(alike))]
-        _set_counters(alike[::-1], marks[::-1])
-        firsts = [tensor._version // apart for tensor in alike]
-        chosen = [k for k, first in enumerate(firsts) if k == first]
-        moved = [alike[k]._version % apart for k in chosen]
-        _set_counters([alike[k] for k in chosen], [before[k] + m for k, m in zip(chosen, moved, strict=True)])
-    for i, first in zip(places, firsts, strict=True):
-        groups[i] = places[first]
-    return tuple(groups)
-
-
-def _set_counters(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+    """Set version counters, one tensor after the other."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
-
-
-_setting_counters = threading.Lock()
 
 
 def has_counter(tensor: Tensor) -> bool:
@@ -686,7 +481,7 @@ def moved_version(tensor: Tensor) -> Iterator[None]:
     try:
         yield
     finally:
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
+        set_versions((tensor,), (before,))
 
 
 def ambient_key() -> tuple[object, ...]:

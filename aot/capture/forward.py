@@ -18,6 +18,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.recorder import Recorder
+from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.capture.threads import Threads
@@ -72,7 +73,7 @@ def run_once(
     try:
         with recorder.draws.traced():
             with (
-                internals.watched(recorder.hooks.watch, threads.watched),
+                watched(recorder.hooks.watch, threads.watched),
                 recorder,
                 refused(),
                 _inference_mode(inference, grad),

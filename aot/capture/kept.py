@@ -18,6 +18,7 @@ from aot import torch_internals as internals
 from aot.capture.backward import Engine
 from aot.capture.recorder import Recorder
 from aot.capture.segments import Graph
+from aot.versions import counter_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def find_kept(
 
     pairs = [(number, *one) for number, found in enumerate(saved) for ones in found.values() for one in ones]
     every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _ in pairs))}
-    groups = internals.counter_groups(tuple(every.values()))
+    groups = counter_groups(tuple(every.values()))
     counters = dict(zip(every, groups, strict=True))
     masks: dict[tuple[int, int], int] = {}
     for number, tensor, reached in pairs:

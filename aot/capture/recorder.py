@@ -47,6 +47,7 @@ from aot.capture.operations import (
 )
 from aot.capture.overlaps import check_lists, check_order, check_partial_overlap
 from aot.capture.random import Draws
+from aot.capture.replaced import takes_functions
 from aot.capture.storages import Mode, StorageState, ViewStep
 from aot.geometry import Geometry, geometry
 
@@ -147,7 +148,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"under torch.no_grad"
             )
         if isinstance(func, internals.HigherOrderOperator):
-            raise internals.takes_functions(str(func))
+            raise takes_functions(str(func))
         if func in self._decompositions:
             with self:
                 result = self._decompositions[func](*args, **kwargs)
