@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._meta_registrations import _meta_lib_dont_use_me_use_register_meta as _META_LIBRARY
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import (
+    _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS,
+    HigherOrderOperator,
+    OpOverload,
+    _higher_order_ops,
+)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -22,6 +27,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.autograd import forward_ad
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
@@ -47,13 +53,12 @@ __all__ = [
     "copy_creation_meta",
     "creation_meta",
     "current_node",
-    "default_generators",
+    "define_own_kernels",
     "disable_autocast",
     "disarm",
     "fake_tensor",
     "function_of",
     "graph_is_retained",
-    "has_counter",
     "has_memory",
     "inference_tensor",
     "is_composite",
@@ -61,15 +66,11 @@ __all__ = [
     "is_function_node",
     "is_memoryless",
     "is_packed",
-    "is_undeclared_view",
     "make_non_leaf",
-    "may_alias",
     "memoryless",
     "memoryless_storage",
     "modes_off",
     "move",
-    "move_on",
-    "moved_version",
     "negative_view",
     "outside_inference_mode",
     "plain_autograd",
@@ -85,11 +86,13 @@ __all__ = [
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
-    "version",
     "views_noticed",
+    "with_own_kernels",
+    "without_own_kernels",
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+_AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
 set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.set_grad_enabled makes
 _PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
 _ATTRIBUTES = {
@@ -127,22 +130,6 @@ def current_node() -> Node | None:
 def graph_is_retained() -> bool:
     """Inside a backward: whether it was called with ``retain_graph=True``."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
-def default_generators() -> tuple[torch.Generator, ...]:
-    """The generators that draws come from unless they name one: the CPU's, and those of CUDA if it is in
-    use."""
-    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    return (torch.default_generator, *cuda)
-
-
-def move_on(generator: torch.Generator) -> None:
-    """Move a generator to a state that it has not had before."""
-    if generator.device.type == "cuda":
-        generator.set_offset(generator.get_offset() + 4)
-    else:
-        with modes_off():
-            torch.empty(()).uniform_(generator=generator)
 
 
 def memoryless_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:
@@ -192,6 +179,54 @@ def asked_for_memory(error: RuntimeError) -> bool:
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Operations go to their kernels directly, past autograd and its modes."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return manager
+
+
+# A dispatch key above autograd that nothing uses: operations with kernels of our own there are called with
+# them in threads that turn it on, and in no others.
+_OWN_KEY = "TESTING_ONLY_GenericMode"
+_OWN = torch._C._dispatch_key_parse(_OWN_KEY)
+_BELOW_OWN = torch._C._dispatch_keyset_full_after(_OWN)
+_LIBRARY: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+_FALLBACKS: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
+_FALLBACKS.fallback(torch.library.fallthrough_kernel, _OWN_KEY)
+_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_OWN)
+for _operator in _higher_order_ops.values():
+    _operator.fallthrough(_OWN)  # type: ignore[no-untyped-call]
+
+
+def define_own_kernels(kernels: Mapping[OpOverload, Callable[..., Any]]) -> None:
+    """Let operations be ``kernel(ordinary, *args, **kwargs)`` in threads that use own kernels, where
+    ``ordinary(*args, **kwargs)`` is what they are otherwise. (Autocast and functorch come first.)"""
+    for op, kernel in kernels.items():
+        _LIBRARY.impl(op, _own_kernel(op, kernel), _OWN_KEY, with_keyset=True)
+
+
+def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        def ordinary(*args: Any, **kwargs: Any) -> Any:
+            return op.redispatch(keys & _BELOW_OWN, *args, **kwargs)
+
+        if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+            return ordinary(*args, **kwargs)
+        if any(keys.has(key) and _has_kernel(op, key) for key in _AUTOCAST_KEYS):
+            return ordinary(*args, **kwargs)
+        return kernel(ordinary, *args, **kwargs)
+
+    return call
+
+
+def with_own_kernels() -> contextlib.AbstractContextManager[Any]:
+    """In this thread, operations are done by own kernels where they have one."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._IncludeDispatchKeyGuard(_OWN)
+    return manager
+
+
+def without_own_kernels() -> contextlib.AbstractContextManager[Any]:
+    """In this thread, operations are done as they are otherwise."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(_OWN)
+    )
     return manager
 
 
@@ -281,12 +316,6 @@ def has_python_meta(op: Any) -> bool:
     )
 
 
-def may_alias(op: OpOverload) -> bool:
-    """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
-    neither says so."""
-    return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
-
-
 def is_composite(op: OpOverload) -> bool:
     """Whether `op` is made of others, for autograd too."""
     return _has_kernel(op, torch._C.DispatchKey.CompositeImplicitAutograd)
@@ -332,19 +361,6 @@ def views_noticed() -> contextlib.AbstractContextManager[Any]:
 
 def _has_kernel(op: OpOverload, key: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))  # type: ignore[no-untyped-call]
-
-
-def is_undeclared_view(op: OpOverload) -> bool:
-    """Whether `op` is a view although its schema says that its result is new: autograd treats it as new."""
-    return op in _UNDECLARED_VIEWS
-
-
-_UNDECLARED_VIEWS = {
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.unsafe_split.Tensor,
-    torch.ops.aten.unsafe_split_with_sizes.default,
-    torch.ops.aten.unsafe_chunk.default,
-}
 
 
 def has_memory(tensor: Tensor) -> bool:
@@ -458,30 +474,6 @@ def copy_creation_meta(source: Tensor, destination: Tensor) -> None:
 def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     """Set version counters, one tensor after the other."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
-
-
-def has_counter(tensor: Tensor) -> bool:
-    """Whether a tensor has a version counter: an inference tensor has none."""
-    try:
-        return tensor._version >= 0
-    except RuntimeError:
-        return False
-
-
-def version(tensor: Tensor) -> int:
-    """The version counter of a tensor; 0 for an inference tensor, which has none."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-@contextlib.contextmanager
-def moved_version(tensor: Tensor) -> Iterator[None]:
-    """As if `tensor` had been written to, for as long as it lasts."""
-    before = tensor._version
-    torch.autograd.graph.increment_version(tensor)
-    try:
-        yield
-    finally:
-        set_versions((tensor,), (before,))
 
 
 def ambient_key() -> tuple[object, ...]:

@@ -1,10 +1,12 @@
-"""Which tensors count their in-place writes together."""
+"""Version counters: how often a tensor was written to in place, and which tensors count together."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
@@ -43,3 +45,27 @@ def counter_groups(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     for i, first in zip(places, firsts, strict=True):
         groups[i] = places[first]
     return tuple(groups)
+
+
+def has_counter(tensor: Tensor) -> bool:
+    """Whether a tensor has a version counter: an inference tensor has none."""
+    try:
+        return tensor._version >= 0
+    except RuntimeError:
+        return False
+
+
+def version_of(tensor: Tensor) -> int:
+    """The version counter of a tensor; 0 for an inference tensor, which has none."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@contextlib.contextmanager
+def moved_version(tensor: Tensor) -> Iterator[None]:
+    """As if `tensor` had been written to, for as long as it lasts."""
+    before = tensor._version
+    torch.autograd.graph.increment_version(tensor)
+    try:
+        yield
+    finally:
+        internals.set_versions((tensor,), (before,))

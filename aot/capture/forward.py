@@ -74,6 +74,7 @@ def run_once(
         with recorder.draws.traced():
             with (
                 watched(recorder.hooks.watch, threads.watched),
+                internals.with_own_kernels(),
                 recorder,
                 refused(),
                 _inference_mode(inference, grad),

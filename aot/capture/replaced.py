@@ -50,20 +50,6 @@ def _shown(original: Callable[..., str]) -> Callable[..., str]:
     return show
 
 
-def _one_hot_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
-    def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-        looks = num_classes < 0 or tensor.dtype is not torch.int64
-        if looks or getattr(_watch, "now", None) is None or internals.has_memory(tensor):
-            return original(tensor, num_classes)
-        torch._assert_async((tensor >= 0).all(), "Class values must be non-negative.")
-        torch._assert_async((tensor < num_classes).all(), "Class values must be smaller than num_classes.")
-        classes = torch.arange(num_classes, device=tensor.device)
-        return (tensor.unsqueeze(-1) == classes).to(torch.int64)
-
-    return one_hot
-
-
 def takes_functions(name: str) -> UnsupportedOperation:
     """The refusal of an operator that takes functions."""
     return UnsupportedOperation(
@@ -111,51 +97,9 @@ def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 
-class _Product(torch.autograd.Function):
-    """The product of all elements. ATen's formula for its gradient looks whether there are zeros among them,
-    and while a dispatch mode is on it goes the way for zeros without looking; this one leaves it to the
-    graph. Each way is gone with ones where the other one is meant, so that its own gradient stays finite.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, given: Tensor) -> Tensor:
-        product = given.prod()
-        ctx.save_for_backward(given, product)
-        return product
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        given, product = ctx.saved_tensors
-        some = (given == 0).any()
-        one = torch.ones_like(product)
-        quotients = gradient * (torch.where(some, one, product) / torch.where(some, one, given)).conj()
-        row = torch.where(some, given, one).reshape(-1)
-        before = torch.cat([one.reshape(1), row[:-1]]).cumprod(0)
-        after = torch.cat([one.reshape(1), row.flip(0)[:-1]]).cumprod(0).flip(0)
-        others = gradient * (before * after).reshape(given.shape).conj()
-        return torch.where(some, others, quotients)
-
-
-def _prod_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
-    def prod(given: Any, *args: Any, **kwargs: Any) -> Tensor:
-        traced = getattr(_watch, "now", None) is not None and isinstance(given, Tensor)
-        if args or kwargs or not traced or not given.dim() or not given.numel():
-            return original(given, *args, **kwargs)
-        if not (given.requires_grad and torch.is_grad_enabled() and given.dtype.is_floating_point):
-            return original(given)
-        product: Tensor = _Product.apply(given)  # type: ignore[no-untyped-call]
-        return product
-
-    return prod
-
-
 _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (Tensor, "__repr__", _shown),
-    (torch.nn.functional, "one_hot", _one_hot_without_looking),
-    (torch, "prod", _prod_without_looking),
-    (Tensor, "prod", _prod_without_looking),
     (torch, "compile", _refusing_operators_that_take_functions),
     (threading.Thread, "start", _handing_on),
     (ThreadPoolExecutor, "submit", _handing_over),
@@ -168,9 +112,8 @@ def watched(
 ) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
     tensor, hook)`; what it gives another thread to run is `elsewhere(function)`; a memoryless tensor can be
-    printed, for which torch would run kernels on it; `one_hot` checks its argument in the graph, where torch
-    looks at the values at once; and `torch.cond` and its like are refused before they call Dynamo, which an
-    error that passes through it leaves unusable.
+    printed, for which torch would run kernels on it; and `torch.cond` and its like are refused before they
+    call Dynamo, which an error that passes through it leaves unusable.
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.
