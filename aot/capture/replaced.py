@@ -7,12 +7,14 @@ threads they do what they always do.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
 
 import torch
@@ -85,11 +87,21 @@ def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
+def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(function: Callable[..., Any], /, *args: Any) -> Any:
+        elsewhere = getattr(_watch, "elsewhere", None)
+        return original(function if elsewhere is None else elsewhere(function), *args)
+
+    return start
+
+
 def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def submit(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def submit(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         elsewhere = getattr(_watch, "elsewhere", None)
-        return original(self, function if elsewhere is None else elsewhere(function), *args, **kwargs)
+        in_a_thread = isinstance(self, (ThreadPool, ThreadPoolExecutor))
+        return original(self, elsewhere(func) if elsewhere and in_a_thread else func, *args, **kwargs)
 
     return submit
 
@@ -97,12 +109,26 @@ def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 
+# (`apply` calls `apply_async`.)
+_OF_POOLS = (
+    "apply_async",
+    "imap",
+    "imap_unordered",
+    "map",
+    "map_async",
+    "starmap",
+    "starmap_async",
+)
+
 _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (Tensor, "__repr__", _shown),
     (torch, "compile", _refusing_operators_that_take_functions),
     (threading.Thread, "start", _handing_on),
+    (_thread, "start_new_thread", _starting),
+    (_thread, "start_new", _starting),
     (ThreadPoolExecutor, "submit", _handing_over),
+    *((Pool, name, _handing_over) for name in _OF_POOLS),
 )
 
 
