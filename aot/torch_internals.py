@@ -92,6 +92,7 @@ __all__ = [
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+_DEVICE_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 _AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
 set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.set_grad_enabled makes
 _PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
@@ -317,8 +318,9 @@ def has_python_meta(op: Any) -> bool:
 
 
 def is_composite(op: OpOverload) -> bool:
-    """Whether `op` is made of others, for autograd too."""
-    return _has_kernel(op, torch._C.DispatchKey.CompositeImplicitAutograd)
+    """Whether `op` is made of others, for autograd too, and no device has a kernel for it."""
+    made_of_others = _has_kernel(op, torch._C.DispatchKey.CompositeImplicitAutograd)
+    return made_of_others and not any(_has_kernel(op, key) for key in _DEVICE_KEYS)
 
 
 def is_composite_below_autograd(op: OpOverload, device: torch.device) -> bool:

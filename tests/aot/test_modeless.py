@@ -152,6 +152,12 @@ def test_the_gradient_of_a_chosen_element(
     assert torch.equal(compiled.signbit(), eager.signbit())
 
 
+@pytest.mark.parametrize("function", [torch.nn.functional.silu, torch.nn.functional.mish])
+def test_a_kernel_of_its_own_is_not_taken_apart(function: Function) -> None:
+    eager, compiled = (differentiated(f, SQUARE, 0.7) for f in both(function))
+    assert_same(compiled, eager)
+
+
 decompositions: dict[str, tuple[Function, Tensor]] = {
     "eig": (torch.linalg.eig, COMPLEX),
     "eig of real": (torch.linalg.eig, SQUARE[:5, :5]),
