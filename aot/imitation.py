@@ -14,6 +14,7 @@ from torch import Tensor
 from aot import errors, views
 from aot import torch_internals as internals
 from aot.geometry import Geometry, geometry
+from aot.versions import counter_groups
 
 
 def imitate(
@@ -65,7 +66,7 @@ def imitate(
         together.setdefault(internals.storage_key(root), []).append(root)
     first: dict[int, Tensor] = {}  # of those that share a counter
     for members in together.values():
-        groups = internals.counter_groups(members)
+        groups = counter_groups(members)
         first.update((id(root), members[k]) for root, k in zip(members, groups, strict=True))
     for root in real_roots.values():
         roots[id(root)] = root_fake(root, roots.get(id(first[id(root)])))

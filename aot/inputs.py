@@ -22,6 +22,7 @@ from aot.capture.storages import StorageState
 from aot.constants import CONSTANTS, key_of
 from aot.geometry import Geometry, geometry
 from aot.imitation import imitate, root_of
+from aot.versions import counter_groups, has_counter, version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
             )
     for together in roots.values():
         if len(together) > 1:
-            key.append(internals.counter_groups(tuple(together.values())))
+            key.append(counter_groups(tuple(together.values())))
     return Arguments(tuple(tensors), tuple(parts), tuple(key))
 
 
@@ -121,7 +122,7 @@ def _check_tensor(position: int, tensor: Tensor) -> None:
         raise errors.UnsupportedArgument(
             f"{what} has layout {tensor.layout}: only strided tensors can be compiled; call to_dense()"
         )
-    if tensor.is_inference() and (tensor.requires_grad or internals.has_counter(tensor)):
+    if tensor.is_inference() and (tensor.requires_grad or has_counter(tensor)):
         raise errors.UnsupportedArgument(
             f"{what} is an inference tensor that requires grad, or was detached from one outside of that "
             f"mode; clone it"
@@ -209,7 +210,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     edges = tuple(_edge(f) for f in fakes)
     base_edges = tuple(_edge(f) for f, _ in hidden)
     before = tuple(geometry(f) for f in fakes)
-    versions = tuple(internals.version(f) for f in fakes)
+    versions = tuple(version_of(f) for f in fakes)
     states = tuple(recorder.state(f) for f in fakes)
     requires_grad = tuple(f.requires_grad for f in fakes)
     leaves = tuple(f.is_leaf for f in fakes)

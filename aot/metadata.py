@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.journal import Reshape
 from aot.capture.storages import StorageState
@@ -27,6 +26,8 @@ from aot.effects import (
     Whole,
 )
 from aot.geometry import Geometry, Places, overlap
+from aot.versions import counter_groups
+from aot.views import is_undeclared_view
 
 
 class MutationType(enum.Enum):
@@ -188,7 +189,7 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
     states = tuple(dict.fromkeys(entry.states))
     targets = [target for state in states for target in (*state.counted, *state.writes.values())]
     every = {id(tensor): tensor for tensor in (*entry.fakes, *targets)}
-    counters = dict(zip(every, internals.counter_groups(tuple(every.values())), strict=True))
+    counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     places = {state: _Written(state, counters) for state in states}
     in_graph = {write.tensor for write in effects.kept}
     autograd = {*effects.required, *effects.released, *effects.detached}
@@ -278,7 +279,7 @@ class _Outputs:
         if isinstance(root, FunctionViewRoot) or (isinstance(output, View) and _is_by_function(output)):
             return OutputType.CUSTOM_FUNCTION_VIEW, tensor
         origin = self.forward.recorder.journal.origins.get(id(value))
-        if origin is not None and internals.is_undeclared_view(origin[1].step.op):
+        if origin is not None and is_undeclared_view(origin[1].step.op):
             return OutputType.UNSAFE_VIEW_ALIAS, tensor
         if tensor is not None:
             whole = isinstance(output, Whole) and value is self.forward.entry.fakes[tensor]

@@ -45,7 +45,7 @@ def has_state(value: Any) -> bool:
     if isinstance(value, (random.Random, torch.Generator, *_Numpys)):
         python: Any = random.random
         numpys: Any = numpy.random.get_state
-        defaults = (python.__self__, numpys.__self__, *internals.default_generators())
+        defaults = (python.__self__, numpys.__self__, *default_generators())
         return not any(value is one for one in defaults)
     return isinstance(value, QUEUES) or _is_iterator(value)
 
@@ -164,3 +164,10 @@ def _numbers(state: Any) -> object:
     if isinstance(state, Mapping):
         return [_numbers(one) for one in state.values()]
     return state.tobytes() if isinstance(state, numpy.ndarray) else state
+
+
+def default_generators() -> tuple[torch.Generator, ...]:
+    """The generators that draws come from unless they name one: the CPU's, and those of CUDA if it is in
+    use."""
+    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    return (torch.default_generator, *cuda)

@@ -7,17 +7,19 @@ upgrade touches this file alone. Supported: 2.11, 2.12, 2.13; no difference has 
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._meta_registrations import _meta_lib_dont_use_me_use_register_meta as _META_LIBRARY
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import (
+    _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS,
+    HigherOrderOperator,
+    OpOverload,
+    _higher_order_ops,
+)
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -25,11 +27,12 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.autograd import forward_ad
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-from aot.errors import EscapedTensor, UnsupportedOperation
+from aot.errors import EscapedTensor
 
 __all__ = [
     "AUTOCAST_DEVICES",
@@ -48,32 +51,26 @@ __all__ = [
     "backward_key",
     "below_autograd",
     "copy_creation_meta",
-    "counter_groups",
     "creation_meta",
     "current_node",
-    "default_generators",
+    "define_own_kernels",
     "disable_autocast",
     "disarm",
     "fake_tensor",
     "function_of",
     "graph_is_retained",
-    "has_counter",
-    "hooks_on",
+    "has_memory",
     "inference_tensor",
     "is_composite",
     "is_composite_below_autograd",
     "is_function_node",
     "is_memoryless",
     "is_packed",
-    "is_undeclared_view",
     "make_non_leaf",
-    "may_alias",
     "memoryless",
     "memoryless_storage",
     "modes_off",
     "move",
-    "move_on",
-    "moved_version",
     "negative_view",
     "outside_inference_mode",
     "plain_autograd",
@@ -82,19 +79,21 @@ __all__ = [
     "set_creation_meta",
     "set_grad_enabled",
     "set_lazy",
+    "set_versions",
     "skip_dynamo",
     "storage_key",
     "take_apart",
-    "takes_functions",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
-    "version",
     "views_noticed",
-    "watched",
+    "with_own_kernels",
+    "without_own_kernels",
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+_DEVICE_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
+_AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
 set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.set_grad_enabled makes
 _PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
 _ATTRIBUTES = {
@@ -134,22 +133,6 @@ def graph_is_retained() -> bool:
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
-def default_generators() -> tuple[torch.Generator, ...]:
-    """The generators that draws come from unless they name one: the CPU's, and those of CUDA if it is in
-    use."""
-    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    return (torch.default_generator, *cuda)
-
-
-def move_on(generator: torch.Generator) -> None:
-    """Move a generator to a state that it has not had before."""
-    if generator.device.type == "cuda":
-        generator.set_offset(generator.get_offset() + 4)
-    else:
-        with modes_off():
-            torch.empty(()).uniform_(generator=generator)
-
-
 def memoryless_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:
     """A storage that says to have `nbytes` bytes and has none."""
     if device.type == "meta":
@@ -177,7 +160,7 @@ def memoryless(
         tensor: Tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
     torch._C._set_throw_on_mutable_data_ptr(tensor)
     if not tensor.is_inference():
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (0,))  # set_ has moved it
+        set_versions((tensor,), (0,))  # set_ has moved it
     return tensor
 
 
@@ -197,6 +180,54 @@ def asked_for_memory(error: RuntimeError) -> bool:
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Operations go to their kernels directly, past autograd and its modes."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return manager
+
+
+# A dispatch key above autograd that nothing uses: operations with kernels of our own there are called with
+# them in threads that turn it on, and in no others.
+_OWN_KEY = "TESTING_ONLY_GenericMode"
+_OWN = torch._C._dispatch_key_parse(_OWN_KEY)
+_BELOW_OWN = torch._C._dispatch_keyset_full_after(_OWN)
+_LIBRARY: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+_FALLBACKS: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
+_FALLBACKS.fallback(torch.library.fallthrough_kernel, _OWN_KEY)
+_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_OWN)
+for _operator in _higher_order_ops.values():
+    _operator.fallthrough(_OWN)  # type: ignore[no-untyped-call]
+
+
+def define_own_kernels(kernels: Mapping[OpOverload, Callable[..., Any]]) -> None:
+    """Let operations be ``kernel(ordinary, *args, **kwargs)`` in threads that use own kernels, where
+    ``ordinary(*args, **kwargs)`` is what they are otherwise. (Autocast and functorch come first.)"""
+    for op, kernel in kernels.items():
+        _LIBRARY.impl(op, _own_kernel(op, kernel), _OWN_KEY, with_keyset=True)
+
+
+def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        def ordinary(*args: Any, **kwargs: Any) -> Any:
+            return op.redispatch(keys & _BELOW_OWN, *args, **kwargs)
+
+        if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+            return ordinary(*args, **kwargs)
+        if any(keys.has(key) and _has_kernel(op, key) for key in _AUTOCAST_KEYS):
+            return ordinary(*args, **kwargs)
+        return kernel(ordinary, *args, **kwargs)
+
+    return call
+
+
+def with_own_kernels() -> contextlib.AbstractContextManager[Any]:
+    """In this thread, operations are done by own kernels where they have one."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._IncludeDispatchKeyGuard(_OWN)
+    return manager
+
+
+def without_own_kernels() -> contextlib.AbstractContextManager[Any]:
+    """In this thread, operations are done as they are otherwise."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
+        torch._C.DispatchKeySet(_OWN)
+    )
     return manager
 
 
@@ -272,7 +303,7 @@ def fake_tensor(
     fake.__dict__.update(_ATTRIBUTES)
     fake.fake_mode = mode
     if not fake.is_inference():
-        torch._C._autograd._unsafe_set_version_counter((fake,), (0,))  # set_ has moved it
+        set_versions((fake,), (0,))  # set_ has moved it
     return fake
 
 
@@ -286,15 +317,10 @@ def has_python_meta(op: Any) -> bool:
     )
 
 
-def may_alias(op: OpOverload) -> bool:
-    """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
-    neither says so."""
-    return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
-
-
 def is_composite(op: OpOverload) -> bool:
-    """Whether `op` is made of others, for autograd too."""
-    return _has_kernel(op, torch._C.DispatchKey.CompositeImplicitAutograd)
+    """Whether `op` is made of others, for autograd too, and no device has a kernel for it."""
+    made_of_others = _has_kernel(op, torch._C.DispatchKey.CompositeImplicitAutograd)
+    return made_of_others and not any(_has_kernel(op, key) for key in _DEVICE_KEYS)
 
 
 def is_composite_below_autograd(op: OpOverload, device: torch.device) -> bool:
@@ -339,76 +365,8 @@ def _has_kernel(op: OpOverload, key: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), key))  # type: ignore[no-untyped-call]
 
 
-def is_undeclared_view(op: OpOverload) -> bool:
-    """Whether `op` is a view although its schema says that its result is new: autograd treats it as new."""
-    return op in _UNDECLARED_VIEWS
-
-
-_UNDECLARED_VIEWS = {
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.unsafe_split.Tensor,
-    torch.ops.aten.unsafe_split_with_sizes.default,
-    torch.ops.aten.unsafe_chunk.default,
-}
-
-
-_WATCHED = ("register_hook", "register_post_accumulate_grad_hook")
-_watch = threading.local()
-_watching = 0
-_watching_lock = threading.Lock()
-
-
-def _watched(name: str, original: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
-    @functools.wraps(original)
-    def register(self: Tensor, hook: Any) -> Any:
-        watch = getattr(_watch, "now", None)
-        return original(self, hook if watch is None else watch(name, self, hook))
-
-    return register
-
-
-def _watched_node(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    @functools.wraps(original)
-    def register(hooks: Any, hook: Any) -> Any:
-        watch = getattr(_watch, "node", None)
-        return original(hooks, hook if watch is None else watch(hooks, hook))
-
-    return register
-
-
-def _watched_module(original: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(original)
-    def create(self: Any, module: Any, hooks: Any, prehooks: Any) -> None:
-        watch = getattr(_watch, "node", None)
-        if watch is not None:
-            hooks, prehooks = ([watch(None, hook) for hook in given] for given in (hooks, prehooks))
-        original(self, module, hooks, prehooks)
-
-    return create
-
-
-def _watched_engine(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def run(outputs: Any, *options: Any, **flags: Any) -> Any:
-        watch = getattr(_watch, "engine", None)
-        if watch is not None:
-            watch(options[3])  # what is differentiated with respect to
-        return original(outputs, *options, **flags)
-
-    return run
-
-
-def _shown(original: Callable[..., str]) -> Callable[..., str]:
-    @functools.wraps(original)
-    def show(self: Tensor, **options: Any) -> str:
-        if getattr(_watch, "now", None) is None or self.layout is not torch.strided or _has_memory(self):
-            return original(self, **options)
-        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
-
-    return show
-
-
-def _has_memory(tensor: Tensor) -> bool:
+def has_memory(tensor: Tensor) -> bool:
+    """Whether there is memory for what a strided tensor shows."""
     try:
         return tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0
     except RuntimeError:
@@ -421,173 +379,13 @@ def is_memoryless(value: Any) -> bool:
         return True
     if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.device.type == "meta":
         return False
-    return value.layout is torch.strided and not _has_memory(value)
+    return value.layout is torch.strided and not has_memory(value)
 
 
-def _one_hot_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
-    def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-        looks = num_classes < 0 or tensor.dtype is not torch.int64
-        if looks or getattr(_watch, "now", None) is None or _has_memory(tensor):
-            return original(tensor, num_classes)
-        torch._assert_async((tensor >= 0).all(), "Class values must be non-negative.")
-        torch._assert_async((tensor < num_classes).all(), "Class values must be smaller than num_classes.")
-        classes = torch.arange(num_classes, device=tensor.device)
-        return (tensor.unsqueeze(-1) == classes).to(torch.int64)
-
-    return one_hot
-
-
-def takes_functions(name: str) -> UnsupportedOperation:
-    """The refusal of an operator that takes functions."""
-    return UnsupportedOperation(
-        f"the function calls {name}, an operator that takes functions, which cannot be recorded; write what "
-        f"it does in Python, or compute it outside"
-    )
-
-
-def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Callable[..., Any]:
-    def module(frame: Any) -> str:
-        return str(frame.f_globals.get("__name__", ""))
-
-    @functools.wraps(original)
-    def compile(*args: Any, **options: Any) -> Any:
-        frame: Any = sys._getframe(1)
-        if getattr(_watch, "now", None) is not None and module(frame).startswith(_COMPILES):
-            while frame.f_back is not None and module(frame.f_back).startswith("torch."):
-                frame = frame.f_back
-            raise takes_functions(f"{module(frame)}.{frame.f_code.co_name}")
-        return original(*args, **options)
-
-    return compile
-
-
-def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(self: threading.Thread) -> None:
-        elsewhere = getattr(_watch, "elsewhere", None)
-        if elsewhere is not None:
-            self.run = elsewhere(self.run)  # type: ignore[method-assign]
-        original(self)
-
-    return start
-
-
-def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def submit(self: Any, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        elsewhere = getattr(_watch, "elsewhere", None)
-        return original(self, function if elsewhere is None else elsewhere(function), *args, **kwargs)
-
-    return submit
-
-
-_COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
-
-
-class _Product(torch.autograd.Function):
-    """The product of all elements. ATen's formula for its gradient looks whether there are zeros among them,
-    and while a dispatch mode is on it goes the way for zeros without looking; this one leaves it to the
-    graph. Each way is gone with ones where the other one is meant, so that its own gradient stays finite.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, given: Tensor) -> Tensor:
-        product = given.prod()
-        ctx.save_for_backward(given, product)
-        return product
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        given, product = ctx.saved_tensors
-        some = (given == 0).any()
-        one = torch.ones_like(product)
-        quotients = gradient * (torch.where(some, one, product) / torch.where(some, one, given)).conj()
-        row = torch.where(some, given, one).reshape(-1)
-        before = torch.cat([one.reshape(1), row[:-1]]).cumprod(0)
-        after = torch.cat([one.reshape(1), row.flip(0)[:-1]]).cumprod(0).flip(0)
-        others = gradient * (before * after).reshape(given.shape).conj()
-        return torch.where(some, others, quotients)
-
-
-def _prod_without_looking(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(original)
-    def prod(given: Any, *args: Any, **kwargs: Any) -> Tensor:
-        traced = getattr(_watch, "now", None) is not None and isinstance(given, Tensor)
-        if args or kwargs or not traced or not given.dim() or not given.numel():
-            return original(given, *args, **kwargs)
-        if not (given.requires_grad and torch.is_grad_enabled() and given.dtype.is_floating_point):
-            return original(given)
-        product: Tensor = _Product.apply(given)  # type: ignore[no-untyped-call]
-        return product
-
-    return prod
-
-
-_REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
-    *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
-    # (Nodes are C++ classes; all their methods that register a Python hook call this one.)
-    (torch.autograd.Function, "_register_hook", _watched_node),
-    (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
-    (torch.autograd, "_engine_run_backward", _watched_engine),
-    (Tensor, "__repr__", _shown),
-    (torch.nn.functional, "one_hot", _one_hot_without_looking),
-    (torch, "prod", _prod_without_looking),
-    (Tensor, "prod", _prod_without_looking),
-    (torch, "compile", _refusing_operators_that_take_functions),
-    (threading.Thread, "start", _handing_on),
-    (ThreadPoolExecutor, "submit", _handing_over),
-)
-
-
-@contextlib.contextmanager
-def watched(
-    watch: Callable[[str, Tensor, Any], Any],
-    node: Callable[[dict[int, Any] | None, Any], Any],
-    elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]],
-    engine: Callable[[Sequence[Any]], None] | None = None,
-) -> Iterator[None]:
-    """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`, and on a node of the autograd graph `node(the hooks that it has, hook)`; what it gives
-    another thread to run is `elsewhere(function)`; what it differentiates with respect to goes to `engine`;
-    a memoryless tensor can be printed, for which torch would run kernels on it; `one_hot` checks its
-    argument in the graph, where torch looks at the values at once; and `torch.cond` and its like are refused
-    before they call Dynamo, which an error that passes through it leaves unusable.
-
-    There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
-    functions are replaced while any thread traces; for other threads they do what they always do.
-    """
-    global _watching
-    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "elsewhere", "engine"))
-    with _watching_lock:
-        _watching += 1
-        if _watching == 1:
-            for owner, name, replace in _REPLACED:
-                setattr(owner, name, replace(getattr(owner, name)))
-    _watch.now, _watch.node, _watch.elsewhere, _watch.engine = watch, node, elsewhere, engine
-    try:
-        yield
-    finally:
-        _watch.now, _watch.node, _watch.elsewhere, _watch.engine = before
-        with _watching_lock:
-            _watching -= 1
-            if _watching == 0:
-                for owner, name, _ in _REPLACED:
-                    setattr(owner, name, getattr(owner, name).__wrapped__)
-
-
-def hooks_on(node: Node) -> list[Any]:
-    """The Python hooks on a node of the autograd graph. It is told them when another one is registered."""
-    found: list[Any] = []
-
-    def look(hooks: dict[int, Any] | None, hook: Any) -> Any:
-        found.extend((hooks or {}).values())
-        return hook
-
-    with watched(lambda name, tensor, hook: hook, look, lambda function: function):
-        for register in (node.register_hook, node.register_prehook):
-            register(lambda *gradients: None).remove()
-    return found
+# Nodes are C++ classes; all their methods that register a Python hook call this one.
+REGISTERS_ON_NODES = (torch.autograd.Function, "_register_hook")
+# What `backward` and `grad` call.
+RUNS_BACKWARD = (torch.autograd, "_engine_run_backward")
 
 
 def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]] | None:
@@ -681,66 +479,9 @@ def copy_creation_meta(source: Tensor, destination: Tensor) -> None:
     torch._C._autograd._set_creation_meta(destination, torch._C._autograd._get_creation_meta(source))
 
 
-def counter_groups(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """For each tensor, which of them is the first that counts its in-place writes together with it
-    (`detach`), and not apart (`.data`); an inference tensor has no counter, and is its own first.
-
-    There is no query for it: each counter is set to a number of its own, all are looked at, and set back.
-    What is written by another thread meanwhile is counted. It takes one look where no two counters are equal.
-    """
-    groups = list(range(len(tensors)))
-    by_version: dict[int, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        if not tensor.is_inference():
-            by_version.setdefault(tensor._version, []).append(i)
-    places = [i for same in by_version.values() if len(same) > 1 for i in same]
-    if not places:
-        return tuple(groups)
-    alike = [tensors[i] for i in places]
-    apart = 2**31 // len(alike)  # counters have 32 bits
-    with _setting_counters:
-        before = [tensor._version for tensor in alike]
-        # Of those that share one, the first is the last to set it.
-        marks = [k * apart for k in range(len(alike))]
-        _set_counters(alike[::-1], marks[::-1])
-        firsts = [tensor._version // apart for tensor in alike]
-        chosen = [k for k, first in enumerate(firsts) if k == first]
-        moved = [alike[k]._version % apart for k in chosen]
-        _set_counters([alike[k] for k in chosen], [before[k] + m for k, m in zip(chosen, moved, strict=True)])
-    for i, first in zip(places, firsts, strict=True):
-        groups[i] = places[first]
-    return tuple(groups)
-
-
-def _set_counters(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+    """Set version counters, one tensor after the other."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
-
-
-_setting_counters = threading.Lock()
-
-
-def has_counter(tensor: Tensor) -> bool:
-    """Whether a tensor has a version counter: an inference tensor has none."""
-    try:
-        return tensor._version >= 0
-    except RuntimeError:
-        return False
-
-
-def version(tensor: Tensor) -> int:
-    """The version counter of a tensor; 0 for an inference tensor, which has none."""
-    return 0 if tensor.is_inference() else tensor._version
-
-
-@contextlib.contextmanager
-def moved_version(tensor: Tensor) -> Iterator[None]:
-    """As if `tensor` had been written to, for as long as it lasts."""
-    before = tensor._version
-    torch.autograd.graph.increment_version(tensor)
-    try:
-        yield
-    finally:
-        torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
 
 
 def ambient_key() -> tuple[object, ...]:

@@ -60,3 +60,22 @@ def stretch_of_bytes(tensor: Tensor, start: int, count: int) -> Tensor:
     """`count` bytes of the storage that a tensor lies in, uint8, flat, outside autograd."""
     storage = tensor.untyped_storage()
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, start, (count,), (1,))
+
+
+def may_alias(op: internals.OpOverload) -> bool:
+    """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
+    neither says so."""
+    return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
+
+
+def is_undeclared_view(op: internals.OpOverload) -> bool:
+    """Whether `op` is a view although its schema says that its result is new: autograd treats it as new."""
+    return op in _UNDECLARED_VIEWS
+
+
+_UNDECLARED_VIEWS = {
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.unsafe_split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default,
+    torch.ops.aten.unsafe_chunk.default,
+}

@@ -179,13 +179,13 @@ def accumulate(roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: 
         torch.autograd.backward([tensor for _, tensor in roots], cotangents, retain_graph=retain)
         return [leaf.grad for _, leaf in leaves]
 
-    edges = {path: get_gradient_edge(leaf) for path, leaf in leaves}
+    edges = {path: edge_of(leaf) for path, leaf in leaves}
     return _differentiated(roots, edges, ordinals, "backward", take)
 
 
 def _differentiated(
     roots: Roots,
-    targets: Mapping[str, GradientEdge],
+    targets: Mapping[str, GradientEdge | None],
     ordinals: Sequence[int],
     stage: str,
     take: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]],
@@ -231,7 +231,7 @@ def measuring(on: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _terms(roots: Roots, targets: Mapping[str, GradientEdge]) -> Iterator[dict[str, torch.Tensor]]:
+def _terms(roots: Roots, targets: Mapping[str, GradientEdge | None]) -> Iterator[dict[str, torch.Tensor]]:
     """By path, the largest magnitude of the terms that arrive where a gradient is summed, element by
     element; of a gradient that comes by way of another target's, no less than that one's largest."""
     largest: dict[str, torch.Tensor] = {}
@@ -246,7 +246,8 @@ def _terms(roots: Roots, targets: Mapping[str, GradientEdge]) -> Iterator[dict[s
             largest[path] = torch.fmax(known, size) if known.shape == size.shape else known
 
     paths: dict[tuple[object, int], list[str]] = {}
-    for path, edge in targets.items():
+    edges = {path: edge for path, edge in targets.items() if edge is not None}
+    for path, edge in edges.items():
         paths.setdefault((edge.node, edge.output_nr), []).append(path)
     handles = []
     for node in _below([tensor.grad_fn for _, tensor in roots]):
@@ -265,9 +266,9 @@ def _terms(roots: Roots, targets: Mapping[str, GradientEdge]) -> Iterator[dict[s
             handle.remove()
     for path, sizes in tuple(largest.items()):
         size = float(sizes.nan_to_num(posinf=0.0).max()) if sizes.numel() else 0.0
-        below = _below([targets[path].node])
-        for other, edge in targets.items():
-            if other in largest and edge.node in below and edge != targets[path]:
+        below = _below([edges[path].node])
+        for other, edge in edges.items():
+            if other in largest and edge.node in below and edge != edges[path]:
                 largest[other] = largest[other].clamp(min=size)
 
 

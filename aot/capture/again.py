@@ -95,6 +95,7 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
         # Which nodes have read what is asked of the first recording alone, and some are the caller's, which
         # would keep his tensors alive.
         level.recorder.backward_reads.clear()
+        level.recorder.lifetimes.reserve()  # a traceback may hold some
 
 
 def _record(level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int]) -> Step:

@@ -114,7 +114,7 @@ class Engine:
         where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
         if where.overlaps_itself_somehow:
             where = where._replace(stride=torch.empty(like.shape, device="meta").stride())
-        fake = fake_of(where, like.device)
+        fake = self._recorder.lifetimes.note(fake_of(where, like.device))
         self._tangents += 1
         node = self._recorder.builder.placeholder(f"{self._name}_{self._tangents}", meta_of(fake))
         self._recorder.adopt(fake).define(where, node)
@@ -200,7 +200,13 @@ class Engine:
 @contextlib.contextmanager
 def recording_backward(recorder: Recorder) -> Iterator[None]:
     """What the engine is to run under to be recorded."""
-    with recorder.draws.traced(), recorder, refused(), torch.autograd.set_multithreading_enabled(False):
+    with (
+        recorder.draws.traced(),
+        internals.with_own_kernels(),
+        recorder,
+        refused(),
+        torch.autograd.set_multithreading_enabled(False),
+    ):
         yield
 
 

@@ -19,6 +19,7 @@ from aot import torch_internals as internals
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import check_alone
 from aot.capture.recorder import Recorder
+from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.capture.threads import Threads
@@ -82,12 +83,13 @@ def run_once(
     try:
         with recorder.draws.traced():
             with (
-                internals.watched(
+                watched(
                     recorder.hooks.watch,
                     lambda _, hook: recorder.hooks.watch_node(hook),
                     threads.watched,
                     differentiating,
                 ),
+                internals.with_own_kernels(),
                 recorder,
                 refused(),
                 _inference_mode(inference, grad),

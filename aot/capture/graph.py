@@ -157,6 +157,8 @@ class GraphBuilder:
                 raise NotImplementedError
             with typed_refusals(), self.mode, internals.outside_inference_mode(), torch.no_grad():
                 result = op(*fakes[0], **fakes[1])
+                if op in _COPIES:
+                    result = result.clone()
         except errors.Unsupported:
             raise
         except Exception:
@@ -165,7 +167,7 @@ class GraphBuilder:
             result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages)
-        if op not in _ROW_MAJOR and internals.has_python_meta(op):
+        if op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
             recipe = self._as_it_lies(recipe, op, args, kwargs)
         if frozen is not None:
             if len(_RECIPES) >= _RECIPES_LIMIT:
@@ -289,6 +291,7 @@ _WITHOUT_META = {
     torch.ops.aten.fractional_max_pool2d.default,
     torch.ops.aten.fractional_max_pool3d.default,
     torch.ops.aten.log_sigmoid_forward.default,
+    torch.ops.aten.max_pool1d.default,
     call_with_grad,
 }
 
@@ -300,6 +303,9 @@ _ROW_MAJOR = {
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
 }
+
+# Operations that return a copy of an argument, where fake tensors return the argument.
+_COPIES = {torch.ops.aten._functional_assert_async.msg}
 
 
 def call_by_name(name: str, *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from aot import torch_internals as internals
+from aot.capture.replaced import hooks_on
 from aot.errors import UnsupportedHook
 
 Hook = Callable[..., Any]
@@ -100,7 +100,7 @@ class Hooks:
         """
         on_edge = any((e.node, e.output_nr) in edges for e in self._edges)
         nodes = {node for node, _ in edges}.union(ends) if self._on_nodes else ()
-        if on_edge or any(h in self._on_nodes for node in nodes for h in internals.hooks_on(node)):
+        if on_edge or any(h in self._on_nodes for node in nodes for h in hooks_on(node)):
             raise UnsupportedHook(
                 "the function registers a hook on an argument, on a view of one or of a result, or on the "
                 "node of one (grad_fn.register_hook), which is made anew at every call; register it outside, "

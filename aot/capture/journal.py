@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.storages import Mode, StorageState, ViewStep
 from aot.geometry import Geometry, geometry
+from aot.versions import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Journal:
         """From here on, note when the argument `fake` is put elsewhere by ``x.data = y``, which no operation
         tells."""
         self._places[id(fake)] = (self.state(fake), geometry(fake))
-        self._entered_at.setdefault(id(fake), internals.version(fake))
+        self._entered_at.setdefault(id(fake), version_of(fake))
 
     def settle(self, fake: Tensor) -> None:
         """Note that an argument was put elsewhere since it was last looked at."""
@@ -115,9 +115,7 @@ class Journal:
         base = fake._base if fake._is_view() else None
         self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)
         # An operation moves the counter as soon as it returns to autograd; an assignment does not.
-        self._changed_at[id(fake)] = internals.version(fake) + (
-            isinstance(event, Reshape) or not event.assigned
-        )
+        self._changed_at[id(fake)] = version_of(fake) + (isinstance(event, Reshape) or not event.assigned)
         if id(fake) in self._places:
             self.follow(fake)
 
@@ -136,11 +134,11 @@ class Journal:
 
     def moved_unnoticed(self, fake: Tensor) -> bool:
         """Whether the version counter moved after the last of these changes, or since the call began."""
-        return internals.version(fake) != self._changed_at.get(id(fake), self._entered_at.get(id(fake), 0))
+        return version_of(fake) != self._changed_at.get(id(fake), self._entered_at.get(id(fake), 0))
 
     def moved_since(self, fake: Tensor) -> bool:
         """Whether the version counter moved after the last of these changes."""
-        return internals.version(fake) != self._changed_at[id(fake)]
+        return version_of(fake) != self._changed_at[id(fake)]
 
     def reshaped(self, fake: Tensor) -> int:
         """How often something changed about a tensor besides its data."""
@@ -154,7 +152,7 @@ class Journal:
         place = (self.state(parent), geometry(parent))
         if before is not None and not step.in_place and (before.state, before.where) != place:
             before = None  # it has been put elsewhere since
-        version = internals.version(parent)
+        version = version_of(parent)
         if step.in_place and before is not None:
             # A metadata mutation moves the counter as soon as it returns to autograd, which takes note of it
             # only where there is a history.

@@ -18,6 +18,7 @@ from aot import torch_internals as internals
 from aot.capture.backward import Engine
 from aot.capture.recorder import Recorder
 from aot.capture.segments import Graph
+from aot.versions import counter_groups, has_counter, moved_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def find_kept(
 
     pairs = [(number, *one) for number, found in enumerate(saved) for ones in found.values() for one in ones]
     every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _ in pairs))}
-    groups = internals.counter_groups(tuple(every.values()))
+    groups = counter_groups(tuple(every.values()))
     counters = dict(zip(every, groups, strict=True))
     masks: dict[tuple[int, int], int] = {}
     for number, tensor, reached in pairs:
@@ -71,7 +72,7 @@ def find_kept(
     joined = {
         counters[id(fake)]: fake
         for fake in (*arguments, *roots)
-        if internals.storage_key(fake) in recorder.joined and internals.has_counter(fake)
+        if internals.storage_key(fake) in recorder.joined and has_counter(fake)
     }
     for number, segment in enumerate(graph.segments):
         unknown = [fake for counter, fake in joined.items() if (number, counter) not in masks]
@@ -121,7 +122,7 @@ def _checked(engine: Engine, number: int, fakes: Sequence[Tensor]) -> Iterator[T
 def _raises_if_written(engine: Engine, number: int, fakes: Sequence[Tensor]) -> bool:
     with contextlib.ExitStack() as stack:
         for fake in fakes:
-            stack.enter_context(internals.moved_version(fake))
+            stack.enter_context(moved_version(fake))
         try:
             engine.try_segment(number)
         except RuntimeError:

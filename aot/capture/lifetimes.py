@@ -79,7 +79,11 @@ class Lifetimes:
                 f"the function stored a tensor somewhere else than in its result, at {path}; return it "
                 f"instead"
             )
-        for fake in alive:
+        self.reserve()
+
+    def reserve(self) -> None:
+        """Let nobody but traces use those that are still there."""
+        for fake in self._alive():
             internals.reserve(fake)
 
     def _alive(self) -> list[Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.capture.graph import by_name
+from aot.capture.modeless import WHOLE
 
 aten = torch.ops.aten
 
@@ -121,7 +122,7 @@ def _classify(func: Any) -> Operation:
         return Operation(_STORAGE_OPS[name])
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
         return Operation(Kind.REFUSED)
-    if internals.is_composite(func):
+    if internals.is_composite(func) and func not in WHOLE:
         return Operation(Kind.COMPOSITE)
     if torch.Tag.inplace_view in tags:
         return Operation(Kind.RESHAPE)

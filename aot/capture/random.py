@@ -21,6 +21,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.errors import RandomStateMutation
+from aot.states import default_generators
 
 _State = tuple[Tensor, ...]
 
@@ -70,7 +71,7 @@ class Draws:
     """
 
     def __init__(self) -> None:
-        self._generators = internals.default_generators()
+        self._generators = default_generators()
         self._draws: list[_Draw] = []
         self._states: list[_State] = []
 
@@ -144,7 +145,7 @@ class Draws:
 
     def _move_on(self) -> None:
         for generator in self._generators:
-            internals.move_on(generator)
+            move_on(generator)
         self._states.append(self._state())
 
     def _state(self) -> _State:
@@ -155,3 +156,12 @@ class Draws:
         with internals.modes_off():
             for generator, value in zip(self._generators, state, strict=True):
                 generator.set_state(value)
+
+
+def move_on(generator: torch.Generator) -> None:
+    """Move a generator to a state that it has not had before."""
+    if generator.device.type == "cuda":
+        generator.set_offset(generator.get_offset() + 4)
+    else:
+        with internals.modes_off():
+            torch.empty(()).uniform_(generator=generator)

@@ -32,6 +32,7 @@ from aot.capture.hooks import Hooks
 from aot.capture.journal import Journal, Rebind, Reshape
 from aot.capture.known import Known
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.modeless import asks_about_phases
 from aot.capture.operations import (
     BATCH_NORM,
     READS_GRAD_MODE,
@@ -47,8 +48,10 @@ from aot.capture.operations import (
 )
 from aot.capture.overlaps import check_lists, check_order, check_partial_overlap
 from aot.capture.random import Draws
+from aot.capture.replaced import takes_functions
 from aot.capture.storages import Mode, StorageState, ViewStep
 from aot.geometry import Geometry, geometry
+from aot.views import is_undeclared_view
 
 aten = torch.ops.aten
 
@@ -147,7 +150,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"under torch.no_grad"
             )
         if isinstance(func, internals.HigherOrderOperator):
-            raise internals.takes_functions(str(func))
+            raise takes_functions(str(func))
         if func in self._decompositions:
             with self:
                 result = self._decompositions[func](*args, **kwargs)
@@ -208,9 +211,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 expected = _EXPECTED.get(node_args[0].target)
                 if expected is not None:
                     return self._assume(node_args[0], expected)
+            if asks_about_phases(func):
+                return True
         recipe = self.builder.infer(func, node_args, node_kwargs)
         if recipe.aliases:
-            if not internals.is_undeclared_view(func):
+            if not is_undeclared_view(func):
                 raise errors.UnsupportedOperation(
                     f"{func} returns memory of its arguments although its schema does not say so; clone its "
                     f"result inside the operation"

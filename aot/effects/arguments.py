@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from aot import errors, views
-from aot import torch_internals as internals
 from aot.capture.journal import Rebind, Reshape
 from aot.capture.storages import Mode, StorageState
 from aot.effects.model import Change, Write
 from aot.effects.world import World, is_current, root_of
 from aot.geometry import Geometry, Places, alike, covers, geometry
+from aot.versions import version_of
 
 # Autograd refuses these where there is a history.
 _RESIZES = (torch.ops.aten.resize_.default, torch.ops.aten.resize_as_.default)
@@ -380,7 +380,7 @@ class ArgumentEffects:
         counters = {i: self.world.counter(fake) for i, fake in enumerate(self.fakes)}
         late_counters, touched_counters = ({counters[i] for i in some} for some in (late, touched))
         for i, fake in enumerate(self.fakes):
-            if internals.version(fake) == self.forward.entry.versions[i]:
+            if version_of(fake) == self.forward.entry.versions[i]:
                 continue
             others = touched_counters
             if self.recorder.journal.moves(fake):

@@ -32,6 +32,7 @@ from aot.effects.model import (
 )
 from aot.effects.world import World, is_current, is_function_view, root_of
 from aot.geometry import Geometry, alike, geometry
+from aot.versions import has_counter, version_of
 
 _WITHOUT_GRAD = ("NO_GRAD_MODE", "INFERENCE_MODE")
 
@@ -83,11 +84,11 @@ class OutputEffects:
         rebound = self._put(value, origin)
         if self.recorder.state(start) is not state:
             index = self.world.index_of.get(id(start))
-            if index is not None and steps and not reshapes and internals.version(value) == version:
+            if index is not None and steps and not reshapes and version_of(value) == version:
                 self._leaves += [value] if steps[-1].leaf else []
                 return View(self.root(start), steps, None, True, taken=Taken.LEFT, rebound=rebound)
             return self._left_behind(value, start, state, rebound)
-        moved = origin is not None and internals.version(value) != origin.version
+        moved = origin is not None and version_of(value) != origin.version
         stale = moved and root.requires_grad
         # (Autograd had to derive the history of what it is a view of anew, from how that lies.)
         derived = root.requires_grad and _is_of_stale(origin)
@@ -194,7 +195,7 @@ class OutputEffects:
 
     def _linked(self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]) -> View:
         steps: list[ViewStep] = []
-        origin, version = self._origin(value), internals.version(value)
+        origin, version = self._origin(value), version_of(value)
         ordinary = _has_history_of_a_view(value) and view.rebound is None
         while origin is not None:
             step, parent = origin.step, origin.parent
@@ -242,8 +243,8 @@ class OutputEffects:
             other = not alike(self.world.forward.entry.before[index], where)
             made = _made_a_leaf(value)
             self._leaves += [value] if made else []
-            taken = Taken.LEFT if internals.version(start) == internals.version(value) else Taken.FIRST
-            if origin is None or origin.version != internals.version(value):
+            taken = Taken.LEFT if version_of(start) == version_of(value) else Taken.FIRST
+            if origin is None or origin.version != version_of(value):
                 taken = Taken.FIRST
             grad = internals.creation_meta(value) not in _WITHOUT_GRAD
             return View(self.root(start), (), where, grad, taken, other, requires_grad=made, rebound=rebound)
@@ -356,7 +357,7 @@ class OutputEffects:
         if not self.world.is_provided(state):
             base, _ = state.base()
             alone = self._sharing[state] == 1 and state not in self.world.lying
-            counts_apart = state.inference and internals.has_counter(fake)
+            counts_apart = state.inference and has_counter(fake)
             if (alone or base == where) and not counts_apart and not where.is_lazy:
                 value = self.world.value(state.read(where), where, history, state.inference)
                 self.world.provide(state, value)
@@ -378,7 +379,7 @@ class OutputEffects:
             other: Geometry, counted: bool, memory: Memory | None = None, root: int | None = None
         ) -> AliasRoot:
             if state.inference:
-                counted = not internals.has_counter(fake)
+                counted = not has_counter(fake)
             return AliasRoot(where, memory, root, counted, history, not alike(other, where), state.inference)
 
         world = self.world

@@ -12,6 +12,7 @@ from aot.capture.journal import Rebind
 from aot.capture.storages import StorageState
 from aot.effects.model import Memory, Rebound, Value
 from aot.geometry import Geometry
+from aot.versions import counter_groups
 
 
 class World:
@@ -51,7 +52,7 @@ class World:
     def _number_counters(self, tensors: Iterable[Tensor]) -> None:
         known = [tensor for tensor, _ in self._counters.values()]
         roots = list({id(root): root for root in (*known, *map(root_of, tensors))}.values())
-        groups = internals.counter_groups(roots)
+        groups = counter_groups(roots)
         # (The first ones keep their numbers.)
         self._counters = {id(root): (root, k) for root, k in zip(roots, groups, strict=True)}
 

@@ -27,6 +27,7 @@ from aot import torch_internals as internals
 from aot.capture.joint import has_effect, moves_generator, operation_of
 from aot.capture.operations import call_on_clones
 from aot.partition.memory import shown_bytes
+from aot.views import may_alias
 
 # Floating point operations in the time of one byte: 67 TFLOP/s to 3.35 TB/s are 20 on an H100 and 19.5 to
 # 1.56 are 12.5 on an A100 (float32, by NVIDIA's data sheets).
@@ -60,7 +61,7 @@ def recomputing(node: fx.Node) -> Recomputing:
         return Recomputing.CHEAP if copied and node.users else Recomputing.NEVER
     if node.target is not op and node.target is not call_on_clones:
         return Recomputing.DEAR
-    if op.is_view or internals.may_alias(op) or torch.Tag.pointwise in op.tags or name in _CHEAP:
+    if op.is_view or may_alias(op) or torch.Tag.pointwise in op.tags or name in _CHEAP:
         return Recomputing.CHEAP
     return Recomputing.DEAR
 
@@ -68,7 +69,7 @@ def recomputing(node: fx.Node) -> Recomputing:
 def is_free(node: fx.Node) -> bool:
     """Whether a node moves no data: a view, or one of several results."""
     target = node.target
-    return target is _GETITEM or (isinstance(target, internals.OpOverload) and internals.may_alias(target))
+    return target is _GETITEM or (isinstance(target, internals.OpOverload) and may_alias(target))
 
 
 def cost(node: fx.Node) -> float:

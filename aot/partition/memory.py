@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.geometry import geometry
+from aot.views import may_alias
 
 
 def memory_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
@@ -22,7 +23,7 @@ def memory_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
         if node.target is operator.getitem:
             # One of several views begins where they all do; one of several new results is itself.
             roots[node] = roots[first] if roots[first] is not first else node
-        elif isinstance(node.target, internals.OpOverload) and internals.may_alias(node.target):
+        elif isinstance(node.target, internals.OpOverload) and may_alias(node.target):
             roots[node] = roots[first]
     return roots
 

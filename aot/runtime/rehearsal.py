@@ -19,6 +19,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.geometry import geometry
 from aot.imitation import imitate
+from aot.versions import version_of
 
 META = torch.device("meta")
 
@@ -87,7 +88,7 @@ def left(
         }
     for i, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
         facts[f"tensor {i}"]["the size of its storage"] = storage(tensor)[1]
-        facts[f"tensor {i}"]["whether its version has moved"] = internals.version(tensor) != version
+        facts[f"tensor {i}"]["whether its version has moved"] = version_of(tensor) != version
     return Left(facts)
 
 
@@ -112,7 +113,7 @@ def rehearse(
     """
     imitations, _ = imitate(tensors, META)
     grad = torch.is_grad_enabled()
-    versions = [internals.version(one) for one in imitations]
+    versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
     call = define({"run_forward": _Stub(forward)})
     try:

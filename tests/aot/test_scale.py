@@ -16,7 +16,7 @@ from agree import values
 from torch import Tensor
 
 import aot
-from aot.torch_internals import counter_groups
+from aot.versions import counter_groups
 from bench.scale import PROGRAMS
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from aot import errors
 
 POOL = ThreadPoolExecutor(1)
 POOL.submit(int).result()
+THREADS = ThreadPool(1)
 Way = Callable[[Callable[[], Any]], Any]
 
 
@@ -55,13 +57,70 @@ def executor_of_before(work: Callable[[], Any]) -> Any:
     return POOL.submit(work).result()
 
 
+def bare_thread(work: Callable[[], Any]) -> Any:
+    done: list[Any] = []
+    ended = threading.Lock()
+    ended.acquire()
+
+    def run() -> None:
+        try:
+            done.append(work())
+        finally:
+            ended.release()
+
+    _thread.start_new_thread(run, ())
+    ended.acquire()
+    return done[0]
+
+
+def pool_of_before(work: Callable[[], Any]) -> Any:
+    return THREADS.apply(work)
+
+
+def pool_of_before_later(work: Callable[[], Any]) -> Any:
+    return THREADS.apply_async(func=work).get()
+
+
+def pool_of_before_mapping(work: Callable[[], Any]) -> Any:
+    return THREADS.map(lambda _: work(), [0])[0]
+
+
+def pool_of_before_iterating(work: Callable[[], Any]) -> Any:
+    return next(THREADS.imap_unordered(lambda _: work(), [0]))
+
+
+def pool_of_before_with_stars(work: Callable[[], Any]) -> Any:
+    return THREADS.starmap_async(lambda *_: work(), [(0, 0)]).get()[0]
+
+
 def pool(work: Callable[[], Any]) -> Any:
     with ThreadPool(1) as threads:
         return threads.apply(work)
 
 
-ways = pytest.mark.parametrize("way", [thread, subclass, executor, executor_of_before, pool])
-quiet = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+ways = pytest.mark.parametrize(
+    "way",
+    [
+        thread,
+        subclass,
+        bare_thread,
+        executor,
+        executor_of_before,
+        pool,
+        pool_of_before,
+        pool_of_before_later,
+        pool_of_before_mapping,
+        pool_of_before_iterating,
+        pool_of_before_with_stars,
+    ],
+)
+
+
+def quiet(test: Callable[..., None]) -> Callable[..., None]:
+    """An error that ends a thread is no failure of the test."""
+    for warning in ("PytestUnhandledThreadExceptionWarning", "PytestUnraisableExceptionWarning"):
+        test = pytest.mark.filterwarnings(f"ignore::pytest.{warning}")(test)
+    return test
 
 
 @quiet
@@ -109,6 +168,8 @@ def test_anything_else_is_not(way: Way) -> None:
 
 def test_threads_are_as_ever_after_a_trace() -> None:
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+    others = _thread.start_new_thread, ThreadPool.map, ThreadPool.apply_async
     aot.aot_function(torch.sin, checking_nop)(values(3))
     assert threading.Thread.start is start
     assert ThreadPoolExecutor.submit is submit
+    assert others == (_thread.start_new_thread, ThreadPool.map, ThreadPool.apply_async)

@@ -1,0 +1,256 @@
+"""Operations of which ATen's code asks whether a dispatch mode is on, done as if none were.
+
+One is on while tracing, and there ATen takes roads that are meant for tensor subclasses: it does not look at
+values, and goes past kernels that are not differentiable. For these operations the dispatcher is given
+kernels that decide as eager does. They stand at a dispatch key of their own, above autograd, that only a
+thread that traces turns on; so they are found whatever name an operation is called by, and from within others
+as well.
+
+In: an operation and its arguments. Out: the same operation, as a whole (the graph then asks when it runs); or
+one whose gradient leaves to the graph what ATen would decide by values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.capture.replaced import unwatched
+from aot.errors import DoubleBackwardUnsupported
+
+aten = torch.ops.aten
+
+Ordinary = Callable[..., Any]
+
+# Those that the graph may hold as a whole although they are made of others.
+WHOLE = {
+    aten.linalg_svdvals.default,
+    aten.linalg_eigvals.default,
+    aten.linalg_eigvalsh.default,
+    aten.max_pool1d.default,
+    aten.one_hot.default,
+}
+
+
+def _differentiated(tensor: Tensor) -> bool:
+    return tensor.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+def _as_a_whole(op: internals.OpOverload, condition: Callable[..., bool]) -> Callable[..., Any]:
+    def call(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
+        if not condition(*args, **kwargs):
+            return ordinary(*args, **kwargs)
+        with internals.below_autograd(), internals.without_own_kernels():
+            return op(*args, **kwargs)
+
+    return call
+
+
+def _has_classes(tensor: Tensor, num_classes: int = -1) -> bool:
+    """Whether `one_hot` only checks values, and its result's shape does not depend on them."""
+    return num_classes >= 0 and tensor.dtype is torch.int64
+
+
+class _Product(torch.autograd.Function):
+    """The product of all elements, or of those along a dimension. Where there are zeros ATen's formula for
+    the gradient is another one. Each of them is computed of ones where the other one is meant, so that its
+    own gradient stays finite."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, op: Any, dim: int | None, keepdim: bool, options: Any) -> Tensor:
+        product: Tensor = op(given, **options) if dim is None else op(given, dim, keepdim, **options)
+        ctx.save_for_backward(given, product)
+        ctx.dim, ctx.keepdim = dim, keepdim
+        return product
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        given, product = ctx.saved_tensors
+        given = given.to(gradient.dtype)
+        if ctx.dim is not None and not ctx.keepdim:
+            gradient, product = gradient.unsqueeze(ctx.dim), product.unsqueeze(ctx.dim)
+        zeros = (given == 0).sum()
+        none, one = zeros == 0, torch.ones_like(given, memory_format=torch.preserve_format)
+        quotients = gradient * (torch.where(none, product, 1) / torch.where(none, given, one)).conj()
+        rows = torch.where(none, one, given)
+        if ctx.dim is None:
+            others = _without_each(rows.reshape(-1), 0).reshape(given.shape)
+        else:
+            others = _without_each(rows, ctx.dim)
+        others = gradient * others.conj()
+        if ctx.dim is None and not torch.is_grad_enabled():
+            others = torch.where(zeros > 1, 0, others)
+        return torch.where(none, quotients, others), None, None, None, None
+
+
+def _without_each(given: Tensor, dim: int) -> Tensor:
+    """For each element, the product of all others along the dimension."""
+    first = torch.ones_like(given.narrow(dim, 0, 1))
+    rest = given.size(dim) - 1
+    before = torch.cat([first, given.narrow(dim, 0, rest)], dim).cumprod(dim)
+    after = torch.cat([first, given.narrow(dim, 1, rest).flip(dim)], dim).cumprod(dim).flip(dim)
+    return before * after
+
+
+def _product(op: internals.OpOverload) -> Callable[..., Any]:
+    def call(
+        ordinary: Ordinary, given: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any
+    ) -> Any:
+        if not (_differentiated(given) and given.dim() and given.numel()):
+            return ordinary(given, **options) if dim is None else ordinary(given, dim, keepdim, **options)
+        return _Product.apply(given, op, dim, keepdim, options)  # type: ignore[no-untyped-call]
+
+    return call
+
+
+class _Chosen(torch.autograd.Function):
+    """An operation whose result is one of its argument's elements, among which the gradient is distributed
+    that are equal to it."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, op: Any) -> Tensor:
+        chosen: Tensor = op(given)
+        ctx.save_for_backward(given, chosen)
+        return chosen
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        given, chosen = ctx.saved_tensors
+        mask = torch.where(chosen.isnan(), given.isnan(), given == chosen)
+        zeros = gradient.new_zeros(given.shape)
+        return zeros.masked_fill(mask, gradient / mask.sum()), None
+
+
+def _chosen(op: internals.OpOverload) -> Callable[..., Any]:
+    def call(ordinary: Ordinary, given: Tensor) -> Any:
+        if not _differentiated(given) or given.device.type != "cpu":
+            return ordinary(given)
+        return _Chosen.apply(given, op)  # type: ignore[no-untyped-call]
+
+    return call
+
+
+class _Checked(torch.autograd.Function):
+    """A gradient as it is, once the graph has found that a condition holds; else it raises."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, condition: Tensor, message: str) -> Tensor:
+        checked: Tensor = aten._functional_assert_async.msg(condition, message, gradient)
+        return checked
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return gradient, None, None
+
+
+Gradients = tuple[Tensor | None, ...]
+_ILL_DEFINED = (
+    "The {} vectors of a complex matrix are defined up to multiplication by e^{{i phi}}, and the loss "
+    "depends on phi, so it is ill-defined."
+)
+
+
+def _eigenvectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
+    """With a gradient that raises in the graph where the loss depends on the phases of the vectors."""
+    values, vectors = ordinary(*args, **kwargs)
+    if vectors.is_complex() and vectors.requires_grad:
+        mine = vectors.detach()
+
+        def check(gradients: Gradients) -> Gradients | None:
+            of_values, of_vectors = gradients
+            if of_vectors is None:
+                return None
+            if of_values is not None and of_values.dtype != of_vectors.dtype and torch.is_grad_enabled():
+                raise DoubleBackwardUnsupported(
+                    "create_graph=True through linalg.eigh of a complex matrix, of which both values and "
+                    "vectors are used: ATen's formula for tracing puts one into the other in a way that has "
+                    "no derivative; call the original function"
+                )
+            with torch.no_grad():
+                phases = _diagonal(mine.mH @ of_vectors)
+                independent = _close(phases, torch.zeros_like(phases))
+            return of_values, _Checked.apply(of_vectors, independent, _ILL_DEFINED.format("eigen"))  # type: ignore[no-untyped-call]
+
+        with unwatched():
+            vectors.grad_fn.register_prehook(check)
+    return values, vectors
+
+
+def _singular_vectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
+    """The same; here ATen asks for values, which the recorder answers (`asks_about_phases`)."""
+    left, values, right = ordinary(*args, **kwargs)
+    if left.is_complex() and left.requires_grad:
+        rank = values.shape[-1]
+        my_left, my_right = left.detach()[..., :rank], right.detach()[..., :rank, :]
+
+        def check(gradients: Gradients) -> Gradients | None:
+            of_left, of_values, of_right = gradients
+            if of_left is None and of_right is None:
+                return None
+            with torch.no_grad():
+                phases = opposite = torch.zeros_like(values)
+                if of_left is not None:
+                    phases = 2 * _diagonal(my_left.mH @ of_left[..., :rank])
+                if of_right is not None:
+                    opposite = -2 * _diagonal(my_right @ of_right[..., :rank, :].mH)
+                independent = _close(phases, opposite)
+            message = _ILL_DEFINED.format("singular")
+            if of_left is not None:
+                of_left = _Checked.apply(of_left, independent, message)  # type: ignore[no-untyped-call]
+            else:
+                of_right = _Checked.apply(of_right, independent, message)  # type: ignore[no-untyped-call]
+            return of_left, of_values, of_right
+
+        with unwatched():
+            left.grad_fn.register_prehook(check)
+    return left, values, right
+
+
+def _close(one: Tensor, other: Tensor) -> Tensor:
+    return torch.isclose(one, other, rtol=1e-2, atol=1e-2).all()
+
+
+def _diagonal(matrices: Tensor) -> Tensor:
+    return matrices.diagonal(0, -2, -1).imag
+
+
+def asks_about_phases(op: internals.OpOverload) -> bool:
+    """Whether it is ATen's formula for singular vectors that calls `op`, to find out whether to raise."""
+    node = internals.current_node() if op is aten.allclose.default else None
+    return node is not None and node.name().startswith("LinalgSvdBackward")
+
+
+internals.define_own_kernels(
+    {
+        **{
+            op: _as_a_whole(op, lambda tensor, *_, **__: not _differentiated(tensor))
+            for op in (
+                aten.linalg_svdvals.default,
+                aten.linalg_eigvals.default,
+                aten.linalg_eigvalsh.default,
+            )
+        },
+        aten.max_pool1d.default: _as_a_whole(
+            aten.max_pool1d.default,
+            lambda tensor, *_, **__: tensor.device.type == "cpu" and not _differentiated(tensor),
+        ),
+        aten.one_hot.default: _as_a_whole(aten.one_hot.default, _has_classes),
+        **{op: _product(op) for op in (aten.prod.default, aten.prod.dim_int)},
+        **{
+            op: _chosen(op)
+            for op in (
+                aten.max.default,
+                aten.min.default,
+                aten.median.default,
+                aten.nanmedian.default,
+            )
+        },
+        aten.linalg_eig.default: _eigenvectors,
+        aten._linalg_eigh.default: _eigenvectors,
+        aten._linalg_svd.default: _singular_vectors,
+    }
+)

@@ -1,0 +1,227 @@
+"""Public functions that do something else for a thread that traces.
+
+Some things that a function does are no operations, and come to the recorder in no other way: it registers
+hooks, prints tensors, starts threads. So these functions are replaced while any thread traces; for other
+threads they do what they always do.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import Pool, ThreadPool
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from aot import torch_internals as internals
+from aot.errors import UnsupportedOperation
+
+_WATCHED = ("register_hook", "register_post_accumulate_grad_hook")
+_watch = threading.local()
+_watching = 0
+_watching_lock = threading.Lock()
+
+
+def _watched(name: str, original: Callable[[Tensor, Any], Any]) -> Callable[[Tensor, Any], Any]:
+    @functools.wraps(original)
+    def register(self: Tensor, hook: Any) -> Any:
+        watch = getattr(_watch, "now", None)
+        return original(self, hook if watch is None else watch(name, self, hook))
+
+    return register
+
+
+def _watched_node(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    @functools.wraps(original)
+    def register(hooks: Any, hook: Any) -> Any:
+        watch = getattr(_watch, "node", None)
+        return original(hooks, hook if watch is None else watch(hooks, hook))
+
+    return register
+
+
+def _watched_module(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def create(self: Any, module: Any, hooks: Any, prehooks: Any) -> None:
+        watch = getattr(_watch, "node", None)
+        if watch is not None:
+            hooks, prehooks = ([watch(None, hook) for hook in given] for given in (hooks, prehooks))
+        original(self, module, hooks, prehooks)
+
+    return create
+
+
+def _watched_engine(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def run(outputs: Any, *options: Any, **flags: Any) -> Any:
+        watch = getattr(_watch, "engine", None)
+        if watch is not None:
+            watch(options[3])  # what is differentiated with respect to
+        return original(outputs, *options, **flags)
+
+    return run
+
+
+def _shown(original: Callable[..., str]) -> Callable[..., str]:
+    @functools.wraps(original)
+    def show(self: Tensor, **options: Any) -> str:
+        if (
+            getattr(_watch, "now", None) is None
+            or self.layout is not torch.strided
+            or internals.has_memory(self)
+        ):
+            return original(self, **options)
+        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
+
+    return show
+
+
+def takes_functions(name: str) -> UnsupportedOperation:
+    """The refusal of an operator that takes functions."""
+    return UnsupportedOperation(
+        f"the function calls {name}, an operator that takes functions, which cannot be recorded; write what "
+        f"it does in Python, or compute it outside"
+    )
+
+
+def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+    def module(frame: Any) -> str:
+        return str(frame.f_globals.get("__name__", ""))
+
+    @functools.wraps(original)
+    def compile(*args: Any, **options: Any) -> Any:
+        frame: Any = sys._getframe(1)
+        if getattr(_watch, "now", None) is not None and module(frame).startswith(_COMPILES):
+            while frame.f_back is not None and module(frame.f_back).startswith("torch."):
+                frame = frame.f_back
+            raise takes_functions(f"{module(frame)}.{frame.f_code.co_name}")
+        return original(*args, **options)
+
+    return compile
+
+
+def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(self: threading.Thread) -> None:
+        elsewhere = getattr(_watch, "elsewhere", None)
+        if elsewhere is not None:
+            self.run = elsewhere(self.run)  # type: ignore[method-assign]
+        original(self)
+
+    return start
+
+
+def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def start(function: Callable[..., Any], /, *args: Any) -> Any:
+        elsewhere = getattr(_watch, "elsewhere", None)
+        return original(function if elsewhere is None else elsewhere(function), *args)
+
+    return start
+
+
+def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def submit(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        elsewhere = getattr(_watch, "elsewhere", None)
+        in_a_thread = isinstance(self, (ThreadPool, ThreadPoolExecutor))
+        return original(self, elsewhere(func) if elsewhere and in_a_thread else func, *args, **kwargs)
+
+    return submit
+
+
+_COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
+
+
+# (`apply` calls `apply_async`.)
+_OF_POOLS = (
+    "apply_async",
+    "imap",
+    "imap_unordered",
+    "map",
+    "map_async",
+    "starmap",
+    "starmap_async",
+)
+
+_REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+    *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
+    (*internals.REGISTERS_ON_NODES, _watched_node),
+    (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
+    (*internals.RUNS_BACKWARD, _watched_engine),
+    (Tensor, "__repr__", _shown),
+    (torch, "compile", _refusing_operators_that_take_functions),
+    (threading.Thread, "start", _handing_on),
+    (_thread, "start_new_thread", _starting),
+    (_thread, "start_new", _starting),
+    (ThreadPoolExecutor, "submit", _handing_over),
+    *((Pool, name, _handing_over) for name in _OF_POOLS),
+)
+
+
+@contextlib.contextmanager
+def watched(
+    watch: Callable[[str, Tensor, Any], Any],
+    node: Callable[[dict[int, Any] | None, Any], Any],
+    elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]],
+    engine: Callable[[Sequence[Any]], None] | None = None,
+) -> Iterator[None]:
+    """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
+    tensor, hook)`, and on a node of the autograd graph `node(the hooks that it has, hook)`; what it gives
+    another thread to run is `elsewhere(function)`; what it differentiates with respect to goes to `engine`;
+    a memoryless tensor can be printed, for which torch would run kernels on it; and `torch.cond` and its
+    like are refused before they call Dynamo, which an error that passes through it leaves unusable.
+
+    There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
+    functions are replaced while any thread traces; for other threads they do what they always do.
+    """
+    global _watching
+    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "elsewhere", "engine"))
+    with _watching_lock:
+        _watching += 1
+        if _watching == 1:
+            for owner, name, replace in _REPLACED:
+                setattr(owner, name, replace(getattr(owner, name)))
+    _watch.now, _watch.node, _watch.elsewhere, _watch.engine = watch, node, elsewhere, engine
+    try:
+        yield
+    finally:
+        _watch.now, _watch.node, _watch.elsewhere, _watch.engine = before
+        with _watching_lock:
+            _watching -= 1
+            if _watching == 0:
+                for owner, name, _ in _REPLACED:
+                    setattr(owner, name, getattr(owner, name).__wrapped__)
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """For as long as it lasts, hooks that this thread registers are none of the function's."""
+    before = getattr(_watch, "node", None)
+    _watch.node = None
+    try:
+        yield
+    finally:
+        _watch.node = before
+
+
+def hooks_on(node: Node) -> list[Any]:
+    """The Python hooks on a node of the autograd graph. It is told them when another one is registered."""
+    found: list[Any] = []
+
+    def look(hooks: dict[int, Any] | None, hook: Any) -> Any:
+        found.extend((hooks or {}).values())
+        return hook
+
+    with watched(lambda name, tensor, hook: hook, look, lambda function: function):
+        for register in (node.register_hook, node.register_prehook):
+            register(lambda *gradients: None).remove()
+    return found

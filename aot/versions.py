@@ -1,0 +1,71 @@
+"""Version counters: how often a tensor was written to in place, and which tensors count together."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+
+_setting_counters = threading.Lock()
+
+
+def counter_groups(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """For each tensor, which of them is the first that counts its in-place writes together with it
+    (`detach`), and not apart (`.data`); an inference tensor has no counter, and is its own first.
+
+    There is no query for it: each counter is set to a number of its own, all are looked at, and set back.
+    What is written by another thread meanwhile is counted. It takes one look where no two counters are equal.
+    """
+    groups = list(range(len(tensors)))
+    by_version: dict[int, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        if not tensor.is_inference():
+            by_version.setdefault(tensor._version, []).append(i)
+    places = [i for same in by_version.values() if len(same) > 1 for i in same]
+    if not places:
+        return tuple(groups)
+    alike = [tensors[i] for i in places]
+    apart = 2**31 // len(alike)  # counters have 32 bits
+    with _setting_counters:
+        before = [tensor._version for tensor in alike]
+        # Of those that share one, the first is the last to set it.
+        marks = [k * apart for k in range(len(alike))]
+        internals.set_versions(alike[::-1], marks[::-1])
+        firsts = [tensor._version // apart for tensor in alike]
+        chosen = [k for k, first in enumerate(firsts) if k == first]
+        moved = [alike[k]._version % apart for k in chosen]
+        internals.set_versions(
+            [alike[k] for k in chosen], [before[k] + m for k, m in zip(chosen, moved, strict=True)]
+        )
+    for i, first in zip(places, firsts, strict=True):
+        groups[i] = places[first]
+    return tuple(groups)
+
+
+def has_counter(tensor: Tensor) -> bool:
+    """Whether a tensor has a version counter: an inference tensor has none."""
+    try:
+        return tensor._version >= 0
+    except RuntimeError:
+        return False
+
+
+def version_of(tensor: Tensor) -> int:
+    """The version counter of a tensor; 0 for an inference tensor, which has none."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@contextlib.contextmanager
+def moved_version(tensor: Tensor) -> Iterator[None]:
+    """As if `tensor` had been written to, for as long as it lasts."""
+    before = tensor._version
+    torch.autograd.graph.increment_version(tensor)
+    try:
+        yield
+    finally:
+        internals.set_versions((tensor,), (before,))
