@@ -66,7 +66,7 @@ class Steps:
 
     def take(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite]:
         """Do the steps, and record each; nothing is done after a refusal, nor after a backward that raised
-        while it accumulated: what it had accumulated by then depends on the engine's order."""
+        while it accumulated or freed: what it had done by then depends on the engine's order."""
         for step in steps:
             if self.refused is not None or self.broken:
                 return
@@ -93,6 +93,7 @@ class Steps:
             return
         double = step.how == "double"
         first = differentiate_roots(picked, self.targets, chosen, retain=step.retain, create=double)
+        self.broken = first.error is not None and not step.retain
         yield self._noted(first)
         if not double or first.error is not None:
             return

@@ -103,7 +103,8 @@ def saves_something(node: Node) -> bool:
     raw: tuple[Any, ...] = getattr(node, "_raw_saved_tensors", ())
     if raw or node.name().endswith("CopySlices"):
         return True
-    return any(True for _ in _saved_tensors(node))
+    packed = any(internals.is_packed(node, name) for name in _saved_names(node))
+    return packed or any(True for _ in _saved_tensors(node))
 
 
 def _checked(engine: Engine, number: int, fakes: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -133,12 +134,16 @@ def _raises_if_written(engine: Engine, number: int, fakes: Sequence[Tensor]) -> 
 _SAVED_NAMES: dict[type, tuple[str, ...]] = {}
 
 
-def _saved_tensors(node: Node) -> Iterator[Tensor]:
-    """The tensors that a node of the autograd graph has saved."""
+def _saved_names(node: Node) -> tuple[str, ...]:
     names = _SAVED_NAMES.get(type(node))
     if names is None:
         names = _SAVED_NAMES[type(node)] = tuple(n for n in dir(node) if n.startswith("_saved_"))
-    for name in names:
+    return names
+
+
+def _saved_tensors(node: Node) -> Iterator[Tensor]:
+    """The tensors that a node of the autograd graph has saved."""
+    for name in _saved_names(node):
         if internals.is_packed(node, name):
             continue  # by a hook, that of checkpoint for one: autograd itself keeps nothing
         try:

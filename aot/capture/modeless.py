@@ -73,6 +73,8 @@ class _Product(torch.autograd.Function):
         given = given.to(gradient.dtype)
         if ctx.dim is not None and not ctx.keepdim:
             gradient, product = gradient.unsqueeze(ctx.dim), product.unsqueeze(ctx.dim)
+        if not given.numel():
+            return gradient * (product / given).conj(), None, None, None, None
         zeros = (given == 0).sum()
         none, one = zeros == 0, torch.ones_like(given, memory_format=torch.preserve_format)
         quotients = gradient * (torch.where(none, product, 1) / torch.where(none, given, one)).conj()
@@ -100,7 +102,7 @@ def _product(op: internals.OpOverload) -> Callable[..., Any]:
     def call(
         ordinary: Ordinary, given: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any
     ) -> Any:
-        if not (_differentiated(given) and given.dim() and given.numel()):
+        if not (_differentiated(given) and given.dim()):
             return ordinary(given, **options) if dim is None else ordinary(given, dim, keepdim, **options)
         return _Product.apply(given, op, dim, keepdim, options)  # type: ignore[no-untyped-call]
 

@@ -59,6 +59,13 @@ def check_partial_overlap(target: Tensor, args: tuple[Any, ...]) -> None:
             )
 
 
+def shows_the_same(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors show the same elements in the same order."""
+    return internals.storage_key(first) == internals.storage_key(second) and geometry(first) == geometry(
+        second
+    )
+
+
 def _may_overlap(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors reach into the same stretch of one storage."""
     if first is second:

@@ -46,7 +46,7 @@ from aot.capture.operations import (
     given,
     with_defaults,
 )
-from aot.capture.overlaps import check_lists, check_order, check_partial_overlap
+from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
 from aot.capture.random import Draws
 from aot.capture.replaced import takes_functions
 from aot.capture.storages import Mode, StorageState, ViewStep
@@ -384,6 +384,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         for target in targets:
             if not isinstance(target, Tensor) or not geometry(target).overlaps_itself:
                 continue
+            if func is aten.copy_.default and shows_the_same(target, args[1]):
+                continue  # which does nothing
             if func not in _FILLS:
                 check_order(func, target, args, kwargs)
             if target.requires_grad and torch.is_grad_enabled() and id(target) not in self.journal.origins:

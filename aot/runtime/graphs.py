@@ -89,8 +89,9 @@ class Backward:
 
 
 def detached(value: Tensor | None) -> Tensor | None:
-    """A graph's result as a tensor of its own: graphs may end in a view. Optional results may be absent."""
-    return value.detach() if value is not None and value._is_view() else value
+    """A graph's result as a tensor of its own: graphs may end in a view, or return one tensor twice, which
+    then has a history already. Optional results may be absent."""
+    return value.detach() if value is not None and (value._is_view() or value.requires_grad) else value
 
 
 def restrided(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
