@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from aot import errors
-from aot.capture.storages import Mode, StorageState, ViewStep
+from aot.capture.steps import Mode, ViewStep
+from aot.capture.storages import StorageState
 from aot.geometry import Geometry, geometry
 from aot.versions import version_of
 

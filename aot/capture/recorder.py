@@ -49,7 +49,8 @@ from aot.capture.operations import (
 from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
 from aot.capture.random import Draws
 from aot.capture.replaced import takes_functions
-from aot.capture.storages import Mode, StorageState, ViewStep
+from aot.capture.steps import Mode, ViewStep
+from aot.capture.storages import StorageState
 from aot.geometry import Geometry, geometry
 from aot.views import is_undeclared_view
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from aot import errors, views
 from aot.capture.journal import Rebind, Reshape
-from aot.capture.storages import Mode, StorageState
+from aot.capture.steps import Mode
+from aot.capture.storages import StorageState
 from aot.effects.model import Change, Write
 from aot.effects.world import World, is_current, root_of
 from aot.geometry import Geometry, Places, alike, covers, geometry

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from aot.capture.journal import Reshape
-from aot.capture.storages import Mode, ViewStep
+from aot.capture.steps import Mode, ViewStep
 from aot.geometry import Geometry
 
 

@@ -13,7 +13,8 @@ from torch.autograd.graph import Node, get_gradient_edge
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.journal import Rebind, ViewOrigin
-from aot.capture.storages import Mode, StorageState, ViewStep
+from aot.capture.steps import Mode, ViewStep
+from aot.capture.storages import StorageState
 from aot.effects.model import (
     AliasRoot,
     ArgumentRoot,

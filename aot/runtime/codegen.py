@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
-from aot.capture.storages import Mode
+from aot.capture.steps import Mode
 from aot.effects import (
     AliasRoot,
     ArgumentRoot,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aot.capture.journal import Reshape
-from aot.capture.storages import Mode, ViewStep
+from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry
 

@@ -10,6 +10,7 @@ import torch
 from agree import KINDS, assert_agrees, leaf, non_leaf, values
 from torch import Tensor
 
+import aot
 from oracles import Arguments
 
 PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
@@ -451,3 +452,50 @@ def test_an_inference_tensor_is_returned() -> None:
             return x * 2
 
     assert_agrees(f, lambda: [values(3)], refusable=True)
+
+
+def _apart(root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    flat = root.view(-1)
+    return flat[1:5], flat[5:9].view(2, 2), flat[11:14]
+
+
+ACROSS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "none": lambda a, b, c: None,
+    "read": lambda a, b, c: a.as_strided((13,), (1,), 1) * 1,
+    "read between": lambda a, b, c: a.as_strided((2, 2), (3, 1), 4) * 1,
+    "read outside": lambda a, b, c: a.as_strided((3,), (1,), 0) * 1,
+    "written": lambda a, b, c: a.as_strided((6,), (2,), 2).mul_(3),
+    "read as another dtype": lambda a, b, c: c.view(torch.int32) + 1,
+    "moved": lambda a, b, c: a.as_strided_((3, 2), (1, 4), 3),
+}
+
+
+@pytest.mark.parametrize("across", ACROSS)
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_slices_that_do_not_overlap(across: str, kind: str) -> None:
+    def f(a: Tensor, b: Tensor, c: Tensor) -> tuple[Any, ...]:
+        a.mul_(2)
+        c.add_(a.sum())
+        between = ACROSS[across](a, b, c)
+        b.mul_(c[0])
+        return between, a * b.sum(), c[1:]
+
+    def make() -> Arguments:
+        root = KINDS[kind](4, 4)
+        return Arguments(_apart(root), tensors={"root": root})
+
+    assert_agrees(f, make)
+
+
+def test_slices_that_do_not_overlap_need_no_base() -> None:
+    def f(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        a.mul_(2)
+        b.add_(1)
+        return c + 1
+
+    compiled = aot.aot_function(f, aot.nop)
+    compiled(*_apart(values(4, 4)))
+    (only,) = compiled.specializations
+    targets = [str(node.target) for node in only.forward.graph.nodes if node.op == "call_function"]
+    assert targets == ["aten.mul.Tensor", "aten.add.Tensor", "aten.add.Tensor"]
+    assert "as_strided" not in only.wrapper

@@ -1,0 +1,105 @@
+"""View operations as steps that can be repeated on values, and undone when a view is overwritten."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot.capture.graph import GraphBuilder, ValueMeta, is_contiguous
+from aot.geometry import Geometry
+
+aten = torch.ops.aten
+
+
+class Mode(enum.Enum):
+    """In which mode an operation runs: autograd remembers it of a view that is made."""
+
+    GRAD = "grad"
+    NO_GRAD = "no_grad"
+    INFERENCE = "inference"
+
+    @classmethod
+    def now(cls) -> Mode:
+        """The mode of this moment."""
+        if torch.is_inference_mode_enabled():
+            return cls.INFERENCE
+        return cls.GRAD if torch.is_grad_enabled() else cls.NO_GRAD
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result."""
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    index: int | None
+    mode: Mode
+    in_place: bool = False  # it changed the metadata of the parent itself
+    leaf: bool = False  # `requires_grad_` was called on what it made
+    by_function: bool = False  # a custom `autograd.Function` called it, which autograd remembers of the view
+
+
+def same_layout(meta: ValueMeta, where: Geometry) -> bool:
+    """Whether a value lies in memory as a tensor of geometry `where` does (dimensions of size 1 aside)."""
+    return 0 in where.size or all(
+        n == 1 or a == b for n, a, b in zip(where.size, meta.stride, where.stride, strict=True)
+    )
+
+
+def apply_step(builder: GraphBuilder, parent: fx.Node, step: ViewStep) -> fx.Node:
+    """The value of a view of `parent`."""
+    node = builder.emit(step.op, parent, *step.args, **step.kwargs)
+    return node if step.index is None else builder.item(node, step.index)
+
+
+_SQUEEZES = (
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+)
+
+
+def invert_step(
+    builder: GraphBuilder, where: Geometry, parent: fx.Node, value: fx.Node, step: ViewStep
+) -> fx.Node | None:
+    """The parent's value after its view was overwritten by `value`; None where `as_strided_scatter` must do.
+
+    A result that would not lie in memory as the parent does is not used: the layout of a storage never
+    changes under a write.
+    """
+    op, args = step.op, step.args
+    whole: fx.Node
+    if step.kwargs:
+        return None
+    if op is aten.select.int:
+        whole = builder.emit(aten.select_scatter.default, parent, value, *args)
+    elif op is aten.slice.Tensor:
+        whole = builder.emit(aten.slice_scatter.default, parent, value, *args)
+    elif op is aten.t.default:
+        whole = builder.emit(aten.t.default, value)
+    elif op is aten.transpose.int:
+        whole = builder.emit(aten.transpose.int, value, *args)
+    elif op is aten.permute.default:
+        inverse = sorted(range(len(args[0])), key=lambda i: args[0][i] % len(args[0]))
+        whole = builder.emit(aten.permute.default, value, inverse)
+    elif op in _SQUEEZES:
+        if not is_contiguous(builder.meta(value)):
+            return None
+        whole = builder.emit(aten.view.default, value, list(where.size))
+    elif op is aten.view.dtype:
+        whole = builder.emit(aten.view.dtype, value, where.dtype)
+    elif op is aten.view_as_real.default:
+        whole = builder.emit(aten.view_as_complex.default, value)
+    elif op is aten.view_as_complex.default:
+        whole = builder.emit(aten.view_as_real.default, value)
+    else:
+        return None
+    return whole if same_layout(builder.meta(whole), where) else None
