@@ -75,8 +75,9 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
 
     Raises:
         DoubleBackwardUnsupported: it needs a value of the forward that is not saved; or the gradients get a
-            history and the function has registered hooks, or has called a custom function that is not known
-            to be linear, which would have to see the sum of the first and of higher derivatives.
+            history and the function has registered hooks, has let a leaf require no grad any more, or has
+            called a custom function that is not known to be linear, which would have to see the sum of the
+            first and of higher derivatives.
         Exception: whatever a node of the graph raises.
     """
     builder = level.recorder.builder
@@ -84,6 +85,11 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
         raise DoubleBackwardUnsupported(
             "create_graph=True through a function that registers hooks, which would have to see the sum of "
             "the first and of higher derivatives; call the original function"
+        )
+    if create_graph and level.released:
+        raise DoubleBackwardUnsupported(
+            "create_graph=True through a function that calls requires_grad_(False) on an argument; call it "
+            "outside of the function"
         )
     before = builder.graph, builder.backward
     builder.graph, builder.backward = fx.Graph(), True

@@ -58,12 +58,15 @@ class Level:
         entrances: where gradients come in, each with a tensor that looks like them.
         ends: where gradients go out.
         available: the values of the trace that a backward is given, by number.
+        released: whether the function lets a leaf require no grad any more: autograd has saved that leaf
+            itself, and finds it so when it is differentiated again.
     """
 
     recorder: Recorder
     entrances: tuple[tuple[Key, Tensor], ...]
     ends: tuple[Key, ...]
     available: dict[fx.Node, int]
+    released: bool
 
 
 class Engine:

@@ -86,6 +86,8 @@ class Contents:
 
     def grow(self, before: int, after: int) -> None:
         """The storage now has `after` bytes, and had `before`; those at the end are undefined."""
+        if self._base is None:
+            self._base = self._entry_base()
         base, _ = self._reach(Geometry((before,), (1,), 0, torch.uint8))
         if after % base.dtype.itemsize:  # it was a view of another dtype that has grown
             start, row = self._bytes()
@@ -256,7 +258,7 @@ class Contents:
         known = self._views.get(where)
         if known is not None and where != base:
             parent, step = known
-            whole = invert_step(self._builder, parent, self.read(parent), value, step)
+            whole = invert_step(self._builder, parent, self._even(self.read(parent)), value, step)
             if whole is not None:
                 self._store(parent, whole)
                 if fits:
@@ -299,7 +301,8 @@ class Contents:
         """
         entry = self.entries[0]
         if len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry):
-            return entry.geometry, self._at_zero(entry.node)
+            self._nodes[entry.geometry] = node = self._at_zero(entry.node)
+            return entry.geometry, node
         assert self.stretch is not None
         entries = [e.geometry for e in self.entries]
         dtype = entry.geometry.dtype
@@ -315,12 +318,15 @@ class Contents:
         """The same value at storage offset 0: torch's scatters keep their argument's offset, other backends
         need not, and `as_strided` counts from the start of the storage. (And torch's `as_strided_scatter`
         wants an argument that requires grad to be contiguous.)"""
-        meta = self._builder.meta(node)
-        # (And it wants the storage to hold a whole number of elements.)
-        whole = self._storage.nbytes() % meta.dtype.itemsize == 0
-        if whole and self._builder.offsets.get(node, 0) == 0 and is_contiguous(meta):
-            return node
+        if self._builder.offsets.get(node, 0) == 0 and is_contiguous(self._builder.meta(node)):
+            return self._even(node)
         return self._builder.emit(aten.clone.default, node)
+
+    def _even(self, node: fx.Node) -> fx.Node:
+        """The same value in a storage that holds a whole number of elements, as torch's scatters want it."""
+        if node.op == "placeholder" and self._storage.nbytes() % self._builder.meta(node).dtype.itemsize:
+            return self._builder.emit(aten.clone.default, node)
+        return node
 
     def _without_overlap(self, where: Geometry, value: fx.Node) -> tuple[Geometry, fx.Node]:
         """Only fills may write through an expanded view; all that it shows of one element is equal."""

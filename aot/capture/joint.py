@@ -329,7 +329,7 @@ class _Recording:
                 likes.append((edge, self.histories[value]))
             else:
                 likes.append((edge, torch.empty(()) if tangent is None else tangent.fake))
-        return Level(self.forward.recorder, tuple(likes), tuple(ends), {})
+        return Level(self.forward.recorder, tuple(likes), tuple(ends), {}, bool(self.effects.released))
 
     def _without_nodes(
         self,

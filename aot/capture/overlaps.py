@@ -51,7 +51,7 @@ def check_partial_overlap(target: Tensor, args: tuple[Any, ...]) -> None:
         there = geometry(other)
         if not _may_overlap(target, other) or not (is_dense(where) and is_dense(there)):
             continue
-        if (where.offset, where.stop) != (there.offset, there.stop) or where.stride != there.stride:
+        if where.bytes != there.bytes or where.stride != there.stride:
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to tensor "
                 "refer to a single memory location. Please clone() the tensor before performing the "
@@ -72,5 +72,5 @@ def _may_overlap(first: Tensor, second: Tensor) -> bool:
         return True
     if internals.storage_key(first) != internals.storage_key(second):
         return False
-    a, b = geometry(first), geometry(second)
-    return a.offset < b.stop and b.offset < a.stop
+    (start, stop), (begin, end) = geometry(first).bytes, geometry(second).bytes
+    return start < end and begin < stop

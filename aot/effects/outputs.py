@@ -424,7 +424,7 @@ class OutputEffects:
 def _is_of_stale(origin: ViewOrigin | None) -> bool:
     """Whether a view was taken of a view whose version counter had moved since that was taken."""
     while origin is not None and origin.before is not None:
-        if origin.version != origin.before.version:
+        if not origin.step.in_place and origin.version != origin.before.version:
             return True
         origin = origin.before
     return False

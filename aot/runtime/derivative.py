@@ -101,7 +101,9 @@ class _Way:
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
-        self.next = Derivative(Level(level.recorder, entrances, step.ends, available), compiler, look)
+        self.next = Derivative(
+            Level(level.recorder, entrances, step.ends, available, level.released), compiler, look
+        )
 
     def __call__(
         self, saved: list[Tensor | None], tangents: list[Tensor], edges: Sequence[Tensor | None]
