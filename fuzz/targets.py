@@ -113,7 +113,9 @@ def _overwriting(module: Any, _example_inputs: Any) -> Function:
 
     def run(*arguments: Any) -> Any:
         results = module(*arguments)
-        returned = {r.untyped_storage().data_ptr() for r in results if r is not None}
+        # (A tensor that is known to be zeros has no memory.)
+        real = [r for r in results if r is not None and not r._is_zerotensor()]
+        returned = {r.untyped_storage().data_ptr() for r in real}
         for position in donated:
             if arguments[position].untyped_storage().data_ptr() not in returned:
                 arguments[position].fill_(1)

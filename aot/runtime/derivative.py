@@ -89,6 +89,7 @@ class _Way:
         if step.further:
             inputs = example_inputs(step.graph)
             forward, backward = default_partition(step.graph, inputs, num_fwd_outputs=step.count)
+        forward.meta["donated"] = ()  # what is saved may be asked for again
         kept = len(list(forward.graph.nodes)[-1].args[0])
         self.run: Callable[[list[Any]], Any] = runner(
             compile_graph(compiler, forward, "backward"), kept, "backward"
