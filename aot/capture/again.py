@@ -215,14 +215,18 @@ def _assemble(
     first: set[fx.Node],
 ) -> tuple[fx.Graph, tuple[int, ...], dict[str, fx.Node]]:
     """A graph of its own: the available values that are needed and the `inputs` in, the `outputs` out. What
-    was recorded after the nodes `first` is its backward."""
-    order = _order(outputs, {*available, *inputs})
-    needed = {n for node in order for n in node.all_input_nodes}.union(outputs)
+    was recorded after the nodes `first` is its backward. A value that is computed as an available one was is
+    that one."""
+    stands_for = _alike(builder, available)
+    order = _order(outputs, {*available, *inputs, *stands_for})
+    needed = {stands_for.get(n, n) for node in order for n in node.all_input_nodes}
+    needed.update(stands_for.get(n, n) for n in outputs)
     taken = sorted((number, node) for node, number in available.items() if node in needed)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for number, node in taken:
         copies[node] = graph.placeholder(f"saved_{number}")
+    copies.update((node, copies[known]) for node, known in stands_for.items() if known in copies)
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
     for node in order:
@@ -235,7 +239,29 @@ def _assemble(
             builder.offsets[copy] = builder.offsets.get(node, 0)
     builder.annotate(copies.values())
     graph.output(tuple(copies[o] for o in outputs))
-    return graph, tuple(number for number, _ in taken), {copy.name: node for node, copy in copies.items()}
+    names = {copy.name: node for node, copy in copies.items() if node not in stands_for}
+    return graph, tuple(number for number, _ in taken), names
+
+
+def _alike(builder: GraphBuilder, available: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """For each node that is none of the available values, and is the same operation on the same values as
+    one of them is: that one. (A partitioner may save what a backward begins with, and not what that is made
+    of.)"""
+    known = dict.fromkeys(available)
+    graphs = dict.fromkeys([*(node.graph for node in known), builder.graph])
+    numbers: dict[fx.Node, int] = {}
+    by_key: dict[object, int] = {}
+    for node in (node for graph in graphs for node in graph.nodes):
+        key: object = node
+        if node.op == "call_function" and not has_effect(node) and not moves_generator(node):
+            arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: (_NODE, numbers.get(n, n)))
+            key = (node.target, repr(arguments))
+        numbers[node] = by_key.setdefault(key, len(by_key))
+    first = {numbers[node]: node for node in reversed(known)}
+    return {n: first[i] for n, i in numbers.items() if i in first and n not in known}
+
+
+_NODE = "the value numbered"
 
 
 def _order(outputs: Iterable[fx.Node], known: set[fx.Node]) -> list[fx.Node]:

@@ -96,6 +96,7 @@ class _Problem:
         self._gradients = {g for g in parts.gradients if isinstance(g, fx.Node)}
         self._static = {parts.primals[i] for i in static}
         self._roots = memory_roots(parts.module.graph)
+        self._preferred = self._preferences()
 
     def demanded(self) -> list[fx.Node]:
         """The values that the backward reads or returns."""
@@ -126,8 +127,20 @@ class _Problem:
         return [n for n, i in number.items() if 2 * i not in side and 2 * i + 1 in side]
 
     def _capacity(self, node: fx.Node) -> int:
-        """What saving a value costs, a trifle more if it is a view: then rather what it is a view of."""
-        return self.bytes(node) * _UNIT + (self._roots[node] is not node)
+        """What saving a value costs, a trifle more if it is a view: then rather what it is a view of. Nor is
+        what the backward begins with saved in place of as many bytes that eager saves: those are what further
+        derivatives are computed from."""
+        return self.bytes(node) * _UNIT + (self._roots[node] is not node) + self._preferred.get(node, 0)
+
+    def _preferences(self) -> dict[fx.Node, int]:
+        """For each value that is computed in the backward that was recorded: more than it costs to compute it
+        there."""
+        found: dict[fx.Node, int] = {}
+        for node in self.values:
+            if node in self._parts.recorded_backward:
+                before = sum(found.get(n, 0) for n in node.all_input_nodes)
+                found[node] = before + round(cost(node) * TIME_FOR_MEMORY * _UNIT) + 1
+        return found
 
     def _is_pinned(self, node: fx.Node) -> bool:
         """Whether a checkpointed region starts from this value, or its policy has it saved."""

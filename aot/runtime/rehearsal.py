@@ -119,7 +119,7 @@ def rehearse(
     try:
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             outputs = call(*imitations)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
     else:
         difference = expected.difference(left(imitations, versions, storages, outputs, _storage))

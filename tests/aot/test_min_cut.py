@@ -332,3 +332,19 @@ def test_the_knapsack_never_exceeds_a_large_capacity() -> None:
     weights = [rng.randrange(1, 10**9) for _ in range(40)]
     chosen = best_within(weights, [1.0] * 40, 5 * 10**9)
     assert 0 < sum(weights[i] for i in chosen) <= 5 * 10**9
+
+
+@pytest.mark.parametrize("function", [torch.sin, torch.nan_to_num, functional.softplus, torch.logit])
+def test_a_second_derivative_finds_what_it_needs(function: Callable[[Tensor], Tensor]) -> None:
+    """Of values of one size those are saved that eager saves; others count for what they are made of."""
+
+    def f(x: Tensor) -> Tensor:
+        return function(x * 0.5)
+
+    x = (torch.arange(1.0, 5.0) / 8).requires_grad_()
+    compiled = aot.aot_function(f, aot.nop, partition_fn=aot.min_cut_rematerialization_partition)
+    second = []
+    for g in (f, compiled):
+        (first,) = torch.autograd.grad(g(x).sum(), x, create_graph=True)
+        second.append(torch.autograd.grad((first * x).sum(), x)[0])
+    assert torch.equal(*second)
