@@ -76,11 +76,13 @@ class Journal:
 
     Attributes:
         origins: how each view came to be.
+        turns: the tensors that changed, one for each change, in order.
     """
 
     def __init__(self, state: Callable[[Tensor], StorageState]) -> None:
         self.state = state
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
+        self.turns: list[Tensor] = []
         self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
         self._histories: dict[int, list[Node | None]] = {}
         self._entered_at: dict[int, int] = {}
@@ -90,6 +92,7 @@ class Journal:
     def forget(self) -> None:
         """Let go of every tensor."""
         self.origins.clear()
+        self.turns.clear()
         self._changes.clear()
         self._histories.clear()
         self._places.clear()
@@ -112,6 +115,7 @@ class Journal:
 
     def note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
         """Note that something changed about a tensor besides its data."""
+        self.turns.append(fake)
         self._changes.setdefault(id(fake), (fake, []))[1].append(event)
         base = fake._base if fake._is_view() else None
         self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)

@@ -63,16 +63,21 @@ class ArgumentEffects:
 
     # ---- metadata, storage, requires_grad
 
-    def changes(self, required: tuple[int, ...]) -> tuple[tuple[int, tuple[Change, ...]], ...]:
-        """Changes of metadata and storage, in order, by argument. (Those of a leaf that begins to require
-        grad have no history: they are repeated without grad mode, which allows them before and after.)"""
-        found = []
-        for i, fake in enumerate(self.fakes):
-            changes = [self._change(i, event) for event in self.recorder.journal.changes_of(fake)]
-            if i in required or self.world.index_of.get(id(root_of(fake))) in required:
-                changes = [replace(c, mode=Mode.NO_GRAD) if c.mode is Mode.GRAD else c for c in changes]
-            if changes:
-                found.append((i, tuple(changes)))
+    def changes(self, required: tuple[int, ...]) -> tuple[tuple[int, Change], ...]:
+        """Changes of metadata and storage, in order, each with the argument. (Those of a leaf that begins to
+        require grad have no history: they are repeated without grad mode, which allows them before and
+        after.)"""
+        found: list[tuple[int, Change]] = []
+        left = {i: iter(self.recorder.journal.changes_of(fake)) for i, fake in enumerate(self.fakes)}
+        for fake in self.recorder.journal.turns:
+            i = self.world.index_of.get(id(fake))
+            if i is None:
+                continue
+            change = self._change(i, next(left[i]))
+            without = i in required or self.world.index_of.get(id(root_of(fake))) in required
+            if without and change.mode is Mode.GRAD:
+                change = replace(change, mode=Mode.NO_GRAD)
+            found.append((i, change))
         return tuple(found)
 
     def _change(self, i: int, event: Change | Rebind) -> Change:

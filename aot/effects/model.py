@@ -258,7 +258,7 @@ class Effects:
         values: what the forward graph returns, in order.
         writes: by the wrapper, in order; the early ones come first.
         kept: writes that the graph does itself; it does not return their values.
-        changes: changes of arguments' metadata and storage, in order, by argument.
+        changes: changes of metadata and storage, in order, each with its argument.
         required: leaves that the function lets require grad.
         released: leaves that the function lets require no grad any more.
         detached: arguments whose history the function cuts off.
@@ -275,7 +275,7 @@ class Effects:
     values: tuple[Value, ...]
     writes: tuple[Write, ...]
     kept: tuple[Write, ...]
-    changes: tuple[tuple[int, tuple[Change, ...]], ...]
+    changes: tuple[tuple[int, Change], ...]
     required: tuple[int, ...]
     released: tuple[int, ...]
     detached: tuple[int, ...]

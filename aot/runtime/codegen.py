@@ -177,7 +177,7 @@ class _Call:
 
     def _inputs(self) -> list[str]:
         names = []
-        changed = dict(self.plan.changes)
+        changed = {i for i, _ in self.plan.changes}
         written = {write.tensor for write in self.plan.kept}
         for k, graph_input in enumerate(self.plan.inputs):
             where = graph_input.stretch
@@ -313,7 +313,7 @@ class _Call:
         writer, plan = self.writer, self.plan
         self.late.add(number)
         writes = [w for w in plan.writes if plan.storages[w.tensor] == number]
-        changes = {i: events for i, events in plan.changes if plan.storages[i] == number}
+        changes = [(i, change) for i, change in plan.changes if plan.storages[i] == number]
         for write in writes:
             if write.early and not write.tracked:
                 self._write(write)
@@ -321,10 +321,10 @@ class _Call:
             if plan.storages[tensor] == number:
                 writer.line(f"m{tensor}.untyped_storage().resize_({nbytes})")
         required = [i for i in plan.required if plan.storages[i] == number]
-        for tensor in list(changes) if required else ():
-            if not any(change.mode is Mode.GRAD for change in changes[tensor]):
-                for change in changes.pop(tensor):
-                    write_change(writer, self.mode, f"t{tensor}", change)
+        noticed = {i for i, change in changes if change.mode is Mode.GRAD or not required}
+        for tensor, change in changes:
+            if tensor not in noticed:
+                write_change(writer, self.mode, f"t{tensor}", change)
         for tensor in required:
             for position, output in enumerate(plan.outputs):
                 if isinstance(output, View) and output.required == tensor:
@@ -344,8 +344,8 @@ class _Call:
                 root = plan.roots[output.root]
                 if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
                     self._view(position, output, f"t{root.tensor}")
-        for tensor, events in changes.items():
-            for change in events:
+        for tensor, change in changes:
+            if tensor in noticed:
                 write_change(writer, self.mode, f"t{tensor}", change)
         for write in writes:
             if not write.early:
@@ -369,7 +369,7 @@ class _Call:
         """The arguments whose memory on entry is needed after they were put elsewhere."""
         plan = self.plan
         memories = [root.memory for root in plan.roots if isinstance(root, AliasRoot)]
-        memories += [c.memory for _, changes in plan.changes for c in changes if isinstance(c, Rebound)]
+        memories += [c.memory for _, c in plan.changes if isinstance(c, Rebound)]
         views = [output for output in plan.outputs if isinstance(output, View)]
         memories += [view.rebound.memory for view in views if view.rebound is not None]
         left = {m.tensor for m in memories if m is not None and m.entry and m.tensor is not None}

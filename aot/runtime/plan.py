@@ -79,7 +79,7 @@ class Plan:
     parts: tuple[Part, ...]
     order: tuple[Item, ...]
     writes: tuple[Write, ...]
-    changes: tuple[tuple[int, tuple[Change, ...]], ...]
+    changes: tuple[tuple[int, Change], ...]
     required: tuple[int, ...]
     released: tuple[int, ...]
     detached: tuple[int, ...]

@@ -11,6 +11,7 @@ from agree import KINDS, assert_agrees, leaf, non_leaf, values
 from torch import Tensor
 
 import aot
+from oracles import Arguments
 
 Function = Callable[..., Any]
 
@@ -195,3 +196,20 @@ def test_the_strides_of_what_a_kernel_lays_out_anew() -> None:
         x.data = torch.nn.functional.logsigmoid(x.t())
 
     assert_agrees(f, lambda: [values(3, 3)])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_views_of_one_base_that_are_changed_in_turn(first: int) -> None:
+    """Each change is one of the base for autograd, so their order decides where gradients go."""
+
+    def f(a: Tensor, b: Tensor) -> None:
+        one, other = (a, b) if first == 0 else (b, a)
+        one.as_strided_((3, 3), (2, 2), 2)
+        other.as_strided_((2, 2), (1, 2), 8)
+
+    def make() -> Arguments:
+        root = non_leaf(2, 2, 4)
+        views = root.as_strided((2, 2, 2), (8, 4, 2), 0), root.as_strided((4, 2, 2), (1, 4, 8), 0)
+        return Arguments(views, tensors={"root": root})
+
+    assert_agrees(f, make)
