@@ -77,12 +77,14 @@ class Journal:
     Attributes:
         origins: how each view came to be.
         turns: the tensors that changed, one for each change, in order.
+        movers: those of which the change moved the version counter.
     """
 
     def __init__(self, state: Callable[[Tensor], StorageState]) -> None:
         self.state = state
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
         self.turns: list[Tensor] = []
+        self.movers: list[Tensor] = []
         self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
         self._histories: dict[int, list[Node | None]] = {}
         self._entered_at: dict[int, int] = {}
@@ -93,6 +95,7 @@ class Journal:
         """Let go of every tensor."""
         self.origins.clear()
         self.turns.clear()
+        self.movers.clear()
         self._changes.clear()
         self._histories.clear()
         self._places.clear()
@@ -116,6 +119,8 @@ class Journal:
     def note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
         """Note that something changed about a tensor besides its data."""
         self.turns.append(fake)
+        if isinstance(event, Reshape) or not event.assigned:
+            self.movers.append(fake)
         self._changes.setdefault(id(fake), (fake, []))[1].append(event)
         base = fake._base if fake._is_view() else None
         self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)
@@ -135,7 +140,7 @@ class Journal:
 
     def moves(self, fake: Tensor) -> bool:
         """Whether one of these changes moves the version counter."""
-        return any(isinstance(event, Reshape) or not event.assigned for event in self.changes_of(fake))
+        return any(mover is fake for mover in self.movers)
 
     def moved_unnoticed(self, fake: Tensor) -> bool:
         """Whether the version counter moved after the last of these changes, or since the call began."""

@@ -305,6 +305,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(flat) != len(targets):
             check_lists(func, flat, args)
         for target in flat:
+            self.journal.settle(target)
             check_partial_overlap(target, args)
             if target._is_view() and torch.is_grad_enabled():
                 self.joined.update(internals.storage_key(a) for a in args if isinstance(a, Tensor))

@@ -384,6 +384,11 @@ class ArgumentEffects:
         touched.update(i for i, fake in enumerate(self.fakes) if self.recorder.journal.moves(fake))
         silent: dict[int, int] = {}
         counters = {i: self.world.counter(fake) for i, fake in enumerate(self.fakes)}
+        last = {
+            counters[self.world.index_of[id(fake)]]: id(fake)
+            for fake in self.recorder.journal.movers
+            if id(fake) in self.world.index_of
+        }
         late_counters, touched_counters = ({counters[i] for i in some} for some in (late, touched))
         for i, fake in enumerate(self.fakes):
             if version_of(fake) == self.forward.entry.versions[i]:
@@ -394,6 +399,8 @@ class ArgumentEffects:
                 # history anew.
                 if not fake._is_view() or not self.recorder.journal.moved_since(fake):
                     continue
+                if last[counters[i]] != id(fake):
+                    continue  # as it is when the changes are repeated: another one's came after its own
                 others = late_counters
             if counters[i] not in others:
                 silent.setdefault(counters[i], i)

@@ -208,8 +208,22 @@ def test_views_of_one_base_that_are_changed_in_turn(first: int) -> None:
         other.as_strided_((2, 2), (1, 2), 8)
 
     def make() -> Arguments:
-        root = non_leaf(2, 2, 4)
+        base = leaf(2, 2, 4)
+        root = base * 1
         views = root.as_strided((2, 2, 2), (8, 4, 2), 0), root.as_strided((4, 2, 2), (1, 4, 8), 0)
-        return Arguments(views, tensors={"root": root})
+        return Arguments(views, {"base": base}, {"root": root})
+
+    assert_agrees(f, make)
+
+
+def test_an_assignment_of_data_before_a_write() -> None:
+    def f(a: Tensor, b: Tensor) -> None:
+        b.data = a
+        b.mul_(2)
+
+    def make() -> Arguments:
+        base = leaf(2, 2)
+        root = base * 1
+        return Arguments((root.as_strided((2, 2), (1, 2), 0), root), {"base": base})
 
     assert_agrees(f, make)
