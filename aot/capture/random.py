@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,24 +34,33 @@ class _Draw:
     node: fx.Node
 
 
-def _same(first: Any, second: Any, known: dict[tuple[fx.Node, fx.Node], bool]) -> bool:
-    """Whether two parts of calls are equal: constants that are, or values computed alike from the same."""
+def _same(
+    first: Any, second: Any, drawn: Collection[fx.Node], known: dict[tuple[fx.Node, fx.Node], bool]
+) -> bool:
+    """Whether two parts of calls are equal: constants that are, or values computed alike from the same, but
+    for those that were `drawn`."""
     if isinstance(first, fx.Node) and isinstance(second, fx.Node):
         if first is second:
             return True
         pair = (first, second)
         if pair not in known:
             alike = first.op == second.op == "call_function" and first.target is second.target
-            known[pair] = alike and _same((first.args, first.kwargs), (second.args, second.kwargs), known)
+            known[pair] = (
+                alike
+                and first not in drawn
+                and _same((first.args, first.kwargs), (second.args, second.kwargs), drawn, known)
+            )
         return known[pair]
     if type(first) is not type(second):
         return False
     if isinstance(first, (tuple, list)):
         return len(first) == len(second) and all(
-            _same(a, b, known) for a, b in zip(first, second, strict=True)
+            _same(a, b, drawn, known) for a, b in zip(first, second, strict=True)
         )
     if isinstance(first, dict):
-        return first.keys() == second.keys() and all(_same(v, second[k], known) for k, v in first.items())
+        return first.keys() == second.keys() and all(
+            _same(v, second[k], drawn, known) for k, v in first.items()
+        )
     return bool(first == second)
 
 
@@ -73,6 +82,7 @@ class Draws:
     def __init__(self) -> None:
         self._generators = default_generators()
         self._draws: list[_Draw] = []
+        self._drawn: set[fx.Node] = set()
         self._states: list[_State] = []
 
     def record(self, call: tuple[Any, ...], make: Callable[[], fx.Node], *, again: bool = True) -> fx.Node:
@@ -83,7 +93,7 @@ class Draws:
             RandomStateMutation: the function has set a generator's state, and then draws something else.
         """
         at = self._number()
-        if at < len(self._draws) and _same(self._draws[at].call, call, {}):
+        if at < len(self._draws) and _same(self._draws[at].call, call, self._drawn, {}):
             self._set(self._states[at + 1])
             return self._draws[at].node
         if at < len(self._draws):
@@ -98,6 +108,7 @@ class Draws:
             )
         node = make()
         self._draws.append(_Draw(call, node))
+        self._drawn.add(node)
         self._move_on()
         return node
 

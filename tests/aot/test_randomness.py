@@ -192,6 +192,14 @@ def _another_draw(x: Tensor) -> Tensor:
     return first + torch.randn(3) * x
 
 
+def _another_value_drawn_before(x: Tensor) -> Tensor:
+    first, second = torch.rand(3), torch.rand(3)
+    state = torch.get_rng_state()
+    drawn = torch.bernoulli(first)
+    torch.set_rng_state(state)
+    return drawn + torch.bernoulli(second) * x
+
+
 def _a_foreign_state(x: Tensor) -> Tensor:
     torch.set_rng_state(torch.Generator().manual_seed(3).get_state())
     return torch.rand(3) + x
@@ -201,7 +209,15 @@ def _a_generator_of_its_own(x: Tensor) -> Tensor:
     return torch.rand(3, generator=torch.Generator().manual_seed(3)) + x
 
 
-REFUSED = [_seeded, _reseeded, _left_behind, _another_draw, _a_foreign_state, _a_generator_of_its_own]
+REFUSED = [
+    _seeded,
+    _reseeded,
+    _left_behind,
+    _another_draw,
+    _another_value_drawn_before,
+    _a_foreign_state,
+    _a_generator_of_its_own,
+]
 
 
 @pytest.mark.parametrize("f", REFUSED)
