@@ -77,6 +77,7 @@ class CompiledFunction:
         decompositions: dict[Any, Callable[..., Any]],
         num_params_buffers: int,
         keep_inference_input_mutations: bool,
+        functionalize_rng_ops: bool,
     ) -> None:
         self.__wrapped__ = function
         self._fw_compiler = fw_compiler
@@ -86,6 +87,7 @@ class CompiledFunction:
         self._decompositions = decompositions
         self._num_params_buffers = num_params_buffers
         self._keep = keep_inference_input_mutations
+        self._functionalize_rng = functionalize_rng_ops
         self._cache: dict[object, tuple[Specialization, ...]] = {}  # newest first
         self._lock = threading.RLock()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
@@ -165,7 +167,9 @@ class CompiledFunction:
         inference: bool,
     ) -> Specialization:
         grad = torch.is_grad_enabled()
-        forward = run_once(flat, arguments, self._decompositions, lifetimes, inference)
+        forward = run_once(
+            flat, arguments, self._decompositions, lifetimes, inference, self._functionalize_rng
+        )
         try:
             entry = forward.entry
             expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
@@ -241,7 +245,8 @@ class CompiledFunction:
         if any(moves_generator(node) for node in backward.graph.nodes):
             raise errors.BackendError(
                 "the partitioner put a random draw into the backward graph, where it would draw again; use "
-                "a partitioner that saves random values, as aot.default_partition does"
+                "a partitioner that saves random values, as aot.default_partition does, or "
+                "functionalize_rng_ops=True"
             )
         return forward, backward
 
@@ -275,6 +280,7 @@ def aot_function(
     keep_inference_input_mutations: bool = False,
     inference_compiler: Compiler | None = None,
     *,
+    functionalize_rng_ops: bool = False,
     dynamic: bool = False,
 ) -> CompiledFunction:
     """Compile `fn` ahead of time: forward and backward become functional ATen graphs, handed to compilers.
@@ -297,6 +303,13 @@ def aot_function(
         keep_inference_input_mutations: a graph without a backward writes new data of an argument to its input
             itself, by ``copy_`` at its end, and does not return it; the wrapper does what is not simply that.
         inference_compiler: for graphs without a backward; default `fw_compiler`.
+        functionalize_rng_ops: the states of random generators are inputs and results of the forward graph,
+            and draws are operations that take one state and return the next (``torch.ops.aot_rng``). With the
+            same inputs the graph gives the same numbers, and a partitioner may have the backward repeat a
+            draw instead of saving what it gave. A state is a tensor on the CPU: uint8 of shape (5056,) for
+            the CPU's generator, int64 of shape (2,), seed and offset, for that of a CUDA device. While such a
+            graph runs no other thread is to draw from these generators, but by another such graph: they wait
+            for each other.
         dynamic: only False: each shape is a specialization of its own.
 
     Raises:
@@ -325,4 +338,5 @@ def aot_function(
         decompositions or {},
         num_params_buffers,
         keep_inference_input_mutations,
+        functionalize_rng_ops,
     )

@@ -171,3 +171,13 @@ def default_generators() -> tuple[torch.Generator, ...]:
     use."""
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     return (torch.default_generator, *cuda)
+
+
+def default_generator(device: torch.device) -> torch.Generator | None:
+    """The generator that draws on a device come from unless they name one; None where nothing is drawn."""
+    if device.type == "cpu":
+        return torch.default_generator
+    if device.type == "cuda":
+        generators: tuple[torch.Generator, ...] = torch.cuda.default_generators
+        return generators[torch.cuda.current_device() if device.index is None else device.index]
+    return None

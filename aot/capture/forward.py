@@ -58,14 +58,16 @@ def run_once(
     decompositions: dict[Any, Callable[..., Any]],
     lifetimes: Lifetimes,
     inference: bool,
+    functionalize_rng: bool,
 ) -> Forward:
-    """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`.
+    """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`; its random draws
+    take and return the generators' states if `functionalize_rng`.
 
     Raises:
         Unsupported: one of the refusals of `aot.errors`.
         Exception: whatever the function raises, as it raises it.
     """
-    recorder = Recorder(decompositions, lifetimes, inference)
+    recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng)
     primals: list[Primal] = []
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]

@@ -110,9 +110,11 @@ class Joint:
     """A recorded program, forward and backward.
 
     Attributes:
-        graph: primals and tangents in, values then gradients out, both segment by segment.
+        graph: primals and tangents in, values then gradients out, the latter of both segment by segment.
         returned: which values of the `Effects` it returns, in order.
         primals: what each primal is.
+        generators: the devices whose generators' states come in after the primals, and go out after the
+            values; none unless random draws are functionalized.
         segments: the parts of the backward; empty for a program without one.
         levels: what each part can be recorded again from, if it computes anything.
         resident: names of values that an argument's memory holds when the call returns, with the argument
@@ -123,6 +125,7 @@ class Joint:
     graph: fx.GraphModule
     returned: tuple[int, ...]
     primals: tuple[Primal, ...]
+    generators: tuple[torch.device, ...]
     segments: tuple[Segment, ...]
     levels: tuple[Level | None, ...]
     resident: dict[str, tuple[int, Geometry]]
@@ -130,8 +133,8 @@ class Joint:
 
     @property
     def values(self) -> int:
-        """How many values the graph returns, before the gradients."""
-        return len(self.returned)
+        """How many values the graph returns, states included, before the gradients."""
+        return len(self.returned) + len(self.generators)
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:
@@ -170,10 +173,14 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     returned = tuple(i for i in range(len(effects.values)) if i not in kept)
     nodes = [effects.values[i].node for i in returned]
     copies = [(forward.primals[i].node, effects.values[value].node) for value, i in kept.items()]
-    primals = _close(builder, forward.primals, tangent_nodes, copies, nodes + gradient_nodes)
+    states = recorder.rng_states
+    first, last = ({}, {}) if states is None else (states.first, states.last)
+    outputs = [*nodes, *last.values(), *gradient_nodes]
+    primals = _close(builder, forward.primals, [*first.values(), *tangent_nodes], copies, outputs)
     builder.annotate(builder.graph.nodes)
     module = fx.GraphModule(builder.root, builder.graph, "Joint")
-    return Joint(module, returned, primals, segments, tuple(levels), _resident(forward), scripts)
+    resident = _resident(forward)
+    return Joint(module, returned, primals, tuple(first), segments, tuple(levels), resident, scripts)
 
 
 class _Recording:
@@ -392,18 +399,18 @@ def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
 def _close(
     builder: GraphBuilder,
     primals: list[Primal],
-    tangents: list[fx.Node],
+    others: list[fx.Node],
     copies: list[tuple[fx.Node, fx.Node]],
     outputs: list[fx.Node],
 ) -> tuple[Primal, ...]:
-    """Put placeholders first, let the graph write to its inputs last (`copies`: to, from), give it its
-    output, and drop what nobody needs."""
+    """Put placeholders first, `primals` and then `others`, let the graph write to its inputs last (`copies`:
+    to, from), give it its output, and drop what nobody needs."""
     graph = builder.graph
     for target, value in copies:
         builder.emit(torch.ops.aten.copy_.default, target, value)
     graph.output(tuple(outputs))
     anchor = graph._root
-    for node in [p.node for p in primals] + tangents:
+    for node in [p.node for p in primals] + others:
         anchor.append(node)
         anchor = node
     eliminate_dead_code(graph)
@@ -413,7 +420,7 @@ def _close(
             used.append(primal)
         else:
             graph.erase_node(primal.node)
-    kept = {p.node for p in used} | set(tangents)
+    kept = {p.node for p in used} | set(others)
     for node in list(graph.nodes):
         if node.op == "placeholder" and node not in kept:
             graph.erase_node(node)

@@ -80,7 +80,7 @@ def call_on_clones(
     same strides.
 
     Returns:
-        What the operation returned, then the written copies.
+        What the operation returned besides what it writes to, then the written copies.
     """
     if isinstance(func, str):
         func = by_name(func)
@@ -98,9 +98,13 @@ def call_on_clones(
             named[where] = clone
     result = func(*positional, **named)
     results = result if isinstance(result, (tuple, list)) else (result,)
-    if not func._schema.returns:
-        results = ()
-    return (*results, *clones)
+    returned = (r for r, kind in zip(results, func._schema.returns, strict=False) if not is_written(kind))
+    return (*returned, *clones)
+
+
+def is_written(value: Any) -> bool:
+    """Whether an argument or a result of a schema is written to."""
+    return value.alias_info is not None and value.alias_info.is_write
 
 
 _OPERATIONS: dict[Any, Operation] = {}
@@ -128,7 +132,7 @@ def _classify(func: Any) -> Operation:
         return Operation(Kind.RESHAPE)
     written: list[int | str] = []
     for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        if is_written(argument):
             written.append(argument.name if argument.kwarg_only else i)
     if written:
         functional = functional_form(func) if written == [0] else None

@@ -19,6 +19,7 @@ from torch.autograd.graph import Node
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.functional_rng import States
 from aot.capture.graph import (
     GraphBuilder,
     Recipe,
@@ -44,6 +45,7 @@ from aot.capture.operations import (
     draws,
     functional_form,
     given,
+    is_written,
     with_defaults,
 )
 from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
@@ -74,12 +76,17 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
         known: the values that depend on no argument.
         draws: the random draws so far.
+        rng_states: the states that they start from and leave, if these are values of the graph.
         hooks: the hooks registered so far.
         inference: whether the call is made in inference mode.
     """
 
     def __init__(
-        self, decompositions: dict[Any, Callable[..., Any]], lifetimes: Lifetimes, inference: bool = False
+        self,
+        decompositions: dict[Any, Callable[..., Any]],
+        lifetimes: Lifetimes,
+        inference: bool = False,
+        functionalize_rng: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.lifetimes = lifetimes
@@ -92,6 +99,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
         self.known = Known(self.builder)
         self.draws = Draws()
+        self.rng_states = States(self.builder) if functionalize_rng else None
         self.hooks = Hooks(lambda: self.builder.backward)
         self._decompositions = decompositions
 
@@ -347,11 +355,13 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not random:
             return self.builder.call(op, args, kwargs, metas)
         read = (self.builder.metas[args[0]], *args[1:]) if overwrites else args
-        return self.draws.record(
-            (op, read, kwargs),
-            lambda: self.builder.call(op, args, kwargs, metas),
-            again=not self.builder.backward,
-        )
+
+        def make() -> fx.Node:
+            if self.rng_states is None:
+                return self.builder.call(op, args, kwargs, metas)
+            return self.rng_states.draw(op, args, kwargs, metas)
+
+        return self.draws.record((op, read, kwargs), make, again=not self.builder.backward)
 
     def _blank(self, fake: Tensor) -> fx.Node:
         return self.builder.emit(
@@ -427,14 +437,13 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = self.builder.item(node, len(results) - len(fakes) + i)
             self._write(fake, value, counted)
         outputs: list[Any] = []
-        for i, returned in enumerate(func._schema.returns):
-            info = returned.alias_info
-            if info is not None and info.is_write:
-                outputs.append(fakes[len([r for r in func._schema.returns[:i] if r.alias_info is not None])])
-            elif results[i] is None:
-                outputs.append(None)
-            else:
-                outputs.append(self._fresh(self.builder.item(node, i), metas.metas[i]))
+        targets, others = iter(fakes), iter(enumerate(metas.metas))
+        for returned in func._schema.returns:
+            if is_written(returned):
+                outputs.append(next(targets))
+                continue
+            i, meta = next(others)
+            outputs.append(None if meta is None else self._fresh(self.builder.item(node, i), meta))
         return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
 
     def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:

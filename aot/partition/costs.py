@@ -1,10 +1,10 @@
 """What recomputing an operation costs, and which operations are never recomputed.
 
-Three kinds. *Never*: it draws random numbers, has an effect, returns uninitialized memory, is declared
-nondeterministic, or is not ATen's, so that nobody knows what running it twice does. *Cheap*: its time is that
-of reading its arguments and writing its result, as every operation tagged ``pointwise`` and the views,
-fills, copies, gathers, reductions and normalizations listed here. *Dear*: everything else, the matrix
-products and convolutions first of all.
+Three kinds. *Never*: it draws random numbers from a generator, has an effect, returns uninitialized memory,
+is declared nondeterministic, or is not ATen's, so that nobody knows what running it twice does. *Cheap*: its
+time is that of reading its arguments and writing its result, as every operation tagged ``pointwise``, every
+draw from a state that it is given, and the views, fills, copies, gathers, reductions and normalizations listed
+here. *Dear*: everything else, the matrix products and convolutions first of all.
 
 Costs are estimated times in units of one byte moved, by the roofline model (Williams, Waterman and
 Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009):
@@ -24,6 +24,7 @@ from torch import fx
 from torch.utils import flop_counter
 
 from aot import torch_internals as internals
+from aot.capture.functional_rng import is_pure_form
 from aot.capture.joint import has_effect, moves_generator, operation_of
 from aot.capture.operations import call_on_clones
 from aot.partition.memory import shown_bytes
@@ -50,20 +51,32 @@ def recomputing(node: fx.Node) -> Recomputing:
         (source,) = node.all_input_nodes
         return recomputing(source)
     op = operation_of(node)
+    if op is not None and is_pure_form(op):
+        return Recomputing.CHEAP
     if op is None or op.namespace not in ("aten", "prims") or has_effect(node):
         return Recomputing.NEVER
     if torch.Tag.nondeterministic_bitwise in op.tags or moves_generator(node):
         return Recomputing.NEVER
     name = op._opname
     if name in _UNINITIALIZED:
-        # The functional form of `copy_` reads only the shape of what it overwrites.
-        copied = all(u.target is torch.ops.aten.copy.default and u.args[0] is node for u in node.users)
-        return Recomputing.CHEAP if copied and node.users else Recomputing.NEVER
+        overwritten = all(_overwrites(user, node) for user in node.users)
+        return Recomputing.CHEAP if overwritten and node.users else Recomputing.NEVER
     if node.target is not op and node.target is not call_on_clones:
         return Recomputing.DEAR
     if op.is_view or may_alias(op) or torch.Tag.pointwise in op.tags or name in _CHEAP:
         return Recomputing.CHEAP
     return Recomputing.DEAR
+
+
+def _overwrites(user: fx.Node, node: fx.Node) -> bool:
+    """Whether `user` is the functional form of an operation that overwrites `node`, and reads only how it
+    lies."""
+    if user.target is torch.ops.aten.copy.default:
+        return user.args[0] is node and node not in user.args[1:]
+    op = operation_of(user)
+    if op is None or not is_pure_form(op) or op._opname not in _DRAWN_INTO:
+        return False
+    return user.args[1] is node and node not in (user.args[0], *user.args[2:])
 
 
 def is_free(node: fx.Node) -> bool:
@@ -99,6 +112,14 @@ _GETITEM: Any = operator.getitem
 
 _UNINITIALIZED = frozenset(
     {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+)
+
+# Draws, from a state that they are given, that read of their first argument only how it lies.
+_DRAWN_INTO = frozenset(
+    """
+    bernoulli_Tensor bernoulli_p cauchy exponential geometric log_normal normal_functional random random_from
+    random_to uniform
+    """.split()  # noqa: SIM905  # as below
 )
 
 # Made of nothing; copied; gathered; reduced; normalized; pooled and resized.

@@ -18,6 +18,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot import views
+from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
 from aot.guards import Guards
@@ -64,7 +65,10 @@ def build(
         **constants,
         "torch": torch,
         "set_grad_enabled": internals.set_grad_enabled,
-        "run_forward": runner(forward, len(plan.returned) + plan.saved, "forward"),
+        "run_forward": runner(forward, len(plan.returned) + len(plan.generators) + plan.saved, "forward"),
+        "rng_lock": functional_rng.LOCK,
+        "get_rng_state": functional_rng.get_state,
+        "set_rng_state": functional_rng.set_state,
         "detached": detached,
         "copied": _copied,
         "nothing": _nothing,

@@ -204,9 +204,19 @@ class _Call:
         """Run the graph, and put aside what is saved before anything is overwritten."""
         plan = self.plan
         self.mode.set(False)
-        results = [f"v{i}" for i in plan.returned] + [f"s{i}" for i in range(plan.saved)]
-        call = f"run_forward([{', '.join(inputs)}])"
+        generators = {f"rng{i}": self.writer.name("device", d) for i, d in enumerate(plan.generators)}
+        if generators:
+            self.writer.line("with rng_lock:")
+            self.writer.indent += 1
+            for name, device in generators.items():
+                self.writer.line(f"{name} = get_rng_state({device})")
+        results = [*(f"v{i}" for i in plan.returned), *generators, *(f"s{i}" for i in range(plan.saved))]
+        call = f"run_forward([{', '.join([*inputs, *generators])}])"
         self.writer.line(f"{', '.join(results)}, = {call}" if results else call)
+        if generators:
+            for name, device in generators.items():
+                self.writer.line(f"set_rng_state({device}, {name})")
+            self.writer.indent -= 1
         for write in plan.kept:
             if write.counted:
                 self.writer.line(f"torch.autograd.graph.increment_version(t{write.tensor})")

@@ -52,6 +52,7 @@ class Plan:
         storages: for each of them, the number of the storage that it lies in.
         leaves: those that are leaves and require grad.
         inputs: the forward graph's inputs.
+        generators: the devices whose generators' states it takes after these, and returns after the values.
         values: the layout of each value.
         returned: which of them the forward graph returns, in order.
         bare: the values that are graph inputs.
@@ -71,6 +72,7 @@ class Plan:
     storages: tuple[int, ...]
     leaves: frozenset[int]
     inputs: tuple[Input, ...]
+    generators: tuple[torch.device, ...]
     values: tuple[Geometry, ...]
     returned: tuple[int, ...]
     bare: frozenset[int]
@@ -130,6 +132,7 @@ def make_plan(
         storages=storages,
         leaves=leaves.union(effects.required),
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
+        generators=joint.generators,
         values=tuple(v.where for v in effects.values),
         returned=joint.returned,
         bare=frozenset(i for i, v in enumerate(effects.values) if v.node.op == "placeholder"),

@@ -115,7 +115,7 @@ def rehearse(
     grad = torch.is_grad_enabled()
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
-    call = define({"run_forward": _Stub(forward)})
+    call = define({"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None})
     try:
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             outputs = call(*imitations)

@@ -93,8 +93,8 @@ class Savings:
         self._storages = storages
         self._saved = results[joint.values :]
         self._roots = memory_roots(forward.graph)
-        inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]
-        self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=True)}
+        inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]  # (states come last)
+        self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=False)}
         visible = _visible(effects)
         values = [(i, v) for i, v in enumerate(joint.returned) if v in visible]
         self._value_of = {self._roots[results[i]]: v for i, v in reversed(values)}

@@ -120,6 +120,7 @@ def assert_agrees(
     double: Make | None = None,
     refusable: bool = False,
     partition: Callable[..., Any] | None = None,
+    functionalize_rng_ops: bool = False,
 ) -> None:
     """Call the function and the compiled function and fail with what they differ in.
 
@@ -132,13 +133,14 @@ def assert_agrees(
         double: the arguments in double precision, where rounding may differ.
         refusable: whether the compiled call may be refused instead.
         partition: the partitioner, if it is not the default one.
+        functionalize_rng_ops: see `aot.aot_function`.
 
     The compiled function is called twice (with grad mode on, or the one that is asked for), so that what a
     known specialization does is seen as well, and must have run the function's Python once. Where a graph
     without a backward could write to its inputs itself, the function is compiled to do that, too.
     """
     for mode in (True, False) if grad is None else (grad,):
-        compiled, counted = compile_counted(function, partition)
+        compiled, counted = compile_counted(function, partition, functionalize_rng_ops=functionalize_rng_ops)
         scenario = {"grad": mode, "differentiate": differentiate}
         eager = _look(function, make, **scenario)
         if mode or grad is not None:
@@ -150,7 +152,12 @@ def assert_agrees(
         if eager.raised is None and not refused:
             assert counted.calls == 1, f"the function's Python ran {counted.calls} times"
         if any("copy_(" in one.wrapper and not one.backwards for one in compiled.specializations):
-            keeping, _ = compile_counted(function, partition, keep_inference_input_mutations=True)
+            keeping, _ = compile_counted(
+                function,
+                partition,
+                keep_inference_input_mutations=True,
+                functionalize_rng_ops=functionalize_rng_ops,
+            )
             _assert_same(function, keeping, make, eager, double=double, refusable=refusable, **scenario)
 
 

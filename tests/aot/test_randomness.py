@@ -36,12 +36,19 @@ DRAWS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
+@pytest.fixture(params=[False, True], ids=["drawing", "functionalized"])
+def functionalized(request: pytest.FixtureRequest) -> bool:
+    """Whether draws are functionalized: all that is said here holds in either case."""
+    given: bool = request.param
+    return given
+
+
 @pytest.mark.parametrize("draw", DRAWS)
-def test_the_same_draws_and_the_same_state(draw: str) -> None:
-    assert_agrees(DRAWS[draw], lambda: [leaf(2, 3)])
+def test_the_same_draws_and_the_same_state(draw: str, functionalized: bool) -> None:
+    assert_agrees(DRAWS[draw], lambda: [leaf(2, 3)], functionalize_rng_ops=functionalized)
 
 
-def test_draws_that_nobody_uses_are_kept() -> None:
+def test_draws_that_nobody_uses_are_kept(functionalized: bool) -> None:
     def f(x: Tensor) -> Tensor:
         torch.rand(5)
         torch.randn_like(x)
@@ -49,38 +56,40 @@ def test_draws_that_nobody_uses_are_kept() -> None:
         torch.empty(3).uniform_()
         return x * 2
 
-    assert_agrees(f, lambda: [leaf(3)])
+    assert_agrees(f, lambda: [leaf(3)], functionalize_rng_ops=functionalized)
 
 
-def test_a_draw_into_a_temporary_that_is_dropped() -> None:
+def test_a_draw_into_a_temporary_that_is_dropped(functionalized: bool) -> None:
     def f(x: Tensor) -> Tensor:
         y = torch.zeros(4)
         y[1:].normal_()
         return x + torch.rand(3)
 
-    assert_agrees(f, lambda: [leaf(3)])
+    assert_agrees(f, lambda: [leaf(3)], functionalize_rng_ops=functionalized)
 
 
-def test_draws_into_arguments() -> None:
+def test_draws_into_arguments(functionalized: bool) -> None:
     def f(x: Tensor, y: Tensor) -> Tensor:
         x.uniform_()
         y[1:].normal_()
         return x * y
 
-    assert_agrees(f, lambda: [values(3), non_leaf(3)])
+    assert_agrees(f, lambda: [values(3), non_leaf(3)], functionalize_rng_ops=functionalized)
 
 
-def test_draws_into_a_strided_argument_are_in_the_order_of_its_elements() -> None:
+def test_draws_into_a_strided_argument_are_in_the_order_of_its_elements(functionalized: bool) -> None:
     def f(x: Tensor) -> Tensor:
         x.uniform_()
         return x + torch.rand(())
 
-    assert_agrees(f, lambda: [values(4, 6).t()[::2, 1:]])
-    assert_agrees(f, lambda: [values(20, 20).t()])
+    assert_agrees(f, lambda: [values(4, 6).t()[::2, 1:]], functionalize_rng_ops=functionalized)
+    assert_agrees(f, lambda: [values(20, 20).t()], functionalize_rng_ops=functionalized)
 
 
-def test_every_call_draws_anew() -> None:
-    compiled = aot.aot_function(lambda x: x + torch.rand(3), checking_nop)
+def test_every_call_draws_anew(functionalized: bool) -> None:
+    compiled = aot.aot_function(
+        lambda x: x + torch.rand(3), checking_nop, functionalize_rng_ops=functionalized
+    )
     x = values(3)
     torch.manual_seed(3)
     expected = [x + torch.rand(3) for _ in range(3)]
@@ -90,8 +99,10 @@ def test_every_call_draws_anew() -> None:
     assert not torch.equal(got[0], got[1])
 
 
-def test_the_backward_sees_the_draws_of_its_own_forward() -> None:
-    compiled = aot.aot_function(lambda x: functional.dropout(x, 0.5), checking_nop)
+def test_the_backward_sees_the_draws_of_its_own_forward(functionalized: bool) -> None:
+    compiled = aot.aot_function(
+        lambda x: functional.dropout(x, 0.5), checking_nop, functionalize_rng_ops=functionalized
+    )
     x = torch.ones(64, requires_grad=True)
     first, second = compiled(x), compiled(x)
     torch.rand(7)
@@ -102,8 +113,10 @@ def test_the_backward_sees_the_draws_of_its_own_forward() -> None:
     assert not torch.equal(early, late)
 
 
-def test_compiling_draws_nothing() -> None:
-    compiled = aot.aot_function(lambda x: x * torch.rand(3), checking_nop)
+def test_compiling_draws_nothing(functionalized: bool) -> None:
+    compiled = aot.aot_function(
+        lambda x: x * torch.rand(3), checking_nop, functionalize_rng_ops=functionalized
+    )
     x = values(3)
     torch.manual_seed(1)
     first = compiled(x)
@@ -112,8 +125,10 @@ def test_compiling_draws_nothing() -> None:
     assert torch.equal(first, second)
 
 
-def test_a_backward_draws_nothing() -> None:
-    compiled = aot.aot_function(lambda x: functional.dropout(x, 0.5), checking_nop)
+def test_a_backward_draws_nothing(functionalized: bool) -> None:
+    compiled = aot.aot_function(
+        lambda x: functional.dropout(x, 0.5), checking_nop, functionalize_rng_ops=functionalized
+    )
     y = compiled(leaf(3))
     state = torch.get_rng_state()
     y.sum().backward()
@@ -121,7 +136,7 @@ def test_a_backward_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize("preserve", [True, False])
-def test_checkpointed_dropout(preserve: bool) -> None:
+def test_checkpointed_dropout(preserve: bool, functionalized: bool) -> None:
     def f(x: Tensor) -> Tensor:
         def block(t: Tensor) -> Tensor:
             return functional.dropout(t.sin(), 0.5) * t
@@ -132,10 +147,10 @@ def test_checkpointed_dropout(preserve: bool) -> None:
         return y + torch.rand(8)
 
     if preserve:
-        assert_agrees(f, lambda: [leaf(8)], grad=True)
+        assert_agrees(f, lambda: [leaf(8)], grad=True, functionalize_rng_ops=functionalized)
     else:  # eager's backward draws anew
         with pytest.raises(aot.Unsupported, match="preserve_rng_state"):
-            aot.aot_function(f, checking_nop)(leaf(8))
+            aot.aot_function(f, checking_nop, functionalize_rng_ops=functionalized)(leaf(8))
 
 
 def _seeded(x: Tensor) -> Tensor:
@@ -172,8 +187,10 @@ KEPT = [_repeated, _forked, _drawn_on_after_a_repetition, _forked_for_nothing]
 
 
 @pytest.mark.parametrize("f", KEPT)
-def test_a_draw_that_is_repeated_from_a_state_that_was_saved(f: Callable[[Tensor], Tensor]) -> None:
-    assert_agrees(f, lambda: [leaf(3)])
+def test_a_draw_that_is_repeated_from_a_state_that_was_saved(
+    f: Callable[[Tensor], Tensor], functionalized: bool
+) -> None:
+    assert_agrees(f, lambda: [leaf(3)], functionalize_rng_ops=functionalized)
 
 
 def _reseeded(x: Tensor) -> Tensor:
@@ -221,52 +238,58 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("f", REFUSED)
-def test_a_generator_state_that_is_set_is_refused(f: Callable[[Tensor], Tensor]) -> None:
+def test_a_generator_state_that_is_set_is_refused(
+    f: Callable[[Tensor], Tensor], functionalized: bool
+) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     x = values(3)
     with pytest.raises(aot.Unsupported, match=r"outside|default one"):
-        aot.aot_function(f, checking_nop)(x)
+        aot.aot_function(f, checking_nop, functionalize_rng_ops=functionalized)(x)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(x, values(3))
 
 
-def test_a_draw_in_a_backward_is_refused() -> None:
+def test_a_draw_in_a_backward_is_refused(functionalized: bool) -> None:
     def f(x: Tensor) -> Tensor:
         y = x * 2
         y.register_hook(lambda g: g * torch.rand(3))
         return y * 1
 
     with pytest.raises(aot.Unsupported, match="backward"):
-        aot.aot_function(f, checking_nop)(leaf(3))
+        aot.aot_function(f, checking_nop, functionalize_rng_ops=functionalized)(leaf(3))
 
 
-def test_a_function_that_raises_leaves_the_generator_to_the_caller() -> None:
+def test_a_function_that_raises_leaves_the_generator_to_the_caller(functionalized: bool) -> None:
     def f(x: Tensor) -> Tensor:
         torch.rand(3)
         raise ValueError("not today")
 
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="not today"):
-        aot.aot_function(f, checking_nop)(leaf(3))
+        aot.aot_function(f, checking_nop, functionalize_rng_ops=functionalized)(leaf(3))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("module", ["random", "numpy.random"])
 @pytest.mark.parametrize("grad", [False, True])
-def test_random_numbers_that_are_not_torchs_are_refused(module: str, grad: bool) -> None:
+def test_random_numbers_that_are_not_torchs_are_refused(
+    module: str, grad: bool, functionalized: bool
+) -> None:
     numbers = importlib.import_module(module)
 
     def f(x: Tensor, draw: bool) -> Tensor:
         return x * numbers.random() if draw else x * 2
 
-    compiled = aot.aot_function(f, checking_nop)
+    compiled = aot.aot_function(f, checking_nop, functionalize_rng_ops=functionalized)
     x = values(3).requires_grad_(grad)
     with pytest.raises(errors.RandomStateMutation, match="pass the numbers"):
         compiled(x, True)
     assert torch.equal(compiled(x, False), x * 2)
 
 
-def test_a_draw_between_two_numbers_into_a_tensor_with_gaps() -> None:
+def test_a_draw_between_two_numbers_into_a_tensor_with_gaps(functionalized: bool) -> None:
     """Its overload is called like a keyword of Python."""
-    assert_agrees(lambda x: x.random_(2, 7), lambda: [torch.zeros(6)[::2]])
+    assert_agrees(
+        lambda x: x.random_(2, 7), lambda: [torch.zeros(6)[::2]], functionalize_rng_ops=functionalized
+    )

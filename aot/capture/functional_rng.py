@@ -1,0 +1,171 @@
+"""Random draws as pure operations: a generator's state comes in, and the next state goes out.
+
+With ``functionalize_rng_ops`` nothing that is recorded moves a generator. ``aten.rand([2])`` becomes
+``aot_rng.rand(state, [2])``, which returns what the former returns and then the state after it, and may be
+reordered, duplicated and recomputed as any other operation may. The first state of each device is an input of
+the graph, the last one an output; the wrapper takes the one from the generator and gives it the other.
+
+A state is what the device's generator calls so: on the CPU 5056 bytes of its Mersenne twister, on a CUDA
+device two 64-bit integers, Philox's seed and offset. Either is a tensor on the CPU.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import torch_internals as internals
+from aot.capture.graph import GraphBuilder, Recipe, by_name, lookup, meta_of
+from aot.capture.operations import call_on_clones, classify, given, is_written
+from aot.states import default_generator
+
+NAMESPACE = "aot_rng"
+
+# Held while a default generator stands at a state that is not the program's. Whoever runs a graph holds it
+# from taking the first state to giving back the last, so that two threads do not draw the same.
+LOCK = threading.RLock()
+
+_LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+_ALIAS = re.compile(r"\(\w+!?\)")  # as in Tensor(a!)
+_FORMS: dict[internals.OpOverload, internals.OpOverload] = {}
+
+
+def get_state(device: torch.device) -> Tensor:
+    """The state of a device's default generator: uint8 of shape (5056,) on the CPU, int64 of shape (2,), seed
+    and offset, on CUDA; on the CPU in either case."""
+    generator = default_generator(device)
+    assert generator is not None, device
+    with internals.modes_off():
+        state = generator.get_state()
+        return state.view(torch.int64) if device.type == "cuda" else state
+
+
+def set_state(device: torch.device, state: Tensor) -> None:
+    """Give a device's default generator a state that `get_state` returned, or a draw."""
+    generator = default_generator(device)
+    assert generator is not None, device
+    with internals.modes_off():
+        generator.set_state(state.view(torch.uint8))
+
+
+class States:
+    """The generators' states in one trace, as values of its graph.
+
+    Attributes:
+        first: for each device from whose generator something was drawn, the graph input.
+        last: the state after the latest draw.
+    """
+
+    def __init__(self, builder: GraphBuilder) -> None:
+        self._builder = builder
+        self.first: dict[torch.device, fx.Node] = {}
+        self.last: dict[torch.device, fx.Node] = {}
+
+    def draw(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], recipe: Recipe) -> fx.Node:
+        """Append a draw, and return the node that has the results, as that of the drawing operation would.
+
+        Args:
+            op: that operation, or `call_on_clones` for one that writes to its arguments.
+            recipe: the metadata of what that returns.
+        """
+        builder = self._builder
+        device = next(lookup(meta).device for meta in recipe.metas if meta is not None)
+        if default_generator(device) is None:  # nothing is drawn on the device meta
+            return builder.call(op, args, kwargs, recipe)
+        if op is call_on_clones:
+            op, _, args, kwargs = args
+        op = pure_form(by_name(op) if isinstance(op, str) else op)
+        if device not in self.last:
+            index = "" if device.index is None else f"_{device.index}"
+            state = builder.placeholder(f"rng_state_{device.type}{index}", meta_of(get_state(device)))
+            self.first[device] = self.last[device] = state
+        before = self.last[device]
+        metas = (*recipe.metas, builder.metas[before])
+        node = builder.call(op, (before, *args), kwargs, Recipe(True, metas))  # type: ignore[arg-type]
+        self.last[device] = builder.item(node, len(recipe.metas))
+        return node if recipe.many else builder.item(node, 0)
+
+
+def pure_form(op: internals.OpOverload) -> internals.OpOverload:
+    """The operation that draws as `op` does from a state that it is given.
+
+    It takes the state and then the arguments of `op`, and returns what `op` returns; then, if `op` writes to
+    arguments, what it would leave in each, instead of writing; and last the next state.
+
+    Example:
+        >>> noise, state = pure_form(torch.ops.aten.rand.default)(torch.get_rng_state(), [2, 3])
+    """
+    with LOCK:
+        known = _FORMS.get(op)
+        if known is None:
+            known = _FORMS[op] = _define(op)
+        return known
+
+
+def is_pure_form(op: internals.OpOverload) -> bool:
+    """Whether an operation is one that `pure_form` returns."""
+    return op.namespace == NAMESPACE
+
+
+def _define(op: internals.OpOverload) -> internals.OpOverload:
+    overload = "" if op._overloadname == "default" else f"_{op._overloadname}"
+    origin = "" if op.namespace == "aten" else f"{op.namespace}_"
+    name = f"{origin}{op._opname}{overload}"
+    takes, returns = _ALIAS.sub("", str(op._schema)).split("(", 1)[1].rsplit(") -> ", 1)
+    results = [
+        text
+        for text, result in zip(returns.strip("()").split(", "), op._schema.returns, strict=False)
+        if not is_written(result)
+    ]
+    results += ["Tensor"] * (len(classify(op).written) + 1)
+    state = "Tensor rng_state, " if takes else "Tensor rng_state"
+    _LIBRARY.define(f"{name}({state}{takes}) -> ({', '.join(r.split()[0] for r in results)})")
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, _drawing(op), key)
+    torch.library.register_fake(f"{NAMESPACE}::{name}", _faking(op), lib=_LIBRARY)
+    form = getattr(getattr(torch.ops, NAMESPACE), name).default
+    assert isinstance(form, internals.OpOverload)
+    return form
+
+
+def _drawing(op: internals.OpOverload) -> Callable[..., tuple[Any, ...]]:
+    def draw(rng_state: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        device = _device(args, kwargs)
+        with LOCK:
+            before = get_state(device)
+            try:
+                set_state(device, rng_state)
+                results = _results(op, args, kwargs)
+                return (*results, get_state(device))
+            finally:
+                set_state(device, before)
+
+    return draw
+
+
+def _faking(op: internals.OpOverload) -> Callable[..., tuple[Any, ...]]:
+    def fake(rng_state: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        return (*_results(op, args, kwargs), torch.empty_like(rng_state))
+
+    return fake
+
+
+def _results(op: internals.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    written = tuple(where for where in classify(op).written if given(where, args, kwargs))
+    if written:
+        return call_on_clones(op, written, args, kwargs)
+    result = op(*args, **kwargs)
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device:
+    """Where a call's results lie."""
+    device = kwargs.get("device")
+    if device is None:
+        device = next((a.device for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), "cpu")
+    return torch.device(device)
