@@ -3,7 +3,7 @@
 Three kinds. *Never*: it draws random numbers from a generator, has an effect, returns uninitialized memory,
 is declared nondeterministic, or is not ATen's, so that nobody knows what running it twice does. *Cheap*: its
 time is that of reading its arguments and writing its result, as every operation tagged ``pointwise``, every
-draw from a state that it is given, and the views, fills, copies, gathers, reductions and normalizations listed
+draw from a state that it is given, and the views, fills, copies, gathers, reductions, normalizations listed
 here. *Dear*: everything else, the matrix products and convolutions first of all.
 
 Costs are estimated times in units of one byte moved, by the roofline model (Williams, Waterman and
