@@ -30,6 +30,11 @@ _COMPILE = {
         "aot.aot_function(f, aot.nop, partition_fn=functools.partial("
         "aot.min_cut_rematerialization_partition, memory_budget=0))",
     ),
+    "aot-rng": (
+        "import functools, aot",
+        "aot.aot_function(f, aot.nop, partition_fn=functools.partial("
+        "aot.min_cut_rematerialization_partition, memory_budget=0), functionalize_rng_ops=True)",
+    ),
     "torch-aot-function": (
         "from functorch.compile import aot_function, nop",
         # In a dict, because aot_function returns a list for a tuple, which is another difference.
@@ -46,6 +51,7 @@ _EXACT = (
     "aot",
     "aot-min-cut",
     "aot-recompute",
+    "aot-rng",
     "torch-aot-function",
     "torch-aot-eager",
     "torch-dynamo",

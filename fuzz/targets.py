@@ -140,6 +140,16 @@ def _compile_aot_recompute(function: Function) -> Function:
     return compiled
 
 
+def _compile_aot_rng(function: Function) -> Function:
+    import aot
+
+    partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
+    compiled: Function = aot.aot_function(
+        function, aot.nop, _overwriting, partition, functionalize_rng_ops=True
+    )
+    return compiled
+
+
 def _refusal_aot(error: BaseException) -> str | None:
     from aot.errors import Unsupported
 
@@ -252,6 +262,13 @@ def _shipped() -> Mapping[str, Target]:
             "aot-recompute",
             "the same with a memory budget of 0: all that may be is recomputed",
             _compile_aot_recompute,
+            _refusal_aot,
+            once=True,
+        ),
+        Target(
+            "aot-rng",
+            "the same with functionalized random draws, which are recomputed as well",
+            _compile_aot_rng,
             _refusal_aot,
             once=True,
         ),
