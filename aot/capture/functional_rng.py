@@ -65,30 +65,54 @@ class States:
         self._builder = builder
         self.first: dict[torch.device, fx.Node] = {}
         self.last: dict[torch.device, fx.Node] = {}
+        self._around: dict[fx.Node, tuple[fx.Node, fx.Node]] = {}  # of each draw, the states before and after
+        self._repeated: dict[tuple[fx.Graph, fx.Node], fx.Node] = {}
 
-    def draw(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], recipe: Recipe) -> fx.Node:
+    def draw(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        recipe: Recipe,
+        earlier: fx.Node | None = None,
+    ) -> fx.Node:
         """Append a draw, and return the node that has the results, as that of the drawing operation would.
 
         Args:
             op: that operation, or `call_on_clones` for one that writes to its arguments.
             recipe: the metadata of what that returns.
+            earlier: the draw that it repeats, if it is not a new one.
         """
         builder = self._builder
         device = next(lookup(meta).device for meta in recipe.metas if meta is not None)
         if default_generator(device) is None:  # nothing is drawn on the device meta
-            return builder.call(op, args, kwargs, recipe)
+            return earlier or builder.call(op, args, kwargs, recipe)
         if op is call_on_clones:
             op, _, args, kwargs = args
         op = pure_form(by_name(op) if isinstance(op, str) else op)
+        if earlier is None:
+            before = self._last(device)
+        else:
+            # The state after the draw before, if that is repeated here as well: one state is saved for both.
+            original, after = self._around[earlier]
+            before = self._repeated.get((builder.graph, original), original)
+        metas = (*recipe.metas, builder.metas[self.first[device]])
+        node = builder.call(op, (before, *args), kwargs, Recipe(True, metas))  # type: ignore[arg-type]
+        state = builder.item(node, len(recipe.metas))
+        result = node if recipe.many else builder.item(node, 0)
+        if earlier is None:
+            self.last[device] = state
+            self._around[result] = before, state
+        else:
+            self._repeated[builder.graph, after] = state
+        return result
+
+    def _last(self, device: torch.device) -> fx.Node:
         if device not in self.last:
             index = "" if device.index is None else f"_{device.index}"
-            state = builder.placeholder(f"rng_state_{device.type}{index}", meta_of(get_state(device)))
+            state = self._builder.placeholder(f"rng_state_{device.type}{index}", meta_of(get_state(device)))
             self.first[device] = self.last[device] = state
-        before = self.last[device]
-        metas = (*recipe.metas, builder.metas[before])
-        node = builder.call(op, (before, *args), kwargs, Recipe(True, metas))  # type: ignore[arg-type]
-        self.last[device] = builder.item(node, len(recipe.metas))
-        return node if recipe.many else builder.item(node, 0)
+        return self.last[device]
 
 
 def pure_form(op: internals.OpOverload) -> internals.OpOverload:

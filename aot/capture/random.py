@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,12 @@ class _Draw:
 
 
 def _same(
-    first: Any, second: Any, drawn: Collection[fx.Node], known: dict[tuple[fx.Node, fx.Node], bool]
+    first: Any, second: Any, drawn: Mapping[fx.Node, fx.Node], known: dict[tuple[fx.Node, fx.Node], bool]
 ) -> bool:
     """Whether two parts of calls are equal: constants that are, or values computed alike from the same, but
-    for those that were `drawn`."""
+    for those that were `drawn`; these are if they repeat one another."""
     if isinstance(first, fx.Node) and isinstance(second, fx.Node):
+        first, second = drawn.get(first, first), drawn.get(second, second)
         if first is second:
             return True
         pair = (first, second)
@@ -82,12 +83,19 @@ class Draws:
     def __init__(self) -> None:
         self._generators = default_generators()
         self._draws: list[_Draw] = []
-        self._drawn: set[fx.Node] = set()
+        self._drawn: dict[fx.Node, fx.Node] = {}  # of a draw that repeats one, that one; of others themselves
         self._states: list[_State] = []
 
-    def record(self, call: tuple[Any, ...], make: Callable[[], fx.Node], *, again: bool = True) -> fx.Node:
-        """The node of a draw: an earlier one, where the generators were set back to before the same draw;
-        else what `make` appends, unless only the former is allowed (`again` is false).
+    def record(
+        self,
+        call: tuple[Any, ...],
+        make: Callable[[], fx.Node],
+        repeat: Callable[[fx.Node], fx.Node],
+        *,
+        again: bool = True,
+    ) -> fx.Node:
+        """The node of a draw: what `repeat` makes of an earlier one, where the generators were set back to
+        before the same draw; else what `make` appends, unless only the former is allowed (`again` is false).
 
         Raises:
             RandomStateMutation: the function has set a generator's state, and then draws something else.
@@ -95,7 +103,9 @@ class Draws:
         at = self._number()
         if at < len(self._draws) and _same(self._draws[at].call, call, self._drawn, {}):
             self._set(self._states[at + 1])
-            return self._draws[at].node
+            node = repeat(self._draws[at].node)
+            self._drawn[node] = self._draws[at].node
+            return node
         if at < len(self._draws):
             raise RandomStateMutation(
                 f"{call[0]} after a random generator was set back to an earlier state (fork_rng, "
@@ -108,7 +118,7 @@ class Draws:
             )
         node = make()
         self._draws.append(_Draw(call, node))
-        self._drawn.add(node)
+        self._drawn[node] = node
         self._move_on()
         return node
 

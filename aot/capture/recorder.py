@@ -350,18 +350,26 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         random: bool,
         overwrites: bool = False,
     ) -> fx.Node:
-        """Append a call; of a random one, only if it does not repeat an earlier draw. One that `overwrites`
-        its first argument reads nothing of it but how it lies."""
+        """Append a call; of a random one, only if it does not repeat an earlier draw, or if that can be done
+        where the user wants it. One that `overwrites` its first argument reads nothing of it but how it lies.
+        """
         if not random:
             return self.builder.call(op, args, kwargs, metas)
         read = (self.builder.metas[args[0]], *args[1:]) if overwrites else args
 
-        def make() -> fx.Node:
-            if self.rng_states is None:
-                return self.builder.call(op, args, kwargs, metas)
-            return self.rng_states.draw(op, args, kwargs, metas)
+        states, late = self.rng_states, self.builder.backward
 
-        return self.draws.record((op, read, kwargs), make, again=not self.builder.backward)
+        def make() -> fx.Node:
+            if states is None:
+                return self.builder.call(op, args, kwargs, metas)
+            return states.draw(op, args, kwargs, metas)
+
+        def repeat(draw: fx.Node) -> fx.Node:
+            if states is None or not late:
+                return draw
+            return states.draw(op, args, kwargs, metas, draw)
+
+        return self.draws.record((op, read, kwargs), make, repeat, again=not late)
 
     def _blank(self, fake: Tensor) -> fx.Node:
         return self.builder.emit(

@@ -74,13 +74,31 @@ def _in_a_checkpoint(x: Tensor, w: Tensor) -> Tensor:
     return functional.dropout(y, 0.5) * torch.rand(3)
 
 
+def _of_a_draw_in_a_checkpoint(x: Tensor, w: Tensor) -> Tensor:
+    def block(t: Tensor) -> Tensor:
+        chances = functional.dropout(torch.rand(3, 3), 0.4) * 0.3
+        return functional.dropout(torch.bernoulli(chances) * t.sin(), 0.2).exp()
+
+    y: Tensor = torch.utils.checkpoint.checkpoint(block, x @ w, use_reentrant=False)
+    return torch.utils.checkpoint.checkpoint(block, y, use_reentrant=False)  # type: ignore[no-any-return]
+
+
 def _forked(x: Tensor, w: Tensor) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         y = functional.dropout(x * w, 0.5)
     return y + functional.dropout(x * w, 0.5).exp() + torch.rand(3)
 
 
-PROGRAMS = [_network, _attention, _noisy, _into_an_argument, _into_a_part, _in_a_checkpoint, _forked]
+PROGRAMS = [
+    _network,
+    _attention,
+    _noisy,
+    _into_an_argument,
+    _into_a_part,
+    _in_a_checkpoint,
+    _of_a_draw_in_a_checkpoint,
+    _forked,
+]
 
 
 def make() -> list[Tensor]:
@@ -93,6 +111,7 @@ def test_agrees_with_eager(f: Callable[..., Any], partitioner: str) -> None:
     assert_agrees(f, make, partition=PARTITIONERS[partitioner], functionalize_rng_ops=True)
 
 
+@pytest.mark.parametrize("f", [_network, _of_a_draw_in_a_checkpoint])
 @pytest.mark.parametrize(
     ("partitioner", "create_graph"),
     # (What stock's min-cut saves is not enough for a second derivative, draws or not.)
@@ -103,9 +122,9 @@ def test_agrees_with_eager(f: Callable[..., Any], partitioner: str) -> None:
         if (name, again) != ("stock min-cut", True)
     ],
 )
-def test_several_backwards(partitioner: str, create_graph: bool) -> None:
+def test_several_backwards(f: Callable[..., Any], partitioner: str, create_graph: bool) -> None:
     results = []
-    for function in (_network, compile_rng(_network, checking_nop, partition_fn=PARTITIONERS[partitioner])):
+    for function in (f, compile_rng(f, checking_nop, partition_fn=PARTITIONERS[partitioner])):
         torch.manual_seed(0)
         x, w = leaf(3, 3), leaf(3, 3, start=9)
         first, second = function(x, w), function(x, w)
@@ -226,6 +245,20 @@ def test_min_cut_saves_a_state_instead_of_what_was_drawn() -> None:
     assert sum(_saved(frugal, False).values()) >= 2 * 40_000
     assert _saved(frugal, True) == {"rng_state_cpu": 5056}
     assert "rng_state_cpu" not in _saved(PARTITIONERS["default"], True)
+
+
+@pytest.mark.parametrize("partitioner", ["default", "min-cut", "frugal"])
+def test_a_checkpoint_repeats_its_draws_from_one_state(partitioner: str) -> None:
+    compiled = compile_rng(_of_a_draw_in_a_checkpoint, aot.nop, partition_fn=PARTITIONERS[partitioner])
+    compiled(*make())
+    (backward,) = compiled.specializations[0].backwards
+    inputs = [n for n in backward.graph.nodes if n.op == "placeholder"]
+    states = [n for n in inputs if n.meta["val"].dtype is torch.uint8]
+    assert len(states) == 2, "the one before each region"
+    drawn = [str(n.target) for n in backward.graph.nodes if "aot_rng" in str(n.target)]
+    assert len(drawn) == 8
+    saved = {n.name for n in inputs[:-1]} - {n.name for n in states}
+    assert saved == {"primals_1", "primals_2", "mm_default", "exp_default"}
 
 
 def test_a_backend_that_raises_leaves_the_generator() -> None:
