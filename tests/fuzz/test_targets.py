@@ -29,6 +29,20 @@ def test_a_shipped_target_computes_values_gradients_and_structure(name: str) -> 
     target.reset()
 
 
+@pytest.mark.parametrize("name", ["aot-min-cut", "aot-recompute", "aot-rng"])
+def test_a_target_that_overwrites_what_is_donated_takes_all_that_eager_does(name: str) -> None:
+    """Zeros that have no memory, and second derivatives."""
+    for function in (torch.sgn, torch.sin):
+        value = torch.ones(3, requires_grad=True)
+        (gradient,) = torch.autograd.grad(find(name).compile(function)(value).sum(), value, create_graph=True)
+        assert torch.equal(gradient, torch.zeros(3) if function is torch.sgn else value.cos())
+        if gradient.requires_grad:
+            assert torch.equal(torch.autograd.grad(gradient.sum(), value)[0], -value.sin())
+    value = torch.ones(3, requires_grad=True)
+    find(name).compile(torch.sgn)(value).sum().backward()
+    assert torch.equal(value.grad, torch.zeros(3))
+
+
 def test_every_case_is_compiled_anew_after_a_reset() -> None:
     target = find("torch-dynamo")
     target.prepare()
