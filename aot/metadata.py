@@ -141,6 +141,8 @@ class ViewAndMutationMeta:
         num_intermediate_bases: how many intermediates are saved as outputs, for results that alias them.
         keep_input_mutations: whether the graph itself was to write to its inputs where that is possible.
         is_train: whether there is a backward.
+        num_outputs_rng_offset: how many states of random generators the forward graph takes after its other
+            inputs, and returns after the values; for functionalized random draws.
 
     Example:
         >>> compiled = aot.aot_function(lambda x: x.mul_(2), aot.nop)
@@ -154,6 +156,7 @@ class ViewAndMutationMeta:
     num_intermediate_bases: int
     keep_input_mutations: bool
     is_train: bool
+    num_outputs_rng_offset: int
 
     def __str__(self) -> str:
         lines = []
@@ -168,12 +171,15 @@ class ViewAndMutationMeta:
             words += ["requires grad"] if made.requires_grad else []
             words += [made.raw_type.__name__] if not issubclass(made.raw_type, Tensor) else []
             lines.append(f"output {i}: {', '.join(words)}")
+        if self.num_outputs_rng_offset:
+            lines.append(f"states of random generators, in and out: {self.num_outputs_rng_offset}")
         return "\n".join(lines)
 
 
 def describe(forward: Forward, effects: Effects, keep: bool) -> ViewAndMutationMeta:
     """What the run did, in these terms; `keep` says whether the graph was to write to its inputs."""
     outputs = _Outputs(forward, effects)
+    states = forward.recorder.rng_states
     infos = tuple(outputs.info(position) for position in range(len(effects.outputs)))
     return ViewAndMutationMeta(
         input_info=_inputs(forward, effects),
@@ -181,6 +187,7 @@ def describe(forward: Forward, effects: Effects, keep: bool) -> ViewAndMutationM
         num_intermediate_bases=len(outputs.bases),
         keep_input_mutations=keep,
         is_train=any(value.history is not None for value in effects.values),
+        num_outputs_rng_offset=0 if states is None else len(states.first),
     )
 
 

@@ -210,6 +210,8 @@ def test_a_function_that_draws_nothing_has_no_state() -> None:
     compiled = compile_rng(lambda x: x.sin() * torch.ones(3), checking_nop)
     compiled(leaf(3))
     (one,) = compiled.specializations
+    assert one.metadata.num_outputs_rng_offset == 0
+    assert "rng" not in str(one.metadata)
     assert "rng" not in one.wrapper
     assert "rng" not in one.forward.code
 
@@ -218,6 +220,8 @@ def test_explain_shows_states() -> None:
     compiled = compile_rng(lambda x: x + torch.rand(3), checking_nop)
     compiled(values(3))
     text = aot.explain(compiled)
+    assert "states of random generators, in and out: 1\n" in text
+    assert compiled.specializations[0].metadata.num_outputs_rng_offset == 1
     assert "def forward(self, primals_1, rng_state_cpu):" in text
     assert "torch.ops.aot_rng.rand.default(rng_state_cpu, [3]" in text
     assert "rng0 = get_rng_state(" in text
