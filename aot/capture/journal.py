@@ -56,6 +56,7 @@ class ViewOrigin:
         version: the version counter when autograd last took note of the view.
         state, where: the storage that it lay in, and how, just afterwards.
         parent_where: how the parent lay there.
+        put: whether the parent is a view that had been put there by ``.data =`` or ``set_``.
     """
 
     parent: Tensor
@@ -66,6 +67,7 @@ class ViewOrigin:
     state: StorageState
     where: Geometry
     parent_where: Geometry
+    put: bool = False
 
 
 class Journal:
@@ -160,14 +162,23 @@ class Journal:
         known = self.origins.get(id(parent))
         before = None if known is None else known[1]
         place = (self.state(parent), geometry(parent))
-        if before is not None and not step.in_place and (before.state, before.where) != place:
-            before = None  # it has been put elsewhere since
+        put = before is not None and not step.in_place and (before.state, before.where) != place
+        if put:
+            before = None
         version = version_of(parent)
         if step.in_place and before is not None:
             # A metadata mutation moves the counter as soon as it returns to autograd, which takes note of it
             # only where there is a history.
             version = version + 1 if view.requires_grad and step.mode is Mode.GRAD else before.version
         origin = ViewOrigin(
-            parent, step, before, self.reshaped(parent), version, self.state(view), geometry(view), place[1]
+            parent,
+            step,
+            before,
+            self.reshaped(parent),
+            version,
+            self.state(view),
+            geometry(view),
+            place[1],
+            put,
         )
         self.origins[id(view)] = (view, origin)

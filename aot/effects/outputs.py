@@ -298,6 +298,11 @@ class OutputEffects:
             if by_function or made:
                 step = replace(step, by_function=by_function, leaf=made)
             steps.insert(0, step)
+            if origin.put and value.requires_grad and parent is not root:
+                raise errors.StorageMutation(
+                    f"an output of shape {tuple(value.shape)} is a view of a view that was put elsewhere "
+                    f"(.data = ..., set_), where its history does not tell; do it under torch.no_grad"
+                )
             if parent is root or id(parent) in self.world.index_of:
                 return parent, tuple(steps), origin.reshapes, origin.version, origin.parent_where
             origin, view = origin.before, parent

@@ -227,3 +227,13 @@ def test_an_assignment_of_data_before_a_write() -> None:
         return Arguments((root.as_strided((2, 2), (1, 2), 0), root), {"base": base})
 
     assert_agrees(f, make)
+
+
+def test_a_view_of_a_view_that_was_put_elsewhere_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        first, second = x.split(1)
+        second.data = first
+        return second[...]
+
+    with pytest.raises(aot.errors.StorageMutation, match="put elsewhere"):
+        aot.aot_function(f, aot.nop)(leaf(2, 2))
