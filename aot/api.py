@@ -24,13 +24,13 @@ from aot.effects import Effects, analyze
 from aot.guards import Guards
 from aot.inputs import Arguments, take_apart
 from aot.metadata import ViewAndMutationMeta, describe
+from aot.modules import Noted
 from aot.partition.common import drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.runtime.autograd import build
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import left, rehearse
-from aot.surroundings import guards_of
 
 WARN_AT = 8  # compiles for calls that are alike
 
@@ -144,9 +144,11 @@ class CompiledFunction:
             return self.__wrapped__(*args, **kwargs)
 
         lifetimes = Lifetimes()
-        guards, surroundings = guards_of(self.__wrapped__)
+        noted = Noted(self.__wrapped__)
+        surroundings = noted.surroundings
         try:
-            specialization = self._trace(flat, arguments, lifetimes, guards, inference)
+            with noted.running():
+                specialization = self._trace(flat, arguments, lifetimes, noted, inference)
         except BaseException:
             surroundings.put_back()
             lifetimes.disarm()
@@ -163,7 +165,7 @@ class CompiledFunction:
         flat: Callable[[list[Any]], Any],
         arguments: Arguments,
         lifetimes: Lifetimes,
-        guards: Guards,
+        noted: Noted,
         inference: bool,
     ) -> Specialization:
         grad = torch.is_grad_enabled()
@@ -176,7 +178,7 @@ class CompiledFunction:
             effects = analyze(forward, self._keep)
             metadata = describe(forward, effects, self._keep)
             joint = record_backward(forward, effects)
-            guards.check()
+            noted.guards.check()
             numbers: dict[int, int] = {}
             keys = [internals.storage_key(t) for t in arguments.tensors]
             storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
@@ -205,18 +207,19 @@ class CompiledFunction:
             torch.set_grad_enabled(grad)
         backwards = [module for module, _ in parts]
         scripts = (self.__wrapped__,) if joint.scripts is None else joint.scripts
+        modules = tuple(noted.roots[1:]) if scripts else ()
         built = build(
             plan,
             compiled,
             backwards,
             _levels(joint, backwards),
             self._bw_compiler,
-            look=lambda: guards_of(*scripts)[0],
+            look=lambda: Noted(*scripts, *modules),
         )
         rehearse(built.define, fw_module, arguments.tensors, expected, inference)
         graphs = tuple(b for b in backwards if b is not None)
         call = checking(built.call, forward.differentiated) if forward.differentiated else built.call
-        return Specialization(call, forward.spec, fw_module, graphs, built.source, metadata, guards)
+        return Specialization(call, forward.spec, fw_module, graphs, built.source, metadata, noted.guards)
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated

@@ -12,6 +12,7 @@ are also read by the code of their classes.
 from __future__ import annotations
 
 import argparse
+import builtins
 import functools
 import importlib.util
 import inspect
@@ -33,6 +34,7 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.asked import Asked
 from aot.constants import CONSTANTS
+from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, names_of
 from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in
 from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
@@ -45,6 +47,7 @@ _CALLED = frozenset(
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
 ANY = 0  # no object's id
 _ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
+_IMPORT = builtins.__import__
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
@@ -55,10 +58,12 @@ class Surroundings:
     Attributes:
         objects: all that can hold others, with a path to each.
         caches: what torch's modules keep for themselves: the namespace, the name and the value.
+        written: the attributes that are written to and not read.
     """
 
     objects: tuple[tuple[str, Any], ...]
     caches: tuple[tuple[dict[str, Any], str, Any], ...]
+    written: frozenset[str]
 
     def put_back(self) -> None:
         """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
@@ -100,7 +105,7 @@ def guards_of(*roots: Any) -> tuple[Guards, Surroundings]:
             break
         attributes, opened = walk.attributes, walk.opened
     guards = tuple(sorted(walk.guards.values(), key=lambda guard: guard.kind))
-    surroundings = Surroundings(tuple(walk.objects), tuple(walk.caches))
+    surroundings = Surroundings(tuple(walk.objects), tuple(walk.caches), attributes.written)
     return Guards(guards, compile_guards(guards)), surroundings
 
 
@@ -177,6 +182,10 @@ class _Walk:
     def _visit(self, value: Any, path: str) -> None:
         if isinstance(value, types.FunctionType):
             self._function(value, path)
+        elif value is _IMPORT:
+            raise UnsupportedOperation(
+                f"{path} is Python's __import__ under another name; write __import__ or import_module"
+            )
         elif isinstance(value, (types.BuiltinMethodType, types.MethodWrapperType)) or (
             isinstance(value, types.MethodType) and isinstance(value.__self__, QUEUES)
         ):
@@ -295,7 +304,10 @@ class _Walk:
             return  # as it will raise when it is run
         parts = full.split(".")
         for count in range(1, len(parts) + 1):
-            self._reach(sys.modules.get(".".join(parts[:count])), ".".join(parts[:count]))
+            part = ".".join(parts[:count])
+            if part in sys.modules and not is_library(part):
+                self._guard(f"sys.modules[{part!r}]", Kind.ENTRY, sys.modules, part, sys.modules[part])
+            self._reach(sys.modules.get(part), part)
         if full not in sys.modules and not is_library(full):
             self._guard(f"the import of {full}", Kind.ABSENT, sys.modules, full, frozenset((full,)))
 

@@ -21,7 +21,7 @@ from aot import views
 from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
-from aot.guards import Guards
+from aot.modules import Noted
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, restrided, runner
@@ -49,7 +49,7 @@ def build(
     backwards: Sequence[fx.GraphModule | None],
     levels: Sequence[Level | None],
     bw_compiler: Compiler,
-    look: Callable[[], Guards],
+    look: Callable[[], Noted],
 ) -> Built:
     """The callable for one specialization.
 
@@ -91,7 +91,7 @@ def build(
         "recorded": (None, torch.are_deterministic_algorithms_enabled()),
     }
     if plan.scripted:
-        namespace["scripts_hold"] = look().hold
+        namespace["scripts_hold"] = look().guards.hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
         if backward is not None and level is not None:
             namespace[f"again{number}"] = Derivative(level, bw_compiler, look)

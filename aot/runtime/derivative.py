@@ -22,6 +22,7 @@ from aot.capture.backward import Level
 from aot.compilers import Compiler, compile_graph, example_inputs
 from aot.errors import DoubleBackwardUnsupported
 from aot.guards import Guards
+from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.graphs import Backward, detached, restrided, runner
@@ -32,7 +33,7 @@ _RECORDING = threading.RLock()  # a trace is one object, and records one thing a
 class Derivative:
     """The backward of one level, recorded as callers need it."""
 
-    def __init__(self, level: Level, compiler: Compiler, look: Callable[[], Guards]) -> None:
+    def __init__(self, level: Level, compiler: Compiler, look: Callable[[], Noted]) -> None:
         self._level = level
         self._compiler = compiler
         self._look = look
@@ -63,10 +64,11 @@ class Derivative:
             with _RECORDING:
                 way = self._known(key)
                 if way is None:
-                    guards = self._look()
-                    step = record_again(self._level, present, create_graph, tracked)
-                    guards.check()
-                    way = _Way(self._level, step, self._compiler, self._look, guards)
+                    noted = self._look()
+                    with noted.running():
+                        step = record_again(self._level, present, create_graph, tracked)
+                    noted.guards.check()
+                    way = _Way(self._level, step, self._compiler, self._look, noted.guards)
                     self._ways[key] = (way, *self._ways.get(key, ()))
         return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], edges)
 
@@ -78,7 +80,7 @@ class _Way:
     """One recorded backward, compiled."""
 
     def __init__(
-        self, level: Level, step: Step, compiler: Compiler, look: Callable[[], Guards], guards: Guards
+        self, level: Level, step: Step, compiler: Compiler, look: Callable[[], Noted], guards: Guards
     ) -> None:
         self.step = step
         self.guards = guards
