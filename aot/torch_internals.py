@@ -7,6 +7,7 @@ upgrade touches this file alone. Supported: 2.11, 2.12, 2.13; no difference has 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -81,6 +82,7 @@ __all__ = [
     "set_lazy",
     "set_versions",
     "skip_dynamo",
+    "skipped",
     "storage_key",
     "take_apart",
     "tree_flatten",
@@ -432,6 +434,22 @@ def function_of(node: Any) -> type[torch.autograd.Function]:
     """The `autograd.Function` whose node it is."""
     function: type[torch.autograd.Function] = node._forward_cls
     return function
+
+
+@contextlib.contextmanager
+def skipped(nodes: Sequence[Any]) -> Iterator[None]:
+    """While this lasts, backwards do not call the custom functions of these nodes; they give no gradients."""
+    for node in nodes:
+        node.apply = functools.partial(_no_gradients, len(node.needs_input_grad))
+    try:
+        yield
+    finally:
+        for node in nodes:
+            del node.apply
+
+
+def _no_gradients(count: int, *gradients: Tensor | None) -> tuple[None, ...]:
+    return (None,) * count
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level
@@ -165,6 +165,7 @@ def _run(
         if once_more:
             linearity = Linearity(recorder, [tangent.node for tangent in engine.by_value.values()])
             stack.enter_context(linearity.required(graph.segment_of))
+        stack.enter_context(internals.skipped(_beyond(graph, ends)))
         engine.run()
     found: dict[int, Tensor] = {}
     for segment in engine.segments:
@@ -179,6 +180,21 @@ def _run(
                 with recorder, torch.set_grad_enabled(create_graph):
                     found[numbers[edge]] = tangent.fake if known is None else known + tangent.fake
     return engine, found
+
+
+def _beyond(graph: Graph, ends: Iterable[Key]) -> list[Node]:
+    """The custom functions below some edges that are not part of a graph. Where another end lies below them
+    the engine runs them without any gradient, since these are taken at the ends."""
+    found: list[Node] = []
+    stack, seen = [node for node, _ in ends], set(graph.segment_of)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(child for _, (child, _) in graph.below(node))
+            if internals.is_function_node(node):
+                found.append(node)
+    return found
 
 
 def _run_higher(

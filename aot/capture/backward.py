@@ -120,7 +120,9 @@ class Engine:
         fake = self._recorder.lifetimes.note(fake_of(where, like.device))
         self._tangents += 1
         node = self._recorder.builder.placeholder(f"{self._name}_{self._tangents}", meta_of(fake))
-        self._recorder.adopt(fake).define(where, node)
+        state = self._recorder.adopt(fake)
+        state.define(where, node)
+        state.held = True
         fake.requires_grad_(tracked)
         return Tangent(node, where, fake)
 
@@ -188,6 +190,7 @@ class Engine:
                     continue
                 known = found.get(target)
                 found[target] = gradient if known is None else known + gradient
+                self._recorder.state(found[target]).held = True
                 passed[i] = None
                 if isinstance(target, EntranceEdge):
                     tangents = self.segments[target.segment].tangents

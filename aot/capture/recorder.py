@@ -472,6 +472,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "a backward writes to a tensor of the forward (a custom function's, or a batch norm that a "
                 "checkpoint runs again); return what is to be written instead"
             )
+        if self.builder.backward and state.held:
+            raise errors.UnsupportedOperation(
+                "a backward (a custom function's, or a hook) writes to the gradient that it is given, which "
+                "torch forbids, as others may hold it; return a new one"
+            )
         state.write(fake, value, counted)
 
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

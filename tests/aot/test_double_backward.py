@@ -542,3 +542,43 @@ class _Clipped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient.clamp(-0.5, 0.5)
+
+
+class Demanding(torch.autograd.Function):
+    """Raises where it gets no gradient at all."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x)
+        return x * x, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> Tensor:
+        (x,) = ctx.saved_tensors
+        if first is None:
+            if second is None:
+                raise ValueError("no gradient")
+            return second * 3
+        return first * x * 2 if second is None else first * x * 2 + second * 3
+
+
+def _demanded(x: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = Demanding.apply(x.exp())  # type: ignore[no-untyped-call]
+    return first, first.sin() * second.detach() * x
+
+
+@pytest.mark.parametrize("chosen", [(0,), (1,), (0, 1)])
+def test_no_custom_function_is_called_without_gradients(chosen: tuple[int, ...]) -> None:
+    def story(function: Function) -> Any:
+        x = leaf(3, dtype=F64)
+        results = function(x)
+        told: list[Any] = []
+        loss = sum(results[i].sum() for i in chosen)
+        for _ in range(3):
+            (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+            told += gradient.tolist()
+            loss = gradient.sin().sum()
+        return told
+
+    assert_same_story(_demanded, story)

@@ -11,6 +11,7 @@ from agree import assert_agrees, assert_same_story, both, leaf, listed, non_leaf
 from torch import Tensor
 
 import aot
+from aot import errors
 
 
 @pytest.mark.parametrize("differentiate", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), None])
@@ -518,3 +519,38 @@ def test_a_gradient_inside_that_something_outside_has_a_part_in_is_refused(
     x = non_leaf(3)
     with pytest.raises(aot.Unsupported, match="takes a gradient"):  # of a kind that is known
         compiled(x, prepare(x))
+
+
+class Tripling(torch.autograd.Function):
+    """Writes to the gradient that it is given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.mul_(3)
+
+
+def _beside_another(x: Tensor) -> tuple[Tensor, Tensor]:
+    written = Tripling.apply(x * 1)  # type: ignore[no-untyped-call]
+    other = x.sin()
+    return (written + other) * 2, other
+
+
+def _with_a_hook_that_writes(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda gradient: gradient.mul_(3))
+    return y + 1
+
+
+@pytest.mark.parametrize("f", [Tripling.apply, _beside_another, _with_a_hook_that_writes])
+def test_a_gradient_that_others_may_hold_is_not_written_to(f: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(errors.UnsupportedOperation, match="return a new one"):
+        aot.aot_function(f, aot.nop)(leaf(3))
+
+
+def test_a_gradient_that_nobody_else_holds_may_be_written_to() -> None:
+    f = lambda x: Tripling.apply(x.sin()) * 2 + x  # type: ignore[no-untyped-call]  # noqa: E731
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
