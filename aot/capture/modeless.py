@@ -25,6 +25,7 @@ from aot.errors import DoubleBackwardUnsupported
 aten = torch.ops.aten
 
 Ordinary = Callable[..., Any]
+Gradients = tuple[Tensor | None, ...]
 
 # Those that the graph may hold as a whole although they are made of others.
 WHOLE = {
@@ -75,9 +76,19 @@ class _Product(torch.autograd.Function):
             gradient, product = gradient.unsqueeze(ctx.dim), product.unsqueeze(ctx.dim)
         if not given.numel():
             return gradient * (product / given).conj(), None, None, None, None
+        alone = given.size(ctx.dim) == 1 if ctx.dim is not None else given.numel() == 1
+        if alone and torch.is_grad_enabled() and not gradient.requires_grad:
+            raise DoubleBackwardUnsupported(
+                "create_graph=True through a product of single elements: whether its gradient requires grad "
+                "depends on whether there are zeros; call the original function"
+            )
         zeros = (given == 0).sum()
         none, one = zeros == 0, torch.ones_like(given, memory_format=torch.preserve_format)
-        quotients = gradient * (torch.where(none, product, 1) / torch.where(none, given, one)).conj()
+        divisors = torch.where(none, given, one)
+        if torch.is_grad_enabled():
+            # (Of the product itself a gradient of zeros would go on to the infinities among the arguments.)
+            product = divisors.prod() if ctx.dim is None else divisors.prod(ctx.dim, keepdim=True)
+        quotients = gradient * (torch.where(none, product, 1) / divisors).conj()
         rows = torch.where(none, one, given)
         if ctx.dim is None:
             others = _without_each(rows.reshape(-1), 0).reshape(given.shape)
@@ -107,6 +118,57 @@ def _product(op: internals.OpOverload) -> Callable[..., Any]:
         return _Product.apply(given, op, dim, keepdim, options)  # type: ignore[no-untyped-call]
 
     return call
+
+
+class _Cumulated(torch.autograd.Function):
+    """The products of the elements up to each one along a dimension, in the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, op: Any, dim: int, options: Any) -> Tensor:
+        products: Tensor = op(given, dim, **options)
+        ctx.save_for_backward(given, products)
+        ctx.dim = dim
+        return products
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        given, products = ctx.saved_tensors
+        gradient = gradient.to(given.dtype)
+        if not torch.is_grad_enabled():  # ATen's formula, which looks at the values when the graph runs
+            return aten.cumprod_backward(gradient, given, ctx.dim, products), None, None, None
+        none, one = (given == 0).sum() == 0, torch.ones_like(given, memory_format=torch.preserve_format)
+        # (Of the products themselves a gradient of zeros would go on to the infinities among the arguments.)
+        divisors = torch.where(none, given, one)
+        terms = gradient * divisors.cumprod(ctx.dim, dtype=products.dtype).conj()
+        quotients = terms.flip(ctx.dim).cumsum(ctx.dim).flip(ctx.dim) / divisors.conj()
+        rows, others = torch.where(none, one, given), torch.where(none, 1, products)
+        others = aten.cumprod_backward(gradient, rows, ctx.dim, others)
+        return torch.where(none, quotients, others), None, None, None
+
+
+def _cumulated(op: internals.OpOverload) -> Callable[..., Any]:
+    def call(ordinary: Ordinary, given: Tensor, dim: int, **options: Any) -> Any:
+        if not _differentiated(given) or given.numel() <= 1 or given.size(dim) == 1:
+            return ordinary(given, dim, **options)
+        return _Cumulated.apply(given, op, dim, options)  # type: ignore[no-untyped-call]
+
+    return call
+
+
+def _cumulated_in_place(ordinary: Ordinary, given: Tensor, dim: int, **options: Any) -> Any:
+    result = ordinary(given, dim, **options)
+    if _differentiated(result):
+
+        def check(gradients: Gradients) -> None:
+            if torch.is_grad_enabled():
+                raise DoubleBackwardUnsupported(
+                    "create_graph=True through cumprod_, whose gradient depends on whether there are zeros; "
+                    "call cumprod, or the original function"
+                )
+
+        with unwatched():
+            result.grad_fn.register_prehook(check)
+    return result
 
 
 class _Chosen(torch.autograd.Function):
@@ -149,7 +211,6 @@ class _Checked(torch.autograd.Function):
         return gradient, None, None
 
 
-Gradients = tuple[Tensor | None, ...]
 _ILL_DEFINED = (
     "The {} vectors of a complex matrix are defined up to multiplication by e^{{i phi}}, and the loss "
     "depends on phi, so it is ill-defined."
@@ -242,6 +303,8 @@ internals.define_own_kernels(
         ),
         aten.one_hot.default: _as_a_whole(aten.one_hot.default, _has_classes),
         **{op: _product(op) for op in (aten.prod.default, aten.prod.dim_int)},
+        aten.cumprod.default: _cumulated(aten.cumprod.default),
+        aten.cumprod_.default: _cumulated_in_place,
         **{
             op: _chosen(op)
             for op in (

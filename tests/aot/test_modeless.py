@@ -126,7 +126,7 @@ def test_the_gradient_of_a_product(product: str, row: str, transposed: bool) -> 
     )
 
 
-@pytest.mark.parametrize("row", ["plain", "a zero", "infinity"])
+@pytest.mark.parametrize("row", rows)
 @pytest.mark.parametrize("product", products)
 def test_the_gradient_of_the_gradient_of_a_product(product: str, row: str) -> None:
     found = []
@@ -137,6 +137,46 @@ def test_the_gradient_of_the_gradient_of_a_product(product: str, row: str) -> No
         (second,) = torch.autograd.grad((first * weights).sum(), x)
         found.append((first.detach(), second))
     assert_same(*found)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda x: x.prod(1), lambda x: torch.prod(x[:, :1]), lambda x: (x * 1).cumprod_(0)],
+)
+@pytest.mark.parametrize("value", [0.0, 2.0])
+def test_where_values_decide_what_is_differentiated_further(f: Function, value: float) -> None:
+    x = torch.tensor([[value]], requires_grad=True)
+    compiled = aot.aot_function(f, checking_nop)
+    (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert gradient == 1
+    with pytest.raises(aot.errors.DoubleBackwardUnsupported, match="zeros"):
+        torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
+
+
+cumulated: dict[str, Function] = {
+    "along": lambda x: x.cumprod(1),
+    "down": lambda x: torch.cumprod(x, 0),
+    "of another dtype": lambda x: x.cumprod(1, dtype=torch.float64),
+    "transposed": lambda x: x.t().cumprod(-1).sin(),
+}
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("row", rows)
+@pytest.mark.parametrize("f", cumulated)
+def test_the_gradients_of_cumulated_products(f: str, row: str, create_graph: bool) -> None:
+    found = []
+    for function in both(cumulated[f]):
+        x = torch.tensor(rows[row], requires_grad=True)
+        weights = torch.arange(1.0, 7).reshape(2, 3)
+        result = function(x)
+        (first,) = torch.autograd.grad(
+            (result * weights.reshape(result.shape)).sum(), x, create_graph=create_graph
+        )
+        found.append([first.detach()])
+        if create_graph:
+            found[-1] += torch.autograd.grad((first * weights).sum(), x)
+    torch.testing.assert_close(*found, equal_nan=True)
 
 
 @pytest.mark.parametrize("gradient", [1.0, -1.0, INF])
