@@ -290,8 +290,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(result, Tensor):
             self._note_view(state, parent, where, result, ViewStep(func, rest, kwargs, None, mode))
         else:
+            call = object()
             for i, part in enumerate(result):
-                self._note_view(state, parent, where, part, ViewStep(func, rest, kwargs, i, mode))
+                step = ViewStep(func, rest, kwargs, i, mode, call=call)
+                self._note_view(state, parent, where, part, step)
         return result
 
     def _note_view(

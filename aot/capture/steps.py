@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,7 +32,8 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ViewStep:
-    """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result."""
+    """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result. `call` is one object for
+    all results of one call: autograd has one node for them, whose hooks are called together."""
 
     op: Any
     args: tuple[Any, ...]
@@ -41,6 +42,7 @@ class ViewStep:
     mode: Mode
     in_place: bool = False  # it changed the metadata of the parent itself
     leaf: bool = False  # `requires_grad_` was called on what it made
+    call: object = field(default=None, compare=False)
     by_function: bool = False  # a custom `autograd.Function` called it, which autograd remembers of the view
 
 

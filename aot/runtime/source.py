@@ -18,6 +18,10 @@ class Writer:
         self.names: dict[str, Any] = {}
         self.indent = 0
         self.changed: dict[int, str] = {}  # the tensors whose metadata was changed in place, by that step
+        self.calls: dict[
+            object, str
+        ] = {}  # the calls that have made several views, by what they were made of
+        self.parts: set[object] = set()  # the calls' results that have become something
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text if text else "")
@@ -119,7 +123,14 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
         if id(steps[k]) in writer.changed:
             source, steps = writer.changed[id(steps[k])], steps[k + 1 :]
             break
-    for one in steps:
+    way = [id(one) if one.call is None else (id(one.call), one.index) for one in steps]
+    calls = [(view.taken, source, *way[:k], id(one.call)) for k, one in enumerate(steps)]
+    ready = (
+        k
+        for k, call in enumerate(calls)
+        if call in writer.calls and (call, steps[k].index) not in writer.parts
+    )
+    for one, call in list(zip(steps, calls, strict=True))[max(ready, default=0) :]:
         within = mode.within(one.mode)
         if one.in_place:
             # Whatever else is a view of what is changed here goes on from the same tensor.
@@ -127,12 +138,19 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
             writer.changed[id(one)] = f"w{len(writer.changed)}"
             writer.line(f"{writer.changed[id(one)]} = {source}")
         else:
-            writer.line(f"{within}{name} = {step(writer, source, one)}")
+            if one.call is None or (call, one.index) in writer.parts:
+                writer.line(f"{within}{name} = {step(writer, source, one)}")
+            else:
+                writer.parts.add((call, one.index))
+                if call not in writer.calls:
+                    writer.calls[call] = f"c{len(writer.calls)}"
+                    writer.line(f"{within}{writer.calls[call]} = {whole_step(writer, source, one)}")
+                writer.line(f"{name} = {writer.calls[call]}[{one.index}]")
+            source = name
             if one.by_function:
                 writer.line(f"set_creation_meta({name}, 'IN_CUSTOM_FUNCTION')")
             if one.leaf:
                 writer.line(f"{name}.requires_grad_()")
-            source = name
     if source != name:
         writer.line(f"{name} = {source}")
     if view.rebound is not None:
@@ -158,7 +176,12 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
 
 
 def step(writer: Writer, source: str, one: ViewStep) -> str:
+    text = whole_step(writer, source, one)
+    return text if one.index is None else f"{text}[{one.index}]"
+
+
+def whole_step(writer: Writer, source: str, one: ViewStep) -> str:
+    """A step with all its results."""
     arguments = [source, *(writer.literal(a) for a in one.args)]
     arguments += [f"{k}={writer.literal(v)}" for k, v in one.kwargs.items()]
-    text = f"{writer.op(one.op)}({', '.join(arguments)})"
-    return text if one.index is None else f"{text}[{one.index}]"
+    return f"{writer.op(one.op)}({', '.join(arguments)})"

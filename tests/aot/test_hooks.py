@@ -373,3 +373,42 @@ def test_retain_grad_inside(written: bool) -> None:
         seen.append((x.retains_grad, first.retains_grad, second.retains_grad, x.grad, first.grad))
     assert seen[0][:3] == seen[1][:3] == (True, True, False)
     assert all(torch.equal(a, b) for a, b in zip(seen[0][3:], seen[1][3:], strict=True))
+
+
+PARTS: dict[str, Callable[[Tensor], Any]] = {
+    "split": lambda x: x.split(2),
+    "unbind": lambda x: x.unbind()[:2],
+    "of the function's own": lambda x: (x * 2).chunk(2),
+    "of parts": lambda x: [part for half in x.split(2) for part in half.unbind()][::-1],
+    "beside another": lambda x: [*x.split(2), x.sin()],
+    "viewed again": lambda x: [part.view(1, -1) for part in x.split(2)],
+    "of two calls": lambda x: [x.split(2)[0], x.split(2)[1]],
+    "of a written argument": lambda x: [*x.mul_(2).split(2)],
+}
+
+
+def _changed(x: Tensor) -> list[Tensor]:
+    first, second = x.split(1)
+    before = first.view(2)
+    first.t_()
+    return [before, first, second]
+
+
+def test_one_of_several_views_that_is_changed() -> None:
+    assert_agrees(_changed, lambda: [values(2, 2)])
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_hooks_on_views_that_one_call_has_made(name: str) -> None:
+    told = []
+    for function in both(PARTS[name]):
+        for chosen in range(2):
+            x = non_leaf(4)
+            results, seen = function(x), []
+            for i, result in enumerate(results):
+                result.register_hook(
+                    lambda g, i=i, seen=seen: seen.append((i, g if g is None else g.tolist()))
+                )
+            results[chosen].sum().backward()
+            told.append((sorted(seen, key=lambda one: one[0]), [type(r.grad_fn) for r in results[:2]]))
+    assert told[:2] == told[2:]
