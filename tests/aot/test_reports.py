@@ -613,3 +613,51 @@ class Shifted(torch.autograd.Function):
 def test_a_custom_function_that_gets_one_tensor_twice() -> None:
     """pytorch/pytorch#183604"""
     assert_agrees(lambda x: Shifted.apply(x, x), lambda: [leaf(3)])
+
+
+def test_arguments_that_come_apart_first_and_overlapping_then() -> None:
+    """pytorch/pytorch#139789"""
+
+    def scaled(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(3)
+        return x - y
+
+    compiled = aot.aot_function(scaled, checking_nop)
+    for function in (scaled, compiled):
+        function(values(4), values(4, start=4))
+    bases = [values(7), values(7)]
+    results = [f(base[:4], base[2:6]) for f, base in zip((scaled, compiled), bases, strict=True)]
+    assert torch.equal(*results)
+    assert torch.equal(*bases)
+    assert len(compiled.specializations) == 2
+
+
+def test_a_transposed_view_of_an_argument_that_is_written_to() -> None:
+    """pytorch/pytorch#111417"""
+
+    def turned(x: Tensor) -> Tensor:
+        view = x.t()
+        view.add_(1)
+        return view
+
+    assert_agrees(turned, lambda: [values(2, 3)])
+    assert_agrees(turned, lambda: [non_leaf(2, 3)], grad=True)
+
+
+class Joining(torch.autograd.Function):
+    """Puts one gradient where the other was."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 1, x * 2
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
+        return first.add_(second)
+
+
+def test_a_backward_that_writes_to_its_gradient() -> None:
+    """pytorch/pytorch#141111: refused where the caller may hold that gradient, and right elsewhere."""
+    with pytest.raises(aot.Unsupported, match="return a new one"):
+        aot.aot_function(Joining.apply, aot.nop)(leaf(3))
+    assert_agrees(lambda x: sum(part.sin() for part in Joining.apply(x)), lambda: [leaf(3)], grad=True)
