@@ -1,6 +1,7 @@
 """Every operator of torch's `op_db` and every module of its `module_db`, through `aot` and in eager.
 
-Of each the first sample in one of its variants; all samples in all variants are marked `nightly`.
+Of every other one the first sample in one of its variants; all samples of all, in all variants, are marked
+`nightly`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from fuzz.targets import find
 AOT = find("aot")
 ALL = [(name, variant) for name in (*OPERATORS, *MODULES) for variant in variants(name)]
 
-SOME = [(name, variants(name)[i % len(variants(name))]) for i, name in enumerate((*OPERATORS, *MODULES))]
+# (Every other one: CI has ten minutes.)
+SOME = [
+    (name, variants(name)[i // 2 % len(variants(name))])
+    for i, name in enumerate((*OPERATORS, *MODULES))
+    if i % 2 == 0
+]
 
 When = Callable[[Case], bool]
 
