@@ -46,6 +46,7 @@ _CALLED = frozenset(
 )
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
 ANY = 0  # no object's id
+MOST_FUNCTIONS = 3_000  # to look through the code of so many takes seconds
 _ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
 _IMPORT = builtins.__import__
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
@@ -155,6 +156,8 @@ class _Walk:
         self.objects: list[tuple[str, Any]] = []
         self.caches: list[tuple[dict[str, Any], str, Any]] = []
         self._seen: set[int] = set()
+        self._functions = 0
+        self._absent: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
         self._ahead: deque[tuple[Any, str]] = deque()
 
     def go(self, root: Any) -> None:
@@ -260,6 +263,12 @@ class _Walk:
                 if callable(content):
                     self._reach(content, path)
             return
+        self._functions += 1
+        if self._functions > MOST_FUNCTIONS:
+            raise UnsupportedOperation(
+                f"the function reaches more than {MOST_FUNCTIONS} others by what it reads (as {path}): too "
+                f"many to look through; name what it needs, where it calls globals() or getattr, or pass it"
+            )
         reads = reads_of(function.__code__)
         self._read(reads.attributes.read, reads.attributes.written)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
@@ -324,7 +333,10 @@ class _Walk:
 
     def _everything(self, value: Any, space: Mapping[str, Any], path: str) -> Collection[str]:
         """All names in the namespace of an object of which every attribute counts."""
-        numbers = self._whole.keys() & {id(value), ANY}
+        # (`getattr` with a computed name of a module counts where the code names the module: from one module
+        # to the next everything is reached that has ever been imported.)
+        any_one = () if isinstance(value, types.ModuleType) else (ANY,)
+        numbers = self._whole.keys() & {id(value), *any_one}
         if any(self._whole[number] for number in numbers):
             self._guard(f"the names in {path}", Kind.NAMES, space, "", names_of(space))
         elif numbers:
@@ -345,21 +357,30 @@ class _Walk:
         more: Collection[str] = (),
     ) -> None:
         """Note what stands under the names in a namespace, and that under the others nothing does."""
-        absent = []
-        for name in names.read | names.written | frozenset(more):
-            if not name.isidentifier():
+        more = frozenset(more)
+        for name, value in tuple(space.items()):
+            if not isinstance(name, str) or not name.isidentifier():
                 continue  # of a tool that rewrites code, as pytest does with assert
-            value = space.get(name, MISSING)
-            where = f"{path}.{name}" if path else name
-            if value is MISSING:
-                absent += [name] if name in names.read else []
-            elif name in more or _counts(names, name, value):
-                self._guard(where, Kind.ENTRY, space, name, value)
-                self._reach(value, where)
-            else:
-                self.objects.append((where, value))
+            if name in names.read or name in names.written or name in more:
+                where = f"{path}.{name}" if path else name
+                if name in more or _counts(names, name, value):
+                    self._guard(where, Kind.ENTRY, space, name, value)
+                    self._reach(value, where)
+                else:
+                    self.objects.append((where, value))
+        absent = self._others(names.read, space)
         if absent:
-            self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", frozenset(absent))
+            self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", absent)
+
+    def _others(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
+        """The names that are read and not in a namespace. (There are many namespaces, and few that differ in
+        this: those of the instances of a class share one set.)"""
+        present = frozenset(name for name in space if name in read)
+        known = self._absent.get((read, present))
+        if known is None:
+            known = frozenset(name for name in read if name not in present and name.isidentifier())
+            self._absent[read, present] = known
+        return known
 
     def _class(self, cls: type, path: str) -> None:
         below = [base for base in cls.__mro__[1:] if is_library(base.__module__)]

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 import aot
 from aot import errors
 from aot.states import state_of
+from aot.surroundings import MOST_FUNCTIONS
 
 RATE = 2.0
 
@@ -479,7 +480,7 @@ RUNNING: dict[str, Callable[[Tensor], Any]] = {
     "eval": lambda x: x * eval("RATE"),
     "exec": lambda x: exec("x.mul_(RATE)"),
     "compiled": lambda x: x * eval(DOUBLE),
-    "compile": lambda x: types.FunctionType(compile("RATE", "", "eval"), globals())() * x,
+    "compile": lambda x: types.FunctionType(compile("RATE", "", "eval"), {"RATE": RATE})() * x,
     "caught": caught,
     "caught and raised": lambda x: caught(x, raised=True),
     "in the backward": lambda x: Evaluated.apply(x) + 1,  # type: ignore[no-untyped-call]
@@ -604,3 +605,12 @@ def test_states_of_iterators_that_hide_their_position_are_never_equal() -> None:
     assert state_of(hidden) != state_of(hidden)
     shown = generator()
     assert state_of(shown) == state_of(shown)
+
+
+def test_a_function_that_reaches_all_there_is_is_refused() -> None:
+    space: dict[str, Any] = {"wanted": "made_7"}
+    exec("def made(x):\n    return x * 2\n\ndef f(x):\n    return globals()[wanted](x)", space)
+    for i in range(MOST_FUNCTIONS + 1):
+        space[f"made_{i}"] = types.FunctionType(space["made"].__code__, space)
+    with pytest.raises(errors.UnsupportedOperation, match="too many to look through"):
+        aot.aot_function(space["f"], checking_nop)(leaf(2))
