@@ -151,7 +151,7 @@ class CompiledFunction:
                 specialization = self._trace(flat, arguments, lifetimes, noted, inference)
         except BaseException:
             surroundings.put_back()
-            lifetimes.disarm()
+            lifetimes.reserve()
             raise
         surroundings.put_back()
         if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.

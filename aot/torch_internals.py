@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,7 +55,6 @@ __all__ = [
     "current_node",
     "define_own_kernels",
     "disable_autocast",
-    "disarm",
     "fake_tensor",
     "function_of",
     "graph_is_retained",
@@ -75,7 +73,6 @@ __all__ = [
     "negative_view",
     "outside_inference_mode",
     "plain_autograd",
-    "reserve",
     "saved_tensor_hooks",
     "set_creation_meta",
     "set_grad_enabled",
@@ -98,6 +95,15 @@ _DEVICE_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 _AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
 set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.set_grad_enabled makes
 _PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
+# A dispatch key above autograd that nothing uses, and memoryless tensors have.
+_MEMORYLESS_KEY = "TESTING_ONLY_GenericWrapper"
+_MEMORYLESS = torch._C._dispatch_key_parse(_MEMORYLESS_KEY)
+_PAST_MEMORYLESS = torch._C.DispatchKeySet(_MEMORYLESS)
+_NATIVELY = (
+    _PAST_MEMORYLESS
+    | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
+    | torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
+)
 _ATTRIBUTES = {
     "constant": None,
     "pytype": None,
@@ -156,10 +162,13 @@ def memoryless(
 
     For autograd it is a tensor like any other, which torch's own FakeTensor is not: the views of tensor
     subclasses derive their history by replaying the view, others by their geometry. Whoever asks for the
-    address of its data gets a RuntimeError; a kernel that ran on it would crash, so none may.
+    address of its data gets a RuntimeError; a kernel that ran on it would crash, so none may: it has a
+    dispatch key, as have the tensors made from it, at which operations are refused outside of
+    `with_memoryless`. (On the device meta, where kernels read nothing, it has none.)
     """
-    with torch._C._DisableTorchDispatch():
-        tensor: Tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
+    with torch._C._ExcludeDispatchKeyGuard(_NATIVELY):
+        tensor: Tensor = _empty(dtype, device, torch.is_inference_mode_enabled())
+        tensor = tensor.data.set_(storage, offset, size, stride)
     torch._C._set_throw_on_mutable_data_ptr(tensor)
     if not tensor.is_inference():
         set_versions((tensor,), (0,))  # set_ has moved it
@@ -172,6 +181,41 @@ _NO_MEMORY = (
     "unallocated storage",  # tolist()
     "invalid python storage",  # deepcopy, save
 )
+
+
+class _Wrapper(Tensor):
+    """What torch lets have a dispatch key of one's choice. Its native alias has it as well."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+@functools.lru_cache(maxsize=1000)
+def _empty(dtype: torch.dtype, device: torch.device, inference: bool) -> Tensor:
+    if device.type == "meta":
+        return torch.empty(0, dtype=dtype, device=device)
+    make: Any = Tensor._make_wrapper_subclass
+    keys = _PAST_MEMORYLESS
+    return torch._C.TensorBase.detach(
+        make(_Wrapper, (0,), dtype=dtype, device=device, _extra_dispatch_keys=keys)
+    )
+
+
+def refuse_memoryless(refuse: Callable[..., Any]) -> None:
+    """Outside of `with_memoryless`, operations on memoryless tensors are ``refuse(op, *args, **kwargs)``."""
+    _FALLBACKS.fallback(refuse, _MEMORYLESS_KEY)
+
+
+def with_memoryless() -> contextlib.AbstractContextManager[Any]:
+    """In this thread, operations take memoryless tensors as others."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(_PAST_MEMORYLESS)
+    return manager
+
+
+def memoryless_allowed() -> bool:
+    """Whether this thread is in `with_memoryless`."""
+    return bool(torch._C._dispatch_tls_is_dispatch_key_excluded(_MEMORYLESS))
 
 
 def asked_for_memory(error: RuntimeError) -> bool:
@@ -245,12 +289,6 @@ def inference_tensor(value: Tensor) -> Tensor:
         return alias.set_(value.untyped_storage(), value.storage_offset(), value.size(), value.stride())
 
 
-def disarm(tensor: Tensor) -> None:
-    """Make a memoryless tensor an empty one, so that nothing that is done with it can crash."""
-    with torch._C._DisableTorchDispatch(), torch.inference_mode(tensor.is_inference()):
-        tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-
-
 class Reserved(Tensor):
     """A tensor of a trace that is over: nobody but a trace that goes on may use it."""
 
@@ -258,21 +296,23 @@ class Reserved(Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not getattr(_tracing, "depth", 0):
-            raise EscapedTensor(
-                "this tensor was made while a function was compiled, and stored by it somewhere else than in "
-                "its result: it has no values; return it instead"
-            )
+        if not memoryless_allowed():
+            raise escaped()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
-
-
-_tracing = threading.local()
 
 
 def reserve(tensor: Tensor) -> None:
     """Let nobody but traces use a memoryless tensor: whatever else is done with it raises EscapedTensor."""
     tensor.__class__ = Reserved
+
+
+def escaped() -> EscapedTensor:
+    """The refusal of a tensor of a trace, in a thread that does not trace."""
+    return EscapedTensor(
+        "this tensor was made while a function was compiled, and stored by it somewhere else than in its "
+        "result: it has no values; return it instead"
+    )
 
 
 def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
@@ -376,12 +416,8 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def is_memoryless(value: Any) -> bool:
-    """Whether it is a tensor on which no kernel may run, as it has elements and no memory."""
-    if type(value) is Reserved:
-        return True
-    if not isinstance(value, Tensor) or isinstance(value, FakeTensor) or value.device.type == "meta":
-        return False
-    return value.layout is torch.strided and not has_memory(value)
+    """Whether it is a tensor on which no kernel may run."""
+    return isinstance(value, Tensor) and torch._C._dispatch_keys(value).has(_MEMORYLESS)
 
 
 # Nodes are C++ classes; all their methods that register a Python hook call this one.
@@ -399,8 +435,7 @@ def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tenso
 @contextlib.contextmanager
 def plain_autograd() -> Iterator[None]:
     """Autograd for a trace: without the saved-tensor hooks and the anomaly mode that the caller has entered,
-    which are for the tensors of the call, and with the tensors of a trace that is over."""
-    _tracing.depth = getattr(_tracing, "depth", 0) + 1
+    which are for the tensors of the call, and with memoryless tensors."""
     hooks = []
     while (top := saved_tensor_hooks()) is not None:
         hooks.append(top)
@@ -408,9 +443,9 @@ def plain_autograd() -> Iterator[None]:
     anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
-        yield
+        with with_memoryless():
+            yield
     finally:
-        _tracing.depth -= 1
         torch.set_anomaly_enabled(anomaly, check_nan)
         for pack, unpack in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)

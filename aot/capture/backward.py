@@ -212,6 +212,7 @@ def recording_backward(recorder: Recorder) -> Iterator[None]:
         recorder,
         refused(),
         torch.autograd.set_multithreading_enabled(False),
+        recorder.threads.watched(),
     ):
         yield
 

@@ -22,7 +22,6 @@ from aot.capture.recorder import Recorder
 from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
-from aot.capture.threads import Threads
 from aot.inputs import Arguments, Entry, Primal, enter
 
 
@@ -74,7 +73,6 @@ def run_once(
     grad = torch.is_grad_enabled()
     ambient = internals.ambient_key()
     dtype = torch.get_default_dtype()
-    threads = Threads()
     numbers = {id(fake): i for i, fake in enumerate(entry.fakes)}
     differentiated: set[int] = set()
 
@@ -88,7 +86,6 @@ def run_once(
                 watched(
                     recorder.hooks.watch,
                     lambda _, hook: recorder.hooks.watch_node(hook),
-                    threads.watched,
                     differentiating,
                 ),
                 internals.with_own_kernels(),
@@ -96,7 +93,8 @@ def run_once(
                 refused(),
                 _inference_mode(inference, grad),
             ):
-                result = _called(function, leaves, threads)
+                with recorder.threads.watched():
+                    result = function(leaves)
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
         torch.set_grad_enabled(grad_after)
@@ -131,16 +129,6 @@ def _inference_mode(inference: bool, grad: bool) -> Iterator[None]:
         return
     with torch.inference_mode(), torch.set_grad_enabled(grad):
         yield
-
-
-def _called(function: Callable[..., Any], leaves: list[Any], threads: Threads) -> Any:
-    try:
-        result = function(leaves)
-    except Exception as error:
-        threads.check(error)
-        raise
-    threads.check()
-    return result
 
 
 def _check_output(recorder: Recorder, position: int, value: Any) -> None:

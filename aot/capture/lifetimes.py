@@ -33,11 +33,6 @@ class Lifetimes:
         self._made.append(weakref.ref(fake))
         return fake
 
-    def disarm(self) -> None:
-        """Make those that are still there empty ones: whatever is done with them, it reads no memory."""
-        for fake in self._alive():
-            internals.disarm(fake)
-
     def check(self) -> None:
         """Refuse a function that has kept one, when all else of the trace is gone.
 
@@ -54,7 +49,7 @@ class Lifetimes:
             for fake in alive
             if any(r is not alive and not isinstance(r, types.FrameType) for r in gc.get_referrers(fake))
         ]
-        self.disarm()
+        self.reserve()
         if stored:
             shape = tuple(stored[0].shape)
             raise EscapedTensor(
@@ -73,13 +68,12 @@ class Lifetimes:
         """
         alive = self._alive()
         path = stored(alive)
+        self.reserve()
         if path is not None:
-            self.disarm()
             raise EscapedTensor(
                 f"the function stored a tensor somewhere else than in its result, at {path}; return it "
                 f"instead"
             )
-        self.reserve()
 
     def reserve(self) -> None:
         """Let nobody but traces use those that are still there."""

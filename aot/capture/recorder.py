@@ -53,6 +53,7 @@ from aot.capture.random import Draws
 from aot.capture.replaced import takes_functions
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
+from aot.capture.threads import Threads
 from aot.geometry import Geometry, geometry
 from aot.views import is_undeclared_view
 
@@ -78,6 +79,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         draws: the random draws so far.
         rng_states: the states that they start from and leave, if these are values of the graph.
         hooks: the hooks registered so far.
+        threads: what happens in other threads.
         inference: whether the call is made in inference mode.
     """
 
@@ -101,6 +103,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.draws = Draws()
         self.rng_states = States(self.builder) if functionalize_rng else None
         self.hooks = Hooks(lambda: self.builder.backward)
+        self.threads = Threads(self.states, self)
         self._decompositions = decompositions
 
     supports_higher_order_operators = True  # they come to `dispatch` like others

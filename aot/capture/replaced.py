@@ -1,20 +1,17 @@
 """Public functions that do something else for a thread that traces.
 
 Some things that a function does are no operations, and come to the recorder in no other way: it registers
-hooks, prints tensors, starts threads. So these functions are replaced while any thread traces; for other
+hooks, prints tensors. So these functions are replaced while any thread traces; for other
 threads they do what they always do.
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.pool import Pool, ThreadPool
 from typing import Any
 
 import torch
@@ -108,49 +105,8 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
     return compile
 
 
-def _handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(self: threading.Thread) -> None:
-        elsewhere = getattr(_watch, "elsewhere", None)
-        if elsewhere is not None:
-            self.run = elsewhere(self.run)  # type: ignore[method-assign]
-        original(self)
-
-    return start
-
-
-def _starting(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def start(function: Callable[..., Any], /, *args: Any) -> Any:
-        elsewhere = getattr(_watch, "elsewhere", None)
-        return original(function if elsewhere is None else elsewhere(function), *args)
-
-    return start
-
-
-def _handing_over(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def submit(self: Any, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        elsewhere = getattr(_watch, "elsewhere", None)
-        in_a_thread = isinstance(self, (ThreadPool, ThreadPoolExecutor))
-        return original(self, elsewhere(func) if elsewhere and in_a_thread else func, *args, **kwargs)
-
-    return submit
-
-
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
-
-# (`apply` calls `apply_async`.)
-_OF_POOLS = (
-    "apply_async",
-    "imap",
-    "imap_unordered",
-    "map",
-    "map_async",
-    "starmap",
-    "starmap_async",
-)
 
 _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
@@ -159,11 +115,6 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
     (*internals.RUNS_BACKWARD, _watched_engine),
     (Tensor, "__repr__", _shown),
     (torch, "compile", _refusing_operators_that_take_functions),
-    (threading.Thread, "start", _handing_on),
-    (_thread, "start_new_thread", _starting),
-    (_thread, "start_new", _starting),
-    (ThreadPoolExecutor, "submit", _handing_over),
-    *((Pool, name, _handing_over) for name in _OF_POOLS),
 )
 
 
@@ -171,30 +122,29 @@ _REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
 def watched(
     watch: Callable[[str, Tensor, Any], Any],
     node: Callable[[dict[int, Any] | None, Any], Any],
-    elsewhere: Callable[[Callable[..., Any]], Callable[..., Any]],
     engine: Callable[[Sequence[Any]], None] | None = None,
 ) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
-    tensor, hook)`, and on a node of the autograd graph `node(the hooks that it has, hook)`; what it gives
-    another thread to run is `elsewhere(function)`; what it differentiates with respect to goes to `engine`;
-    a memoryless tensor can be printed, for which torch would run kernels on it; and `torch.cond` and its
-    like are refused before they call Dynamo, which an error that passes through it leaves unusable.
+    tensor, hook)`, and on a node of the autograd graph `node(the hooks that it has, hook)`; what it
+    differentiates with respect to goes to `engine`; a memoryless tensor can be printed, for which torch would
+    run kernels on it; and `torch.cond` and its like are refused before they call Dynamo, which an error that
+    passes through it leaves unusable.
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.
     """
     global _watching
-    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "elsewhere", "engine"))
+    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "engine"))
     with _watching_lock:
         _watching += 1
         if _watching == 1:
             for owner, name, replace in _REPLACED:
                 setattr(owner, name, replace(getattr(owner, name)))
-    _watch.now, _watch.node, _watch.elsewhere, _watch.engine = watch, node, elsewhere, engine
+    _watch.now, _watch.node, _watch.engine = watch, node, engine
     try:
         yield
     finally:
-        _watch.now, _watch.node, _watch.elsewhere, _watch.engine = before
+        _watch.now, _watch.node, _watch.engine = before
         with _watching_lock:
             _watching -= 1
             if _watching == 0:
@@ -221,7 +171,7 @@ def hooks_on(node: Node) -> list[Any]:
         found.extend((hooks or {}).values())
         return hook
 
-    with watched(lambda name, tensor, hook: hook, look, lambda function: function):
+    with watched(lambda name, tensor, hook: hook, look):
         for register in (node.register_hook, node.register_prehook):
             register(lambda *gradients: None).remove()
     return found

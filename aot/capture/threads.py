@@ -1,60 +1,72 @@
 """Threads that a function starts, or gives work to: they may not compute with tensors of the trace.
 
-The recorder sees the operations of its own thread alone, and a kernel that ran on a tensor without memory
-would crash. So what the function hands to another thread runs there under a mode that refuses such tensors,
-and the trace is refused when the function has returned.
+The recorder sees the operations of its own thread alone. But the tensors of a trace carry a dispatch key
+(`torch_internals.memoryless`) that only threads which trace exclude; in any other thread, whatever it is and
+however it got the tensor, each operation on one comes here first. It is recorded nevertheless, since the
+function may wait for what the other thread makes of it, and the trace is refused when the function has
+returned: what else that thread reads is not known.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from aot import torch_internals as internals
 from aot.errors import UnsupportedOperation
 
+_RECORDING: list[Threads] = []
+
 
 class Threads:
-    """What happens in other threads during one trace."""
+    """What happens in other threads during one trace.
 
-    def __init__(self) -> None:
+    Args:
+        storages: the storages of the trace, by `torch_internals.storage_key`.
+        recording: the mode that records the trace.
+    """
+
+    def __init__(self, storages: dict[int, Any], recording: internals.TorchDispatchMode) -> None:
+        self.storages = storages
+        self.recording = recording
         self.refusal: UnsupportedOperation | None = None
 
-    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, to be called in another thread."""
-
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with _Elsewhere(self):
-                return function(*args, **kwargs)
-
-        return run
-
-    def check(self, cause: BaseException | None = None) -> None:
-        """Refuse the trace if another thread has computed with its tensors.
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Refuse the trace if, while this lasts, another thread computes with its tensors.
 
         Raises:
             UnsupportedOperation: one has.
         """
-        if self.refusal is not None:
+        _RECORDING.append(self)
+        try:
+            yield
+        except Exception as error:
+            self._check(error)
+            raise
+        finally:
+            _RECORDING.remove(self)
+        self._check(None)
+
+    def _check(self, cause: Exception | None) -> None:
+        if self.refusal is not None and cause is not self.refusal:
             raise self.refusal from cause
 
 
-class _Elsewhere(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, threads: Threads) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._threads = threads
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        leaves, _ = internals.tree_flatten((args, kwargs))
-        if any(internals.is_memoryless(leaf) for leaf in leaves):
-            refusal = UnsupportedOperation(
-                f"a thread that the function uses runs {func} on one of its tensors; compute in the thread "
+def _elsewhere(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """An operation on tensors of a trace, in a thread that does not trace."""
+    leaves, _ = internals.tree_flatten((args, kwargs))
+    keys = {internals.storage_key(leaf) for leaf in leaves if internals.is_memoryless(leaf)}
+    for trace in tuple(_RECORDING):
+        if not keys.isdisjoint(trace.storages):
+            trace.refusal = UnsupportedOperation(
+                f"a thread that the function uses runs {op} on one of its tensors; compute in the thread "
                 f"that calls the function"
             )
-            self._threads.refusal = refusal
-            raise refusal
-        return func(*args, **(kwargs or {}))
+            with internals.with_memoryless(), internals.with_own_kernels(), trace.recording:
+                return op(*args, **kwargs)
+    raise internals.escaped()
+
+
+internals.refuse_memoryless(_elsewhere)
