@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,6 @@ __all__ = [
     "has_memory",
     "inference_tensor",
     "is_composite",
-    "is_composite_below_autograd",
     "is_function_node",
     "is_memoryless",
     "is_packed",
@@ -93,6 +93,10 @@ __all__ = [
 AUTOCAST_DEVICES = ("cpu", "cuda")
 _DEVICE_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 _AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
+# What is included and excluded in every thread, besides what is turned on and off.
+_ON = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
+_ON = _ON | torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+_OFF = functools.reduce(operator.or_, map(torch._C.DispatchKeySet, _AUTOCAST_KEYS))
 set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.set_grad_enabled makes
 _PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
 # A dispatch key above autograd that nothing uses, and memoryless tensors have.
@@ -365,13 +369,6 @@ def is_composite(op: OpOverload) -> bool:
     return made_of_others and not any(_has_kernel(op, key) for key in _DEVICE_KEYS)
 
 
-def is_composite_below_autograd(op: OpOverload, device: torch.device) -> bool:
-    """Whether `op` is made of others on that device, but for autograd is an operation of its own."""
-    own = getattr(torch._C.DispatchKey, device.type.upper(), None)
-    composite = _has_kernel(op, torch._C.DispatchKey.CompositeExplicitAutograd)
-    return composite and not (own is not None and _has_kernel(op, own))
-
-
 def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the kernel of a composite operation, inside a dispatch mode that it came to as a whole.
 
@@ -385,15 +382,12 @@ def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         for device in AUTOCAST_DEVICES
         if torch.is_autocast_enabled(device)
     ]
-    kernel = torch._C.DispatchKey.CompositeImplicitAutograd
-    if not is_composite(op):
-        kernel = torch._C.DispatchKey.CompositeExplicitAutograd
     with contextlib.ExitStack() as stack:
         if not _has_kernel(op, torch._C.DispatchKey.ADInplaceOrView):
             stack.enter_context(views_noticed())
         for key in keys:
             stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
-        return op._op_dk(kernel, *args, **kwargs)
+        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 def views_noticed() -> contextlib.AbstractContextManager[Any]:
@@ -455,6 +449,14 @@ def modes_off() -> contextlib.AbstractContextManager[Any]:
     """Run real tensor code in the middle of a trace."""
     manager: contextlib.AbstractContextManager[Any] = _disable_current_modes()
     return manager
+
+
+@contextlib.contextmanager
+def nothing_on() -> Iterator[None]:
+    """In the middle of a trace, run real tensor code as in a thread in which no mode is on, nor autocast, and
+    which is in no operation: autograd, and what notes views, take part."""
+    with modes_off(), torch._C._ForceDispatchKeyGuard(_ON, _OFF):
+        yield
 
 
 _NON_LEAF: list[Tensor] = []

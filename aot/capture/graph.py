@@ -200,13 +200,6 @@ class GraphBuilder:
                     metas[i] = intern(meta._replace(stride=value.stride()))
         return replace(recipe, metas=tuple(metas))
 
-    def run_apart(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a composite operation's kernel returns for such inference tensors, outside inference mode."""
-        with internals.modes_off():
-            with torch.inference_mode():
-                real = torch.fx.node.map_arg((args, kwargs), self._blank)
-            return internals.take_apart(op, *real)
-
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Append a call whose metadata is inferred."""
         return self.call(op, args, kwargs, self.infer(op, args, kwargs))

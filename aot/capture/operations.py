@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -186,3 +187,41 @@ def given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     if isinstance(where, int):
         return where < len(args) and args[where] is not None
     return kwargs.get(where) is not None
+
+
+def goes_past_autograd(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether autograd does not hold back a call, as all its tensors are inference tensors, but what notes
+    views is on, as it is made outside of inference mode."""
+    if torch.is_inference_mode_enabled():
+        return False
+    inference = [tensor.is_inference() for tensor in _tensors(args, kwargs)]
+    return bool(inference) and all(inference)
+
+
+def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
+    """For each result of a pure operation that goes past autograd, whether it is a view of what the kernel
+    makes, which autograd hides otherwise; for none if the kernel does not take zeros.
+
+    Eager decides, on zeros: what is noticed depends on which way the kernel calls others. (Convolutions leave
+    out the bias as an undefined tensor, which autograd does hold back.)
+    """
+    with internals.nothing_on():
+        with torch.inference_mode():
+            blanks = internals.tree_map(_blank_if_tensor, (args, kwargs))
+        try:
+            result = func(*blanks[0], **blanks[1])
+        except Exception:
+            return ()
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return tuple(isinstance(r, Tensor) and r._is_view() for r in results)
+
+
+def _blank_if_tensor(value: Any) -> Any:
+    return blank_like(value) if isinstance(value, Tensor) else value
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    for value in (*args, *kwargs.values()):
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, Tensor):
+                yield part

@@ -43,8 +43,10 @@ from aot.capture.operations import (
     call_on_clones,
     classify,
     draws,
+    ends_in_views,
     functional_form,
     given,
+    goes_past_autograd,
     is_written,
     with_defaults,
 )
@@ -172,9 +174,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = operation.kind
         if kind is Kind.PURE:
             result = self.pure(func, operation, args, kwargs)
-            if self._inference_tensors and self._ends_in_a_view(operation, func, args, kwargs):
-                with internals.views_noticed(), self:
-                    return result.view_as(result)
+            past = self._inference_tensors and goes_past_autograd(args, kwargs)
+            if past and not draws(func, operation, args, kwargs):
+                return self._as_noticed(result, ends_in_views(func, args, kwargs))
             return result
         if kind is Kind.VIEW:
             return self.view(func, args, kwargs)
@@ -191,21 +193,14 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return internals.take_apart(func, args, kwargs)
         return self.special(func, args, kwargs)
 
-    def _ends_in_a_view(
-        self, operation: Operation, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
-        """Whether the one result of a pure operation is a view of what its kernel makes. Autograd hides that,
-        but not where inference tensors go past it, outside of inference mode."""
-        if torch.is_inference_mode_enabled() or operation.random:
-            return False
-        tensors = [a for arg in args for a in (arg if isinstance(arg, (list, tuple)) else (arg,))]
-        tensors = [t for t in tensors if isinstance(t, Tensor)]
-        if not tensors or not all(t.is_inference() for t in tensors):
-            return False
-        if not internals.is_composite_below_autograd(func, tensors[0].device):
-            return False
-        result = self.builder.run_apart(func, self._nodes(args), kwargs)
-        return isinstance(result, Tensor) and result._is_view()
+    def _as_noticed(self, result: Any, views: tuple[bool, ...]) -> Any:
+        """The results of a pure operation, each as a view of a hidden tensor where it is one."""
+        if not any(views):
+            return result
+        with internals.views_noticed(), self:
+            if isinstance(result, Tensor):
+                return result.view_as(result)
+            return [r.view_as(r) if view else r for r, view in zip(result, views, strict=True)]
 
     def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A pure operation: append it, and make fakes for its results."""

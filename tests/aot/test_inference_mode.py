@@ -136,6 +136,76 @@ def test_a_part_in_inference_mode(name: str, kind: str) -> None:
     assert_agrees_in(PARTS[name], lambda: [KINDS[kind](3, 2)], False)
 
 
+# Operations whose kernels end in views, and whether that is noticed of inference tensors: autograd holds back
+# a call with an undefined tensor, as of a bias that is left out, and one with any tensor that it knows.
+_functional = torch.nn.functional
+KERNELS: dict[str, tuple[Function, int, bool]] = {
+    "stack": (lambda x: torch.stack((x, x), 1), 1, True),
+    "stack beside another": (lambda x: torch.stack((x, torch.ones(2, 3, 3)), 1), 1, False),
+    "convolution": (lambda x: _functional.conv1d(x, x), 1, False),
+    "convolution, bias": (lambda x, b: _functional.conv1d(x, x, b[0, 0, :2]), 2, True),
+    "convolution, its bias another": (lambda x: _functional.conv1d(x, x, torch.ones(2)), 1, False),
+    "transposed convolution": (
+        lambda x, b: _functional.conv_transpose1d(x, x.transpose(0, 1), b[0, 0, :2]),
+        2,
+        True,
+    ),
+    "padded convolution": (lambda x, b: _functional.conv1d(x, x, b[0, 0, :2], padding="same"), 2, True),
+    "linear": (lambda x: _functional.linear(x, x[0]), 1, False),
+    "pooling": (lambda x: _functional.avg_pool1d(x, 2), 1, True),
+    "attention": (lambda x: _functional.scaled_dot_product_attention(*[x[None]] * 3), 1, True),
+    "matrix exponential": (lambda x: torch.matrix_exp(x[:, :2, :2]), 1, True),
+    "slice scatter": (lambda x, y: torch.slice_scatter(x, y[:1], 0, 0, 1), 2, True),
+    "slice scatter of another": (lambda x: torch.slice_scatter(x, torch.ones(1, 3, 3), 0, 0, 1), 1, False),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("inside", [False, True])
+def test_views_that_kernels_end_in(name: str, inside: bool) -> None:
+    function, count, noticed = KERNELS[name]
+
+    def make() -> list[Tensor]:
+        return [leaf(1), *(_inference(2, 3, 3) for _ in range(count))]
+
+    def returned(w: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        result = function(*given)
+        return result, result.view(-1)
+
+    def written(w: Tensor, *given: Tensor) -> Tensor:
+        result: Tensor = function(*given)
+        return result.mul_(w)
+
+    assert function(*make()[1:])._is_view() == noticed
+    if inside:
+        with torch.inference_mode():
+            assert not function(*make()[1:])._is_view()
+        assert_agrees_in(returned, make, True)
+        assert_agrees_in(written, make, True)
+    else:
+        assert_agrees_in(returned, make, False)
+        assert_agrees_in(written, make, False)
+
+
+def test_each_result_that_is_a_view() -> None:
+    def f(w: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+        normal, mean, deviation = torch.native_layer_norm(x, [3], None, None, 1e-5)
+        assert (normal._is_view(), mean._is_view(), deviation._is_view()) == (False, True, True)
+        return normal, mean, deviation.mul_(w)
+
+    assert_agrees_in(f, lambda: [leaf(1), _inference(2, 3)], False)
+
+
+def test_a_kernel_is_asked_about_views_without_touching_the_generator() -> None:
+    compiled = aot.aot_function(torch.bernoulli, aot.nop)
+    with torch.inference_mode():
+        x = _inference(2, 3).sigmoid()
+    state = torch.get_rng_state()
+    drawn = torch.bernoulli(x)
+    torch.set_rng_state(state)
+    assert torch.equal(compiled(x), drawn)
+
+
 @pytest.mark.parametrize("inference", [False, True])
 def test_inference_tensors_beside_others(inference: bool) -> None:
     assert_agrees_in(lambda w, x: (w + x, x[1:], w.t()), lambda: [leaf(2, 2), _inference(2, 2)], inference)
