@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd import forward_ad
 from torch.autograd.graph import Node
+from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
@@ -369,24 +370,23 @@ def is_composite(op: OpOverload) -> bool:
     return made_of_others and not any(_has_kernel(op, key) for key in _DEVICE_KEYS)
 
 
-def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: bool) -> Any:
     """Run the kernel of a composite operation, inside a dispatch mode that it came to as a whole.
 
-    What it is made of is noticed by what notes views and versions (unless that waits for what `op` returns),
-    resolves lazy tensors, and casts. (`op.decompose` would prefer Python versions, which are not always
-    the same: that of dropout clones what the kernel returns as it is.)
+    What it is made of is noticed by what notes views and versions, resolves lazy tensors, and casts (if
+    `autocast`, and it was on when the operation came), unless that waits for what `op` returns.
+    (`op.decompose` would prefer Python versions, which are not always the same: that of dropout clones what
+    the kernel returns as it is.)
     """
-    keys = [torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative]
-    keys += [
-        getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
-        for device in AUTOCAST_DEVICES
-        if torch.is_autocast_enabled(device)
-    ]
-    with contextlib.ExitStack() as stack:
-        if not _has_kernel(op, torch._C.DispatchKey.ADInplaceOrView):
-            stack.enter_context(views_noticed())
-        for key in keys:
-            stack.enter_context(torch._C._SetExcludeDispatchKeyGuard(key, False))
+    off = [torch._C.DispatchKeySet(_OWN)]
+    for key in (torch._C.DispatchKey.ADInplaceOrView, *_AUTOCAST_KEYS):
+        if _has_kernel(op, key) or (key in _AUTOCAST_KEYS and not autocast):
+            off.append(torch._C.DispatchKeySet(key))
+    with (
+        enable_reentrant_dispatch(),  # what was on when the operation came is on again
+        below_autograd(),
+        torch._C._ExcludeDispatchKeyGuard(functools.reduce(operator.or_, off)),
+    ):
         return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 

@@ -107,6 +107,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hooks = Hooks(lambda: self.builder.backward)
         self.threads = Threads(self.states, self)
         self._decompositions = decompositions
+        self._decomposing = False  # below autocast, then
 
     supports_higher_order_operators = True  # they come to `dispatch` like others
 
@@ -166,8 +167,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(func, internals.HigherOrderOperator):
             raise takes_functions(str(func))
         if func in self._decompositions:
-            with self:
-                result = self._decompositions[func](*args, **kwargs)
+            result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         operation = classify(func)
@@ -190,8 +190,16 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.rebind(func, args, kwargs)
         if kind is Kind.COMPOSITE:
             with self:
-                return internals.take_apart(func, args, kwargs)
+                return internals.take_apart(func, args, kwargs, autocast=not self._decomposing)
         return self.special(func, args, kwargs)
+
+    def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        before, self._decomposing = self._decomposing, True
+        try:
+            with self:
+                return self._decompositions[func](*args, **kwargs)
+        finally:
+            self._decomposing = before
 
     def _as_noticed(self, result: Any, views: tuple[bool, ...]) -> Any:
         """The results of a pure operation, each as a view of a hidden tensor where it is one."""

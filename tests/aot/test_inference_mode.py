@@ -206,6 +206,41 @@ def test_a_kernel_is_asked_about_views_without_touching_the_generator() -> None:
     assert torch.equal(compiled(x), drawn)
 
 
+# Operations that are made of others, of which some cast under autocast.
+COMPOSITES: dict[str, Function] = {
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "tensordot": lambda x: torch.tensordot(x, x.t(), 1),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x, x.t(), x]),
+    "linear": lambda x: torch.nn.functional.linear(x, x),
+    "of such a one": lambda x: torch.tensordot(x, torch.einsum("ij->ji", x), 1),
+    "one in float32": lambda x: torch.nn.functional.cosine_embedding_loss(x, x, x[:, 0]),
+}
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+@pytest.mark.parametrize("inference", [False, True])
+def test_composite_operations_under_autocast(name: str, inference: bool) -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            result: Tensor = COMPOSITES[name](x)
+        return result
+
+    make = values if inference else _inference
+    assert (f(make(3, 2)).dtype == torch.bfloat16) == (name != "one in float32")
+    assert_agrees_in(f, lambda: [make(3, 2)], inference)
+    outside = aot.aot_function(COMPOSITES[name], checking_nop)
+    with torch.inference_mode(inference), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(outside(make(3, 2)), f(make(3, 2)))
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_decompositions_are_below_autocast(inference: bool) -> None:
+    sine = {torch.ops.aten.sin.default: COMPOSITES["einsum"]}
+    compiled = aot.aot_function(torch.sin, aot.nop, decompositions=sine)
+    with torch.inference_mode(inference), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert compiled(values(3, 2)).dtype == torch.float32
+
+
 @pytest.mark.parametrize("inference", [False, True])
 def test_inference_tensors_beside_others(inference: bool) -> None:
     assert_agrees_in(lambda w, x: (w + x, x[1:], w.t()), lambda: [leaf(2, 2), _inference(2, 2)], inference)
