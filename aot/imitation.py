@@ -106,10 +106,14 @@ def root_of(tensor: Tensor) -> Tensor:
     if tensor._is_view():
         base = tensor._base
         assert base is not None
-        if base.requires_grad >= tensor.requires_grad and (
-            base.dtype == tensor.dtype
-            or views.is_part(base.dtype, tensor.dtype)
-            or views.is_part(tensor.dtype, base.dtype)
+        if (
+            base.requires_grad >= tensor.requires_grad
+            and not internals.accumulates(tensor)
+            and (
+                base.dtype == tensor.dtype
+                or views.is_part(base.dtype, tensor.dtype)
+                or views.is_part(tensor.dtype, base.dtype)
+            )
         ):
             return base
     return tensor

@@ -99,6 +99,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
                     root.requires_grad,
                     root.is_leaf,
                     internals.creation_meta(tensor),
+                    internals.accumulates(tensor),
                     seen.get(id(root)),
                 )
             )

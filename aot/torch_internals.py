@@ -29,7 +29,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.autograd import forward_ad
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
@@ -47,6 +47,7 @@ __all__ = [
     "TorchDispatchMode",
     "TreeSpec",
     "UnsupportedOperatorException",
+    "accumulates",
     "ambient_key",
     "asked_for_memory",
     "autocast_enabled",
@@ -109,6 +110,7 @@ _NATIVELY = (
     | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
     | torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
 )
+_COUNTED = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)  # where versions are
 _ATTRIBUTES = {
     "constant": None,
     "pytype": None,
@@ -321,8 +323,9 @@ def escaped() -> EscapedTensor:
 
 
 def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
-    """Put a memoryless tensor onto another such storage, where it lies as it did."""
-    tensor.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    """Put a memoryless tensor onto another such storage, to lie as it did; autograd does not notice."""
+    with below_autograd(), torch._C._ExcludeDispatchKeyGuard(_COUNTED):
+        tensor.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
     torch._C._set_throw_on_mutable_data_ptr(tensor)
 
 
@@ -493,6 +496,20 @@ def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:
     """Whether a pack hook got what `node` has saved as its attribute `name` (``_saved_...``)."""
     raw = getattr(node, f"_raw{name}", ())
     return any(r.unpack_hook is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
+
+
+def accumulates(tensor: Tensor) -> bool:
+    """Whether gradients may be accumulated into a tensor without a history. A view that was taken of a leaf
+    without grad mode says that it requires grad, and does so only once `requires_grad_` was called on it."""
+    if not (tensor.is_leaf and tensor.requires_grad):
+        return False
+    if not tensor._is_view():
+        return True
+    try:
+        get_gradient_edge(tensor)
+    except (AssertionError, RuntimeError):
+        return False
+    return True
 
 
 def make_non_leaf(tensor: Tensor) -> None:

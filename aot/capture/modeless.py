@@ -56,6 +56,23 @@ def _has_classes(tensor: Tensor, num_classes: int = -1) -> bool:
     return num_classes >= 0 and tensor.dtype is torch.int64
 
 
+def _save(ctx: Any, given: Tensor, result: Tensor) -> None:
+    """Save an argument and the result as ATen's functions do."""
+    ctx.save_for_backward(given, result)
+    ctx.given = None if given.grad_fn is None else given
+
+
+def _saved(ctx: Any) -> tuple[Tensor, Tensor]:
+    # (What Python's functions save, autograd gives back although it was detached.)
+    if ctx.given is not None and ctx.given.grad_fn is None:
+        raise RuntimeError(
+            "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+            "This is not supported, please use out-of-place `.detach()` instead"
+        )
+    given, result = ctx.saved_tensors
+    return given, result
+
+
 class _Product(torch.autograd.Function):
     """The product of all elements, or of those along a dimension. Where there are zeros ATen's formula for
     the gradient is another one. Each of them is computed of ones where the other one is meant, so that its
@@ -64,13 +81,13 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, op: Any, dim: int | None, keepdim: bool, options: Any) -> Tensor:
         product: Tensor = op(given, **options) if dim is None else op(given, dim, keepdim, **options)
-        ctx.save_for_backward(given, product)
+        _save(ctx, given, product)
         ctx.dim, ctx.keepdim = dim, keepdim
         return product
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        given, product = ctx.saved_tensors
+        given, product = _saved(ctx)
         given = given.to(gradient.dtype)
         if ctx.dim is not None and not ctx.keepdim:
             gradient, product = gradient.unsqueeze(ctx.dim), product.unsqueeze(ctx.dim)
@@ -126,13 +143,13 @@ class _Cumulated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, op: Any, dim: int, options: Any) -> Tensor:
         products: Tensor = op(given, dim, **options)
-        ctx.save_for_backward(given, products)
+        _save(ctx, given, products)
         ctx.dim = dim
         return products
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        given, products = ctx.saved_tensors
+        given, products = _saved(ctx)
         gradient = gradient.to(given.dtype)
         if not torch.is_grad_enabled():  # ATen's formula, which looks at the values when the graph runs
             return aten.cumprod_backward(gradient, given, ctx.dim, products), None, None, None
@@ -178,12 +195,12 @@ class _Chosen(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, given: Tensor, op: Any) -> Tensor:
         chosen: Tensor = op(given)
-        ctx.save_for_backward(given, chosen)
+        _save(ctx, given, chosen)
         return chosen
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        given, chosen = ctx.saved_tensors
+        given, chosen = _saved(ctx)
         mask = torch.where(chosen.isnan(), given.isnan(), given == chosen)
         zeros = gradient.new_zeros(given.shape)
         return zeros.masked_fill(mask, gradient / mask.sum()), None

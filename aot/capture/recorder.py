@@ -535,9 +535,15 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             state = self.state(fake)
             if not state.grown or state.grown[-1].nbytes() < nbytes:
                 state.grow(internals.memoryless_storage(nbytes, fake.device))
+            self.follow_growth(fake)
+        return self.reshape(func, args, kwargs)
+
+    def follow_growth(self, fake: Tensor) -> None:
+        """Put a tensor onto the largest storage that stands for its own, which has grown."""
+        state = self.state(fake)
+        if state.grown and state.nbytes > fake.untyped_storage().nbytes():
             internals.move(fake, state.grown[-1])
             self.states[internals.storage_key(fake)] = state
-        return self.reshape(func, args, kwargs)
 
     def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`set_`: the fake moves to another storage."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from aot import errors, views
+from aot import torch_internals as internals
 from aot.capture.journal import Rebind, Reshape
 from aot.capture.steps import Mode
 from aot.capture.storages import StorageState
@@ -113,7 +114,8 @@ class ArgumentEffects:
                 detached.append(i)
             if entry.requires_grad[i] and entry.leaves[i] and not fake.is_leaf and not fake._is_view():
                 released.append(i)  # and then it was written to
-            if not fake.is_leaf or (fake._is_view() and root_of(fake).requires_grad):
+            begins = internals.accumulates(fake) and entry.edges[i] is None
+            if not fake.is_leaf or (fake._is_view() and root_of(fake).requires_grad and not begins):
                 continue  # (Such a view, taken before its base required grad, says that it requires grad.)
             if fake.requires_grad and not entry.leaves[i]:
                 raise errors.AutogradStateMutation(
@@ -128,7 +130,7 @@ class ArgumentEffects:
                     f"tensor {i}, a leaf that requires grad, did not for a while and was changed then; do it "
                     f"under torch.no_grad()"
                 )
-            if fake.requires_grad and not entry.requires_grad[i]:
+            if begins:
                 required.append(i)
             if entry.requires_grad[i] and not fake.requires_grad and entry.leaves[i]:
                 released.append(i)
@@ -313,6 +315,7 @@ class ArgumentEffects:
         past = early and region == there and root.shape == region.size
         past = past and all(map(_goes_unnoticed, self.recorder.journal.changes_of(root)))
         if region != geometry(root) and not self._is_left(root) and not past:
+            self.recorder.follow_growth(root)
             with self.recorder, torch.enable_grad():
                 fake = views.seen_as(root, region)
         value = self.world.value(state.read(region), region, fake)

@@ -93,6 +93,12 @@ class OutputEffects:
         stale = moved and root.requires_grad
         # (Autograd had to derive the history of what it is a view of anew, from how that lies.)
         derived = root.requires_grad and _is_of_stale(origin)
+        if rebound is not None and (stale or derived):
+            raise errors.StorageMutation(
+                f"an output of shape {tuple(value.shape)} is a view that was put onto other memory, and what "
+                f"it is a view of was changed as well: autograd derives its history from how it lies when it "
+                f"is asked; make a new tensor instead"
+            )
         leaf = is_current(value) and value.is_leaf
         if moved and not root.requires_grad and not leaf and value.requires_grad:
             raise errors.AutogradStateMutation(
@@ -114,6 +120,11 @@ class OutputEffects:
                 )
             view = View(self.root(start), steps, None, True)
             return replace(view, taken=Taken.UNREQUIRED, required=index, rebound=rebound)
+        if start is not root and id(start) in self._required and not _leads_to(value, start):
+            raise errors.AutogradStateMutation(
+                f"an output of shape {tuple(value.shape)} was taken of a view, before the function let that "
+                f"require grad; call requires_grad_ outside of the function"
+            )
         begins = id(root) in self._required or (root.requires_grad and root.is_leaf and not given)
         # (Of a view that was taken before a write autograd derives the history now, or cannot tell it.)
         if begins and not (stale and not leaf):
@@ -439,6 +450,21 @@ def _has_history_of_a_view(view: Tensor) -> bool:
     """Whether autograd knows a view as one of what it was taken of."""
     ordinary = internals.creation_meta(view) in ("DEFAULT", "MULTI_OUTPUT_NODE")
     return ordinary and is_current(view) and view.requires_grad and not view.is_leaf
+
+
+def _leads_to(value: Tensor, leaf: Tensor) -> bool:
+    """Whether what a tensor was computed from is a leaf, or it has no history at all."""
+    if not is_current(value) or value.grad_fn is None:
+        return True
+    nodes, seen = [value.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if getattr(node, "variable", None) is leaf:
+            return True
+        following = [below for below, _ in node.next_functions if below is not None and below not in seen]
+        seen.update(following)
+        nodes += following
+    return False
 
 
 def _made_a_leaf(view: Tensor) -> bool:

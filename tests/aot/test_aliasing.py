@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import KINDS, assert_agrees, leaf, non_leaf, values
+from agree import KINDS, assert_agrees, checking_nop, leaf, non_leaf, values
 from torch import Tensor
 
 import aot
@@ -177,6 +177,39 @@ def test_a_view_taken_under_no_grad_as_an_argument() -> None:
         return [x, view]
 
     assert_agrees(f, make)
+
+
+def part_of_a_leaf(requires_grad: bool) -> tuple[Tensor, Tensor]:
+    whole = leaf(4)
+    with torch.no_grad():
+        part = whole[1:3]
+    return whole, part.requires_grad_(True) if requires_grad else part
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_part_of_a_leaf_is_a_leaf_itself_once_it_is_asked_to_require_grad(
+    requires_grad: bool, begins: bool
+) -> None:
+    """Without, it only says that it requires grad."""
+
+    def f(whole: Tensor, part: Tensor) -> Any:
+        before = part * 3
+        if begins:
+            part.requires_grad_(True)
+        return part * 2, whole * 5, part[1:], part, before
+
+    assert_agrees(f, lambda: Arguments(part_of_a_leaf(requires_grad)))
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        for requires in (requires_grad, not requires_grad):
+            gradients = []
+            for function in (f, compiled):
+                whole, part = part_of_a_leaf(requires)
+                sum(result.sum() for result in function(whole, part)).backward()
+                gradients.append((whole.grad, part.grad))
+            torch.testing.assert_close(gradients[0], gradients[1])
+    assert len(compiled.specializations) == 2
 
 
 def test_a_leaf_that_is_a_view_of_memory_without_gradients() -> None:

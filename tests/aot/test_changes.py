@@ -110,3 +110,13 @@ def test_elements_that_no_argument_shows_are_written() -> None:
         return x * 2
 
     assert_agrees(f, lambda: [values(6)[:3]])
+
+
+def test_an_empty_argument_grows_through_a_view_that_is_written_in_grad_mode() -> None:
+    def f(x: Tensor, empty: Tensor) -> None:
+        view = empty.view_as(empty)
+        view.resize_((2,))
+        view.fill_(3)
+        view.mul_(x)
+
+    assert_agrees(f, lambda: [non_leaf(2), torch.zeros(0, 2)], backward_raises=True)

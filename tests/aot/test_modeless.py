@@ -298,3 +298,19 @@ def test_what_a_traceback_of_a_derivative_holds_can_be_looked_at() -> None:
                         repr(tensor)
         place = place.tb_next
     assert looked_at
+
+
+@pytest.mark.parametrize("name", ["max", "min", "prod", "cumprod"])
+def test_what_is_detached_in_place_after_the_operation_has_kept_it_is_not_given_back(name: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.cumprod(0) if name == "cumprod" else getattr(x, name)()
+        x.detach_()
+        return y
+
+    for function in both(f):
+        x = values(3).requires_grad_() * 1
+        with pytest.raises(RuntimeError, match="has been detached in-place"):
+            function(x).sum().backward()
+        x = values(3).requires_grad_()
+        function(x).sum().backward()
+        assert x.grad is None
