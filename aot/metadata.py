@@ -7,6 +7,7 @@ compiled from it: it is what `Effects` say, for people and for compilers.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from torch import Tensor
@@ -235,14 +236,35 @@ class _Written:
 
     def __init__(self, state: StorageState, counters: dict[int, int]) -> None:
         counted = {counters[id(target)] for target in state.counted}
-        self._writes = []
+        self._state = state
+        writes: list[_Write] = []
         for (where, root), target in state.writes.items():
             counter = counters[id(target)]
-            self._writes.append(_Write(where, root in state.tracked, counter if counter in counted else None))
-        self._places = Places(write.where for write in self._writes)
+            writes.append(_Write(where, root in state.tracked, counter if counter in counted else None))
+        self._all = _Placed(writes)
+        # Where arguments lie apart one looks there, and at what was written across.
+        apart: dict[int | None, list[_Write]] = {}
+        for write in writes:
+            part = state.apart(write.where)
+            apart.setdefault(None if part is None else id(part), []).append(write)
+        self._across = _Placed(apart.pop(None, ()))
+        self._apart = {part: _Placed(there) for part, there in apart.items()}
 
     def writes_to(self, where: Geometry) -> list[_Write]:
         """Those that reached any of the elements `where`."""
+        part = self._state.apart(where)
+        if part is None:
+            return self._all.reaching(where)
+        here = self._apart.get(id(part))
+        return [*(here.reaching(where) if here else ()), *self._across.reaching(where)]
+
+
+class _Placed:
+    def __init__(self, writes: Sequence[_Write]) -> None:
+        self._writes = writes
+        self._places = Places(write.where for write in writes)
+
+    def reaching(self, where: Geometry) -> list[_Write]:
         near = (self._writes[k] for k in self._places.meeting(where))
         return [write for write in near if overlap(write.where, where)]
 

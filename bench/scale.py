@@ -33,6 +33,18 @@ def _slices(count: int) -> list[Tensor]:
     return [whole[i * WIDTH : (i + 1) * WIDTH] for i in range(count)]
 
 
+def _columns(count: int) -> list[Tensor]:
+    """Views of one matrix, interleaved."""
+    whole = torch.ones(WIDTH, count)
+    return [whole[:, i] for i in range(count)]
+
+
+def _computed_columns(count: int) -> list[Tensor]:
+    """Views of one matrix with a history."""
+    whole = torch.ones(WIDTH, count, requires_grad=True) * 1
+    return [whole[:, i] for i in range(count)]
+
+
 def _computed_slices(count: int) -> list[Tensor]:
     """Views of one tensor with a history."""
     whole = torch.ones(count * WIDTH, requires_grad=True) * 1
@@ -98,6 +110,11 @@ PROGRAMS: dict[str, tuple[Function, Make]] = {
     "slices, views returned": (_views, _slices),
     "slices with a history, read": (_reads, _computed_slices),
     "slices with a history, all written": (_writes_all_with_a_history, _computed_slices),
+    "columns, read": (_reads, _columns),
+    "columns, one written": (_writes_one, _columns),
+    "columns, all written": (_writes_all, _columns),
+    "columns, views returned": (_views, _columns),
+    "columns with a history, all written": (_writes_all_with_a_history, _computed_columns),
     "flat parameters, read": (_reads, _parameters),
     "flat parameters, one written": (_writes_one, _parameters),
     "flat parameters, all written": (_writes_all, _parameters),

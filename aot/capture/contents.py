@@ -8,7 +8,7 @@ is scattered into the old base instead of replacing it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,8 @@ class Contents:
     Args:
         storage: the storage that it is a stretch of.
         entries: the caller's arguments that lie in it; empty for a storage that the function made.
-        stretch: makes a graph input of the caller's elements of a dtype from one to another.
+        stretch: makes a graph input of the caller's elements of a dtype from one to another; None where the
+            elements are counted without gaps (`packing`), and one argument shows all.
     """
 
     def __init__(
@@ -56,11 +57,6 @@ class Contents:
         self._views: dict[Geometry, tuple[Geometry, ViewStep]] = {}
         for entry in self.entries:
             self._nodes.setdefault(entry.geometry, entry.node)
-
-    @property
-    def views(self) -> Mapping[Geometry, tuple[Geometry, ViewStep]]:
-        """What is known to be a view of what, and by which step."""
-        return self._views
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -186,7 +182,8 @@ class Contents:
         if self._base is None:
             for entry in self.entries:
                 first, last = entry.geometry.bytes
-                if entry.geometry.dtype == where.dtype and first <= start and stop <= last:
+                lies = same_layout(self._builder.meta(entry.node), entry.geometry)
+                if lies and entry.geometry.dtype == where.dtype and first <= start and stop <= last:
                     return entry.geometry, entry.node
             self._base = self._entry_base()
         base, _ = self._base
@@ -219,10 +216,6 @@ class Contents:
     def put(self, where: Geometry, node: fx.Node) -> None:
         """The current value is `node`, which lies as `where`."""
         self._replace(where, node)
-
-    def know(self, views: Mapping[Geometry, tuple[Geometry, ViewStep]]) -> None:
-        """Take over what is known to be a view of what."""
-        self._views.update(views)
 
     def _row(self) -> fx.Node:
         """The whole current value as one row."""
@@ -296,11 +289,17 @@ class Contents:
     def _entry_base(self) -> tuple[Geometry, fx.Node]:
         """A caller's storage becomes one value, as it is written to or read as another dtype.
 
-        An argument that lies alone and densely is that value; otherwise it is the flat stretch of storage
-        that the arguments show together, which becomes a graph input of its own.
+        An argument that lies alone and densely is that value, or one that shows all, where gaps do not
+        count; otherwise it is the flat stretch of storage that the arguments show together, which becomes a
+        graph input of its own.
         """
-        entry = self.entries[0]
-        if len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry):
+        if self.stretch is None:
+            entry = next(e for e in self.entries if e.geometry.bytes == self.bytes and is_dense(e.geometry))
+            alone = True
+        else:
+            entry = self.entries[0]
+            alone = len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry)
+        if alone:
             self._nodes[entry.geometry] = node = self._at_zero(entry.node)
             return entry.geometry, node
         assert self.stretch is not None

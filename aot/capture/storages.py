@@ -1,8 +1,8 @@
 """What a mutating, aliasing program does to each storage: its value, and who wrote to it.
 
 A tensor is a storage and a geometry, nothing more, so aliasing is exact by construction, whatever the views
-are. Arguments that lie apart in one storage (slices of a flat buffer) have each a value of their own, until
-something reads or writes across them.
+are. Arguments that lie apart in one storage (slices of a flat buffer, columns of a matrix) have each a value
+of their own, until something reads or writes across them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from torch import Tensor, fx
 
 from aot.capture.contents import Contents, EntryView, Stretch
 from aot.capture.graph import GraphBuilder
+from aot.capture.packing import Columns, PackedContents, apart
 from aot.capture.steps import ViewStep
 from aot.geometry import Geometry, geometry
 
 aten = torch.ops.aten
+
+Part = Contents | Columns
 
 
 class StorageState:
@@ -51,8 +54,10 @@ class StorageState:
         self.reshaped: list[Tensor] = []
         self._builder = builder
         self.stretch: Stretch | None = None
-        self._parts: list[Contents] = []
+        self._views: list[tuple[Geometry, Geometry, ViewStep]] = []
+        self._parts: list[Part] = []
         self._starts: list[int] = []
+        self._entered: tuple[list[Part], list[int]] = [], []
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +81,7 @@ class StorageState:
 
     def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
         """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
+        self._views.append((parent, where, step))
         part = self._part_of(parent)
         if part is not None and part is self._part_of(where):
             part.view(parent, where, step)
@@ -105,8 +111,8 @@ class StorageState:
 
     # ---- parts
 
-    def _split(self) -> list[Contents]:
-        """The parts, in order; at first one for each stretch that arguments show together."""
+    def _split(self) -> list[Part]:
+        """The parts, each a stretch of storage that arguments show together, in order."""
         if not self._parts:
             groups: list[list[int]] = []
             stop = -1
@@ -120,39 +126,46 @@ class StorageState:
                 groups = [list(range(len(self.entries)))]
             # (The first argument of a part says how it lies.)
             entries = [[self.entries[i] for i in sorted(group)] for group in groups] or [[]]
-            self._put([Contents(self._builder, self.storage, some, self.stretch) for some in entries])
+            self._put([self._part(some) for some in entries])
+            self._entered = self._parts, self._starts
         return self._parts
 
-    def _put(self, parts: list[Contents]) -> None:
+    def _part(self, entries: list[EntryView]) -> Part:
+        wheres = [entry.geometry for entry in entries]
+        columns = None if not wheres or any(0 in where.size for where in wheres) else apart(wheres)
+        if columns is None:
+            return Contents(self._builder, self.storage, entries, self.stretch)
+        return Columns(self._builder, self.storage, entries, columns, self.stretch)
+
+    def _put(self, parts: list[Part]) -> None:
         self._parts = parts
         self._starts = [part.bytes[0] for part in parts] if len(parts) > 1 else [0]
 
-    def _part_of(self, where: Geometry) -> Contents | None:
+    def _part_of(self, where: Geometry) -> Contents | PackedContents | None:
         """The part that all of `where` lies in."""
-        parts = self._split()
-        if len(parts) == 1:
-            return parts[0]
-        if 0 in where.size:
-            return None
-        start, stop = where.bytes
-        k = bisect.bisect_right(self._starts, start) - 1
-        return parts[k] if k >= 0 and stop <= parts[k].bytes[1] else None
+        return _find(self._split(), self._starts, where)
+
+    def apart(self, where: Geometry) -> Contents | PackedContents | None:
+        """What tells arguments apart: two tensors for which it is not the same show no element both, if it is
+        something for both."""
+        self._split()
+        return _find(*self._entered, where)
 
     def _whole(self) -> Contents:
         """One part, as something reads or writes across them."""
         parts = self._split()
-        if len(parts) > 1:
+        whole = parts[0]
+        if len(parts) > 1 or isinstance(whole, Columns):
             whole = Contents(self._builder, self.storage, self.entries, self.stretch)
             if any(part.changed for part in parts):
                 dtypes = set[torch.dtype]().union(*(part.dtypes for part in parts))
                 self._join(whole, parts, dtypes.pop() if len(dtypes) == 1 else torch.uint8)
-            else:
-                for part in parts:
-                    whole.know(part.views)
+            for parent, where, step in self._views:
+                whole.view(parent, where, step)
             self._put([whole])
-        return self._parts[0]
+        return whole
 
-    def _join(self, whole: Contents, parts: list[Contents], dtype: torch.dtype) -> None:
+    def _join(self, whole: Contents, parts: list[Part], dtype: torch.dtype) -> None:
         assert self.stretch is not None
         pieces: list[fx.Node] = []
         begin, end = 0, None
@@ -164,7 +177,17 @@ class StorageState:
                 pieces.append(self.stretch(dtype, end, start))
             pieces.append(row)
             end = stop
-            whole.know(part.views)
         assert end is not None
         node = self._builder.emit(aten.cat.default, pieces)
         whole.put(Geometry((end - begin,), (1,), begin, dtype), node)
+
+
+def _find(parts: list[Part], starts: list[int], where: Geometry) -> Contents | PackedContents | None:
+    k = 0
+    if len(parts) > 1:
+        start, stop = where.bytes
+        k = bisect.bisect_right(starts, start) - 1
+        if 0 in where.size or k < 0 or stop > parts[k].bytes[1]:
+            return None
+    part = parts[k]
+    return part.holding(where) if isinstance(part, Columns) else part

@@ -532,3 +532,79 @@ def test_slices_that_do_not_overlap_need_no_base() -> None:
     targets = [str(node.target) for node in only.forward.graph.nodes if node.op == "call_function"]
     assert targets == ["aten.mul.Tensor", "aten.add.Tensor", "aten.add.Tensor"]
     assert "as_strided" not in only.wrapper
+
+
+def _columns(root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return root[:, 0], root[:, 1:3], root[:3, 3]
+
+
+def _blocks(root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    parts = root.view(2, 2, 2, 2)
+    return parts[:, 0, :, 0], parts[:, :, 0, 1].t(), parts[:, 1, 1, 0]
+
+
+def _alternating(root: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return root[::2, 1:], root[1::2], root[::2, 0]
+
+
+INTERLEAVED = {"columns": _columns, "blocks": _blocks, "alternating": _alternating}
+BETWEEN: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "nothing": lambda a, b, c: None,
+    "views": lambda a, b, c: (b[1:] * 2, b.t()[0].mul_(3), b.reshape(-1)[2:] + 1, a.unsqueeze(0)),
+    "diagonal": lambda a, b, c: b.diagonal().mul_(3),
+    "empty": lambda a, b, c: (a[0:0].add_(1), c[3:].sum()),
+    "read across": lambda a, b, c: a.as_strided((12,), (1,), 0) * 1,
+    "written across": lambda a, b, c: a.as_strided((6,), (2,), 2).mul_(3),
+    "read as another dtype": lambda a, b, c: b.view(torch.int32) + 1,
+    "written as smaller ones": lambda a, b, c: c.detach().unsqueeze(-1).view(torch.int16).zero_(),
+    "moved": lambda a, b, c: a.as_strided_((3, 2), (1, 4), 3),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+@pytest.mark.parametrize("lie", INTERLEAVED)
+@pytest.mark.parametrize("kind", ["plain", "non_leaf"])
+def test_interleaved_arguments_that_do_not_overlap(between: str, lie: str, kind: str) -> None:
+    def f(a: Tensor, b: Tensor, c: Tensor) -> tuple[Any, ...]:
+        a.mul_(2)
+        c.add_(a.sum())
+        found = BETWEEN[between](a, b, c)
+        b.mul_(c[0])
+        return found, a.sum() * b, c[1:], b.t()
+
+    def make() -> Arguments:
+        root = KINDS[kind](4, 4)
+        return Arguments(INTERLEAVED[lie](root), tensors={"root": root})
+
+    assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("lie", INTERLEAVED)
+def test_interleaved_arguments_need_no_base(lie: str) -> None:
+    def f(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        a.mul_(2)
+        b.add_(1)
+        return c + 1
+
+    compiled = aot.aot_function(f, aot.nop)
+    compiled(*INTERLEAVED[lie](values(4, 4)))
+    (only,) = compiled.specializations
+    nodes = only.forward.graph.nodes
+    targets = [str(node.target) for node in nodes if node.op == "call_function"]
+    assert targets == ["aten.mul.Tensor", "aten.add.Tensor", "aten.add.Tensor"]
+    assert len(only.forward.graph.find_nodes(op="placeholder")) == 3
+    assert "as_strided" not in only.wrapper
+
+
+def test_an_interleaved_argument_that_another_one_shows_a_part_of() -> None:
+    def f(wide: Tensor, narrow: Tensor, other: Tensor) -> tuple[Tensor, ...]:
+        narrow.add_(1)
+        wide.mul_(narrow.sum())
+        other.sub_(wide[:, 0])
+        return narrow * 2, wide[1:, 1]
+
+    def make() -> list[Tensor]:
+        root = non_leaf(4, 5)
+        return [root[:, 1:4], root[:, 2], root[:, 4]]
+
+    assert_agrees(f, make)
