@@ -203,6 +203,8 @@ class CompiledFunction:
             compiled = self._compile_forward(fw_module, joint)
             if bw_module is None:
                 forward.recorder.forget()
+            else:
+                forward.recorder.let_go()
         finally:
             torch.set_grad_enabled(grad)
         backwards = [module for module, _ in parts]

@@ -98,9 +98,8 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
             return _record(level, given, create_graph, tracked)
     finally:
         builder.graph, builder.backward = before
-        # Which nodes have read what is asked of the first recording alone, and some are the caller's, which
-        # would keep his tensors alive.
-        level.recorder.backward_reads.clear()
+        # (Some nodes that have read something are the caller's, and would keep his tensors alive.)
+        level.recorder.let_go()
         level.recorder.lifetimes.reserve()  # a traceback may hold some
 
 

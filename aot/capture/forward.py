@@ -118,6 +118,7 @@ def run_once(
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     for position, value in enumerate(flat):
         _check_output(recorder, position, value)
+    recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
     return Forward(recorder, entry, primals, tuple(flat), spec, grad_after, frozenset(differentiated))
 
 

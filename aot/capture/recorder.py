@@ -83,6 +83,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         hooks: the hooks registered so far.
         threads: what happens in other threads.
         inference: whether the call is made in inference mode.
+        results: the tensors that the function has returned.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.rng_states = States(self.builder) if functionalize_rng else None
         self.hooks = Hooks(lambda: self.builder.backward)
         self.threads = Threads(self.states, self)
+        self.results: tuple[Tensor, ...] = ()
         self._decompositions = decompositions
         self._decomposing = False  # below autocast, then
 
@@ -117,9 +119,20 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
-        self.journal.forget()
+        self.let_go()
         self.states.clear()
+        self.results = ()
+
+    def let_go(self) -> None:
+        """Let go of what the function, or a backward, has let go of, as eager does.
+
+        What an operation in place on a view saves of its result leads, in a further derivative, to what the
+        view shows now if the view is still there, and else to what it showed before.
+        """
+        self.journal.forget()
         self.backward_reads.clear()
+        for state in self.states.values():
+            state.let_go()
 
     # ---- reading and writing
 

@@ -101,6 +101,12 @@ class StorageState:
             self.counted.append(target)
         (self._part_of(where) or self._whole()).write(where, value)
 
+    def let_go(self) -> None:
+        """Forget which tensors were written to."""
+        self.writes.clear()
+        self.counted.clear()
+        self.reshaped.clear()
+
     def current(self) -> dict[Geometry, fx.Node]:
         """The nodes that hold the current value, or a part of it, by its geometry."""
         return {where: node for part in self._split() for where, node in part.current().items()}

@@ -1,0 +1,91 @@
+"""Where second derivatives go besides leaves, and which gradients have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import assert_same_story, leaf
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.nn import functional
+
+Function = Callable[..., Any]
+F64 = torch.float64
+
+
+def _told(losses: Tensor, targets: list[Any]) -> list[Any]:
+    """First derivatives, whether they require grad, and the second ones of those that do."""
+    first = torch.autograd.grad(losses, targets, create_graph=True, allow_unused=True)
+    told: list[Any] = [None if g is None else (g.detach(), g.requires_grad) for g in first]
+    for gradient in first:
+        if gradient is not None and gradient.requires_grad:
+            loss = gradient.pow(2).sum()
+            told += torch.autograd.grad(loss, targets, retain_graph=True, allow_unused=True)
+    return told
+
+
+def _weighted(*tensors: Tensor | None) -> Tensor:
+    return sum((t.detach().cos() * t + t * t).sum() for t in tensors if t is not None)  # type: ignore[return-value]
+
+
+# They keep what they have written.
+KEEPING: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh_": lambda t: t.tanh_(),
+    "exp_": lambda t: t.exp_(),
+    "sigmoid_": lambda t: t.sigmoid_(),
+    "elu_": lambda t: functional.elu(t, inplace=True),
+    "twice": lambda t: t.tanh_().mul_(2).sigmoid_(),
+}
+
+TAKEN: dict[str, Callable[[Tensor], Tensor]] = {
+    "all": lambda t: t[...],
+    "flat": lambda t: t.view(-1),
+    "a part": lambda t: t[1:],
+    "a view of a view": lambda t: t.t()[1],
+}
+
+
+def _let_go(write: Callable[[Tensor], Tensor], take: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor) -> None:
+        write(take(x))
+
+    return f
+
+
+def _returned(write: Callable[[Tensor], Tensor], take: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor) -> Tensor:
+        view = take(x)
+        write(view)
+        return view
+
+    return f
+
+
+def _used(write: Callable[[Tensor], Tensor], take: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor) -> Tensor:
+        view = take(x)
+        write(view)
+        return view * 3
+
+    return f
+
+
+@pytest.mark.parametrize("shape", [_let_go, _returned, _used])
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("write", KEEPING)
+def test_what_a_write_to_a_view_keeps(write: str, taken: str, shape: Callable[..., Function]) -> None:
+    """Autograd looks whether the view is still there: what was kept leads to what the view shows now, or to
+    what it showed before, an edge of the argument that the first derivative does not go to."""
+
+    def story(function: Function) -> Any:
+        root = leaf(4, 3, dtype=F64)
+        base = root * 1
+        x = base[1:]
+        before = get_gradient_edge(x)
+        result = function(x)
+        return _told(_weighted(base, result), [root, before])
+
+    assert_same_story(shape(KEEPING[write], TAKEN[taken]), story)
