@@ -228,10 +228,10 @@ class ArgumentEffects:
         if not self._is_early(root):
             return geometry(root)
         if self._is_left(root):
-            return self.forward.entry.before[self.world.index_of[id(root)]]
+            return self._entry_of(root)
         if any(map(_goes_unnoticed, self.recorder.journal.changes_of(root))):
             # Autograd counts elements where they lay before, and cannot be asked for a view of these now.
-            before = self.forward.entry.before[self.world.index_of[id(root)]]
+            before = self._entry_of(root)
             if root.shape == before.size and all(covers(before, w) for w in wheres):
                 return before
         members = self._families.get((state, id(root)), [])
@@ -240,11 +240,25 @@ class ArgumentEffects:
             c for c in candidates if not c.overlaps_itself_somehow and all(covers(c, w) for w in wheres)
         ]
         if fitting:
-            return min(fitting, key=lambda c: (not alike(c, geometry(root)), math.prod(c.size)))
+            region = min(fitting, key=lambda c: (not alike(c, geometry(root)), math.prod(c.size)))
+            return self._entry_of(root) if self._is_all_of(root, region) else region
         where = geometry(root)
         start = min(w.bytes[0] for w in wheres) // where.dtype.itemsize
         stop = -(-max(w.bytes[1] for w in wheres) // where.dtype.itemsize)
         return Geometry((stop - start,), (1,), start, where.dtype, where.conj, where.neg)
+
+    def _entry_of(self, root: Tensor) -> Geometry:
+        """How a root lay when the function began."""
+        index = self.world.index_of.get(id(root))
+        return geometry(root) if index is None else self.forward.entry.before[index]
+
+    def _is_all_of(self, root: Tensor, region: Geometry) -> bool:
+        """Whether a region shows all elements of a root, which shows each of them once. (A write through a
+        view lets gradients pass by it: in eager they end where something was written to the root itself.)
+        """
+        where = self._entry_of(root)
+        enough = math.prod(region.size) >= math.prod(where.size)
+        return enough and not where.overlaps_itself_somehow and covers(region, where)
 
     def _touched(self, state: StorageState) -> dict[int, list[Geometry]]:
         """What was written of the storage, or reshaped, by the identity of the root."""
@@ -308,7 +322,7 @@ class ArgumentEffects:
         early = self._is_early(root)
         base = id(root) not in self.world.index_of
         tensor = member if base else self.world.index_of[id(root)]
-        there = self.forward.entry.before[tensor] if early and not base else geometry(root)
+        there = self._entry_of(root) if early else geometry(root)
         through = None if region == there else region
         fake = root
         # (What goes past autograd leaves gradients at their indices, wherever the elements lie now.)

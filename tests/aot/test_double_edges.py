@@ -89,3 +89,109 @@ def test_what_a_write_to_a_view_keeps(write: str, taken: str, shape: Callable[..
         return _told(_weighted(base, result), [root, before])
 
     assert_same_story(shape(KEEPING[write], TAKEN[taken]), story)
+
+
+# The gradient of what they have written is zeros, and has no history.
+CONSTANT: dict[str, Callable[[Tensor], Tensor]] = {
+    "geometric_": lambda t: t.geometric_(0.5),
+    "zero_": lambda t: t.zero_(),
+    "fill_": lambda t: t.fill_(2.0),
+    "copy_": lambda t: t.copy_(torch.ones(())),
+    "copy_ of its bits": lambda t: t.copy_(t.view(torch.int64)),
+    "round_": lambda t: t.round_(),
+    "eq_": lambda t: t.eq_(0.5),
+}
+
+# Not constant, although some of these gradients are zeros as well.
+OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sub_ of itself": lambda t: t.sub_(t),
+    "masked_fill_ of all": lambda t: t.masked_fill_(torch.ones((), dtype=torch.bool), 1.0),
+    "sin_": lambda t: t.sin_(),
+}
+
+Writes = Callable[[Callable[[Tensor], Tensor]], Function]
+
+
+def _itself(write: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor, v: Tensor) -> Tensor:
+        write(x)
+        return functional.celu(v)
+
+    return f
+
+
+def _a_view(write: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor, v: Tensor) -> Tensor:
+        write(v)
+        return functional.celu(x)
+
+    return f
+
+
+def _itself_after_a_view(write: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor, v: Tensor) -> Tensor:
+        v.sub_(v)
+        write(x)
+        return functional.celu(v)
+
+    return f
+
+
+def _a_view_after_itself(write: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor, v: Tensor) -> Tensor:
+        x.mul_(x)
+        write(v)
+        return functional.celu(x)
+
+    return f
+
+
+def _a_view_after_that(write: Callable[[Tensor], Tensor]) -> Function:
+    def f(x: Tensor, v: Tensor) -> None:
+        write(x)
+        v.add_(1)
+
+    return f
+
+
+ALIASES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
+    "all of it, flat": lambda base: (base, base.view(-1)),
+    "all of it, transposed": lambda base: (base, base.t()),
+    "a part": lambda base: (base, base[1]),
+    "two views of a hidden base": lambda base: (base[...], base.view(-1)),
+}
+
+
+@pytest.mark.parametrize("aliases", ALIASES)
+@pytest.mark.parametrize(
+    "shape", [_itself, _a_view, _itself_after_a_view, _a_view_after_itself, _a_view_after_that]
+)
+@pytest.mark.parametrize("write", [*CONSTANT, *OTHERS])
+def test_which_gradients_require_grad(write: str, shape: Writes, aliases: str) -> None:
+    def story(function: Function) -> Any:
+        torch.manual_seed(0)
+        root = leaf(3, 2, dtype=F64)
+        base = root * 1
+        x, v = ALIASES[aliases](base)
+        before = [get_gradient_edge(t) for t in (base, x, v)]
+        result = function(x, v)
+        return _told(_weighted(base, x, v, result), [root, *before])
+
+    assert_same_story(shape((CONSTANT | OTHERS)[write]), story)
+
+
+def test_a_single_element_and_a_view_of_it_without_dimensions() -> None:
+    def f(x: Tensor, v: Tensor) -> Tensor:
+        v.sub_(v)
+        x.geometric_(0.5)
+        return functional.celu(v)
+
+    def story(function: Function) -> Any:
+        root = leaf(1, dtype=F64)
+        x = root * 1
+        v = x.as_strided((), ())
+        result = function(x, v)
+        (gradient,) = torch.autograd.grad(result, root, create_graph=True)
+        return gradient, gradient.requires_grad
+
+    assert_same_story(f, story)
