@@ -505,10 +505,11 @@ def accumulates(tensor: Tensor) -> bool:
         return False
     if not tensor._is_view():
         return True
-    try:
-        get_gradient_edge(tensor)
-    except (AssertionError, RuntimeError):
-        return False
+    with outside_inference_mode():
+        try:
+            get_gradient_edge(tensor)
+        except (AssertionError, RuntimeError):
+            return False
     return True
 
 

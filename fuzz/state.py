@@ -207,10 +207,8 @@ class State:
             outcome = row.rule(use.metas, use.attributes)
         except Mismatch as mismatch:
             raise Breach(str(mismatch)) from None
-        for meta in use.metas:
-            if meta.conj or meta.neg:
-                outcome = tuple(map(_resolved, outcome))
-                break
+        if row.change is None and any(meta.conj or meta.neg for meta in use.metas):
+            outcome = tuple(map(_resolved, outcome))
         reads = row.mutates
         for meta, link in outcome:
             if meta.dtype not in DTYPES:

@@ -581,6 +581,9 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 "set_() under torch.inference_mode or on a tensor that was made there; call it under "
                 "torch.no_grad"
             )
+        state = self.state(fake)
+        if fake._base is not None and all(member is not fake for member in state.members):
+            state.left.add(id(fake._base))
         result = func(*args, **kwargs)
         if source is None:
             where = geometry(fake)

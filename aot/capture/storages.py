@@ -36,6 +36,7 @@ class StorageState:
         tracked: the names of those roots that were written to in grad mode.
         counted: the tensors whose version counter a write moved.
         reshaped: differentiable views whose metadata was changed in place.
+        left: the names of roots of which a view that is no argument was put onto another storage by `set_`.
         stretch: makes a graph input of the caller's elements of a dtype from one to another.
         grown: larger storages that stand for it, since it has grown.
     """
@@ -52,6 +53,7 @@ class StorageState:
         self.counted: list[Tensor] = []
         self.tracked: set[int] = set()
         self.reshaped: list[Tensor] = []
+        self.left: set[int] = set()
         self._builder = builder
         self.stretch: Stretch | None = None
         self._views: list[tuple[Geometry, Geometry, ViewStep]] = []

@@ -224,7 +224,8 @@ class ArgumentEffects:
         history by themselves."""
         wheres = self._touched(state).get(id(root), [])
         if not wheres:
-            return None if id(root) in self._repeated else geometry(self.fakes[member])
+            repeated = id(root) in self._repeated and id(root) not in state.left
+            return None if repeated else geometry(self.fakes[member])
         if not self._is_early(root):
             return geometry(root)
         if self._is_left(root):

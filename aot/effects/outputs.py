@@ -157,6 +157,9 @@ class OutputEffects:
                 )
             return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
         elsewhere = elsewhere or self.recorder.journal.reshaped(start) != reshapes
+        first = index is not None and not reshapes and version == self.world.forward.entry.versions[index]
+        if elsewhere and first and steps and not (stale or derived):
+            return View(self.root(start), steps, None, True, Taken.FIRST, rebound=rebound)
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
             return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
@@ -164,7 +167,7 @@ class OutputEffects:
         if any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
             self.moving.add(index)
-            if reshapes == 0 and version == self.world.forward.entry.versions[index]:
+            if first:
                 taken = Taken.FIRST
         return View(self.root(start), steps, None, True, taken, rebound=rebound)
 

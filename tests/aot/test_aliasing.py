@@ -212,6 +212,21 @@ def test_a_part_of_a_leaf_is_a_leaf_itself_once_it_is_asked_to_require_grad(
     assert len(compiled.specializations) == 2
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_part_of_a_leaf_where_gradients_are_off(mode: Callable[[], Any]) -> None:
+    def f(whole: Tensor, part: Tensor) -> tuple[Tensor, Tensor]:
+        return part * 2, whole * 5
+
+    compiled = aot.aot_function(f, checking_nop)
+    for requires in (True, False):
+        arguments = part_of_a_leaf(requires)
+        with mode():
+            results = compiled(*arguments)
+        assert all(map(torch.equal, results, f(*arguments)))
+        sum(result.sum() for result in compiled(*arguments)).backward()
+        assert (arguments[1].grad is not None) is requires
+
+
 def test_a_leaf_that_is_a_view_of_memory_without_gradients() -> None:
     """As in ``torch.arange(6.0).view(2, 3).requires_grad_()``."""
     assert_agrees(lambda x: (x * 2, x[0]), lambda: [values(6).view(2, 3).requires_grad_()])

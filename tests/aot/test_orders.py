@@ -46,6 +46,8 @@ PLAIN = (
     ("v = x[...]", "x.mul_(2)", "v.requires_grad_()", "v"),
     ("v = x[...]", "x.mul_(2)", "x.requires_grad_()", "v"),
     ("v = x.t()", "v.t_()", "v.data = y", "v"),
+    ("v = x[...]", "x.data = x.t()", "v"),
+    ("v = x[...]", "x.data = x[1:]", "v * 2, v[:1]"),
     ("x.resize_(3, 3)", "x[2] = 1", "x.mul_(2)", "x[1:]"),
     ("x.mul_(2)", "x.resize_(3, 3)", "x[2] = 1", "None"),
 )
@@ -99,6 +101,21 @@ def test_views_from_before_and_after_are_refused() -> None:
     f = _program("v = x[...]", "x.requires_grad_()", "v[...]")
     with pytest.raises(aot.errors.AutogradStateMutation, match="outside of the function"):
         aot.aot_function(f, aot.nop)(values(2), None)
+
+
+@pytest.mark.parametrize("before", ["None", "x.transpose_(0, 0)"])
+def test_a_view_that_is_put_elsewhere_by_an_operation(before: str) -> None:
+    """Autograd takes it for a write to its base, which it cannot differentiate."""
+    assert_agrees(
+        _program(before, "x[...].set_()", "None"), lambda: [non_leaf(4), None], backward_raises=True
+    )
+
+
+@pytest.mark.parametrize("make", [leaf, non_leaf])
+@pytest.mark.parametrize("put", ["x.t()", "x[1:]", "x.t().detach() * 3"])
+def test_a_view_of_an_argument_whose_data_are_exchanged_since(make: Any, put: str) -> None:
+    program = _program("v = x[...]", "w = x[0]", f"x.data = {put}", "v, w")
+    assert_agrees(program, lambda: [make(3, 3), None], refusable="*" in put)
 
 
 def test_a_view_argument_that_is_put_elsewhere() -> None:

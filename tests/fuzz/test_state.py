@@ -141,6 +141,15 @@ def test_a_smaller_size_adds_nothing() -> None:
         check(program(PLAIN, Root(0), shrink, again, call("sin", "a0", to="v0")))
 
 
+def test_what_is_added_to_a_lazily_conjugated_tensor_must_be_written() -> None:
+    empty = Storage("complex64", (0,), 1)
+    conjugated = call("conj", "a0", to="v0")
+    grow = call("resize_", "v0", size=(1,))
+    with pytest.raises(ProgramError, match="nothing has been written to"):
+        check(program(empty, Root(0), conjugated, grow, call("sin", "v0", to="v1")))
+    check(program(empty, Root(0), conjugated, grow, call("fill_", "v0", value=2.0), call("sin", "v0", to="v1")))
+
+
 def test_other_views_of_a_grown_storage_may_be_read() -> None:
     case = Program(
         (PLAIN,),
