@@ -245,6 +245,11 @@ class Contents:
         assert self._base is not None
         base, node = self._base
         fits = same_layout(self._builder.meta(value), where)
+        if fits and 0 not in where.size and self._builder.meta(value).stride != where.stride:
+            # Convolutions, for one, look at the strides of dimensions of size 1 as well.
+            size, stride = list(where.size), list(where.stride)
+            offset = self._builder.offsets.get(value, 0)
+            value = self._builder.emit(aten.as_strided.default, value, size, stride, offset)
         if where == base and fits:
             self._replace(base, value)
             return

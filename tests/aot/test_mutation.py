@@ -469,3 +469,13 @@ def test_the_bits_of_a_tensor_are_written() -> None:
 
 def test_an_argument_that_is_the_bits_of_another_is_written() -> None:
     assert_agrees(lambda bits: bits.add_(1), lambda: [values(4).view(torch.int32)])
+
+
+def test_strides_of_single_elements_are_kept() -> None:
+    """A convolution tells from them whether channels come last."""
+
+    def f(x: Tensor) -> Tensor:
+        x.transpose(-2, -1).exp_()
+        return torch.nn.functional.conv1d(x, x, padding=1)
+
+    assert_agrees(f, lambda: [values(2, 1, 2)])
