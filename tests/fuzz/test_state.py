@@ -147,7 +147,8 @@ def test_what_is_added_to_a_lazily_conjugated_tensor_must_be_written() -> None:
     grow = call("resize_", "v0", size=(1,))
     with pytest.raises(ProgramError, match="nothing has been written to"):
         check(program(empty, Root(0), conjugated, grow, call("sin", "v0", to="v1")))
-    check(program(empty, Root(0), conjugated, grow, call("fill_", "v0", value=2.0), call("sin", "v0", to="v1")))
+    fill = call("fill_", "v0", value=2.0)
+    check(program(empty, Root(0), conjugated, grow, fill, call("sin", "v0", to="v1")))
 
 
 def test_other_views_of_a_grown_storage_may_be_read() -> None:
