@@ -376,7 +376,7 @@ class OutputEffects:
         history = fake if fake.requires_grad and fake.grad_fn is not None else None
         if not self.world.is_provided(state):
             base, _ = state.base()
-            alone = self._sharing[state] == 1 and state not in self.world.lying
+            alone = self._sharing[state] == 1 and state not in self.world.lying and not state.grown
             counts_apart = state.inference and has_counter(fake)
             if (alone or base == where) and not counts_apart and not where.is_lazy:
                 value = self.world.value(state.read(where), where, history, state.inference)

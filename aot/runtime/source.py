@@ -169,7 +169,8 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
         return
     source, where = memory_of(change.memory), change.where
     if change.assigned:
-        writer.line(f"{within}{name}.data = {seen_as(writer, source, where, True)}.detach()")
+        # (A view of the tensor itself would have autograd derive its history anew, before this.)
+        writer.line(f"{within}{name}.data = {seen_as(writer, f'{source}.data', where, True)}")
     else:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
         writer.line(f"{name}.set_({source}.untyped_storage(), {where.offset}, {size}, {stride})")

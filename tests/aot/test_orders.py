@@ -118,6 +118,31 @@ def test_a_view_of_an_argument_whose_data_are_exchanged_since(make: Any, put: st
     assert_agrees(program, lambda: [make(3, 3), None], refusable="*" in put)
 
 
+def test_a_view_derives_its_history_anew_when_its_base_has_other_data() -> None:
+    def f(base: Tensor, view: Tensor) -> None:
+        base.data = view
+        with torch.no_grad():
+            view.mul_(2)
+
+    def make() -> list[Tensor]:
+        base = leaf(2, 3, 3)
+        return [base, base.as_strided((2, 3, 3), (9, 1, 3), 0)]
+
+    assert_agrees(f, make)
+
+
+def test_a_storage_of_the_functions_grows_through_a_view_and_is_written_elsewhere() -> None:
+    def f(x: Tensor) -> Tensor:
+        whole = x * 1
+        view = whole[...]
+        view.resize_((2, 5))
+        view[0:2] = 2
+        whole.mul_(2.0)
+        return view
+
+    assert_agrees(f, lambda: [values(4)])
+
+
 def test_a_view_argument_that_is_put_elsewhere() -> None:
     assert_agrees(_program("x.set_(y)", "None"), lambda: [non_leaf(4)[:0], values(2, 3)])
 
