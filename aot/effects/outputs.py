@@ -212,7 +212,8 @@ class OutputEffects:
         steps: list[ViewStep] = []
         origin, version = self._origin(value), version_of(value)
         ordinary = _has_history_of_a_view(value) and view.rebound is None
-        while origin is not None:
+        root, parent = self.world.root(value), value
+        while origin is not None and parent is not root:  # (which may be an alias that is no view)
             step, parent = origin.step, origin.parent
             # (An older one has been derived anew from the root by now.)
             ordinary = ordinary and origin.version == version and step.mode is Mode.GRAD and not step.in_place

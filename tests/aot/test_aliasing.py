@@ -623,3 +623,13 @@ def test_an_interleaved_argument_that_another_one_shows_a_part_of() -> None:
         return [root[:, 1:4], root[:, 2], root[:, 4]]
 
     assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("take", [lambda x: x[:, :2], lambda x: x.chunk(2, 1)[0]])
+def test_a_view_of_an_alias_that_is_no_view(take: Callable[[Tensor], Tensor]) -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        view = take(x)
+        alias = view.unsafe_split(2, 0)[1]
+        return alias[...], view, alias
+
+    assert_agrees(f, lambda: [leaf(4, 4)])
