@@ -49,11 +49,13 @@ def find_kept(
         return sum(1 << j for j, entrance in enumerate(present) if reached >> entrance & 1)
 
     saved: list[dict[int, list[tuple[Tensor, int]]]] = [{} for _ in graph.segments]  # by storage
-    # What the formulas inside a CopySlices node keep is not shown, so what was read counts as well.
+    # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
+    # counts as well. A custom function unpacks it whichever of its results are differentiated.
     for fake, node in recorder.backward_reads:
         number = graph.segment_of.get(node) if node is not None else None
-        if number is not None:
-            saved[number].setdefault(internals.storage_key(fake), []).append((fake, 0))
+        if node is not None and number is not None:
+            reached = graph.segments[number].reach[node] if internals.is_function_node(node) else 0
+            saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached))
     for number, segment in enumerate(graph.segments):
         for node in segment.nodes:
             for tensor in _saved_tensors(node):

@@ -35,6 +35,7 @@ from aot.effects.model import (
     Whole,
     Write,
     moved_by_outputs,
+    value_of,
 )
 from aot.effects.outputs import OutputEffects
 from aot.effects.world import World, is_current, root_of
@@ -62,6 +63,7 @@ __all__ = [
     "is_current",
     "moved_by_outputs",
     "root_of",
+    "value_of",
 ]
 
 

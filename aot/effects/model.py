@@ -163,6 +163,13 @@ class FunctionViewRoot:
 Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot | FunctionViewRoot
 
 
+def value_of(root: Root) -> int | None:
+    """The value that reaches the caller as this root, with its autograd history if it has one."""
+    if isinstance(root, ValueRoot):
+        return root.value
+    return root.history if isinstance(root, (AliasRoot, FunctionViewRoot)) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     """An output that is not a tensor."""

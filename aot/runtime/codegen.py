@@ -27,6 +27,7 @@ from aot.effects import (
     Whole,
     Write,
     moved_by_outputs,
+    value_of,
 )
 from aot.runtime.plan import Part, Plan
 from aot.runtime.saving import Saving
@@ -266,25 +267,17 @@ class _Call:
         """Make one node of the caller's autograd graph."""
         segment = self.plan.parts[number].segment
         results, names = [], []
-        views: list[FunctionViewRoot] = []
+        values = {entrance.value for entrance in segment.entrances}
+        carried = {value: root for value, root in self.carried.items() if value in values}
+        views = {value: root for value, root in carried.items() if isinstance(root, FunctionViewRoot)}
+        handed = self._handed(views, values)
         for e, entrance in enumerate(segment.entrances):
             if entrance.value is None:
                 size, dtype = self.writer.literal(entrance.size), self.writer.name("dtype", entrance.dtype)
                 results.append(f"nothing({size}, {dtype}, {self.writer.name('device', entrance.device)})")
                 names.append(f"h{number}_{e}")
                 continue
-            root = self.carried.get(entrance.value)
-            if isinstance(root, FunctionViewRoot):
-                self.mode.set(False)
-                view = seen_as(self.writer, f"r{root.base}", root.where, root.reinterpreted)
-                self.writer.line(f"f{entrance.value} = {view}")
-                results.append(f"f{entrance.value}")
-                views.append(root)
-            elif root is not None:
-                results.append(alias(self.writer, root))
-            else:
-                given = entrance.value in self.plan.bare  # the tensor itself keeps its history
-                results.append(f"v{entrance.value}.detach()" if given else f"detached(v{entrance.value})")
+            results.append(handed.get(entrance.value) or self._result(entrance.value))
             names.append(f"v{entrance.value}")
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
@@ -294,8 +287,33 @@ class _Call:
         # What leads nowhere requires grad all the same.
         arguments = ", ".join(targets) or "nowhere()"
         self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {arguments})")
-        for root in views:
-            self.writer.line(f"set_creation_meta(v{root.history}, {root.made!r})")
+        for value, view in views.items():
+            self.writer.line(f"set_creation_meta(v{value}, {view.made!r})")
+
+    def _handed(self, views: dict[int, FunctionViewRoot], values: set[int | None]) -> dict[int, str]:
+        """Make those results of a node that are views, and those that they are views of; by their values."""
+        handed: dict[int, str] = {}
+        for value, view in views.items():
+            self.mode.set(False)
+            own = value_of(self.plan.roots[view.base])
+            source = f"r{view.base}"
+            if own is not None and own in values:  # not made yet: this node makes it
+                if own not in handed:
+                    handed[own] = f"f{own}"
+                    self.writer.line(f"f{own} = {self._result(own)}")
+                source = handed[own]
+            seen = seen_as(self.writer, source, view.where, view.reinterpreted)
+            self.writer.line(f"f{value} = {seen}")
+            handed[value] = f"f{value}"
+        return handed
+
+    def _result(self, value: int) -> str:
+        """A result of a node as it is handed to it."""
+        root = self.carried.get(value)
+        if isinstance(root, AliasRoot):
+            return alias(self.writer, root)
+        bare = value in self.plan.bare  # the tensor itself keeps its history
+        return f"v{value}.detach()" if bare else f"detached(v{value})"
 
     def _target(self, target: Target) -> str:
         """The tensor that a gradient goes to."""

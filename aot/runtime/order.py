@@ -22,6 +22,7 @@ from aot.effects import (
     View,
     Whole,
     moved_by_outputs,
+    value_of,
 )
 from aot.errors import UnsupportedOperation
 
@@ -56,7 +57,14 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
     # (The functions below refer to themselves; they must not keep the tensors of the trace.)
     writes, roots, outputs, required = effects.writes, effects.roots, effects.outputs, effects.required
     segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
-    function_views = {r.history: r.base for r in roots if isinstance(r, FunctionViewRoot)}
+    values = [value_of(root) for root in roots]
+    made_by = [None if value is None else segment_of.get(value) for value in values]
+    function_views = {
+        root.history: root.base
+        for root, number in zip(roots, made_by, strict=True)
+        # (A custom function may return a tensor and a view of it: one segment makes both.)
+        if isinstance(root, FunctionViewRoot) and made_by[root.base] != number
+    }
     moved = moved_by_outputs(outputs, roots, storages)
     order: dict[Item, None] = {}
     active: set[Item] = set()
