@@ -224,13 +224,15 @@ class _Call:
         for i in plan.converted:
             self.writer.line(f"v{i} = inference_tensor(v{i})")
         keep = {
-            Saving.AS_IS: "detached(s{0})",
-            Saving.COPY: "copied(s{0}, {1})",
-            Saving.OWN_COUNTER: "s{0}.data",
+            Saving.AS_IS: "detached({0})",
+            Saving.COPY: "copied({0}, {1})",
+            Saving.OWN_COUNTER: "{0}.data",
             Saving.RESIDENT: "None",
         }
         for number, part in enumerate(plan.parts):
-            saved = "".join(f"{keep[one.how].format(one.index, one.offset)}, " for one in part.saved)
+            names = [f"s{one.index}" if one.primal is None else inputs[one.primal] for one in part.saved]
+            kept = zip(part.saved, names, strict=True)
+            saved = "".join(f"{keep[one.how].format(name, one.offset)}, " for one, name in kept)
             self.writer.line(f"b{number} = [({saved})]")
         for edge in self._moved_edges():
             self.mode.set(True)

@@ -43,6 +43,7 @@ class Saved:
 
     Attributes:
         tensor, where: if RESIDENT, the argument, and where in its storage.
+        primal: if AS_IS, which graph input it is, if it is one: the compiled graph may have run on a copy.
         offset: if COPY, the storage offset of the copy.
         donated: whether nobody else has its memory, so that the last backward may overwrite it.
     """
@@ -51,6 +52,7 @@ class Saved:
     how: Saving
     tensor: int | None = None
     where: Geometry | None = None
+    primal: int | None = None
     offset: int = 0
     donated: bool = False
 
@@ -94,6 +96,7 @@ class Savings:
         self._saved = results[joint.values :]
         self._roots = memory_roots(forward.graph)
         inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]  # (states come last)
+        self._primal_of = dict(zip(inputs, range(len(joint.primals)), strict=False))
         self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=False)}
         visible = _visible(effects)
         values = [(i, v) for i, v in enumerate(joint.returned) if v in visible]
@@ -145,8 +148,13 @@ class Savings:
             else:
                 how = self._how(node, memory, need, shown, uncounted, everything)
                 copied = how is Saving.COPY
-                donated = copied or self._is_own(node, memory)
-                one = Saved(index, how, offset=offset if copied else 0, donated=donated)
+                one = Saved(
+                    index,
+                    how,
+                    primal=self._primal_of.get(node) if how is Saving.AS_IS else None,
+                    offset=offset if copied else 0,
+                    donated=copied or self._is_own(node, memory),
+                )
             saved.append(one)
             if memory is not None:
                 # Eager checks everything that a node has saved, whichever of its gradients are needed.
