@@ -139,6 +139,12 @@ class CompiledFunction:
             )
 
     def _specialize(self, arguments: Arguments, spec: internals.TreeSpec, inference: bool) -> Specialization:
+        if internals.is_transforming():
+            raise errors.UnsupportedOperation(
+                f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
+                f"it cannot be compiled; call it before, or compile the whole"
+            )
+
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
             return self.__wrapped__(*args, **kwargs)

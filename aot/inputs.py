@@ -50,12 +50,13 @@ def take_apart(leaves: list[Any]) -> Arguments:
     seen: dict[int, int] = {}
     parts: list[tuple[int | None, Any]] = []
     key: list[object] = []
+    transformed = internals.are_tensors_transformed()
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor):
             index = seen.get(id(leaf))
             if index is None:
                 index = seen[id(leaf)] = len(tensors)
-                _check_tensor(position, leaf)
+                _check_tensor(position, leaf, transformed)
                 tensors.append(leaf)
             parts.append((index, None))
             key.append(index)
@@ -109,8 +110,13 @@ def take_apart(leaves: list[Any]) -> Arguments:
     return Arguments(tuple(tensors), tuple(parts), tuple(key))
 
 
-def _check_tensor(position: int, tensor: Tensor) -> None:
+def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
     what = f"argument {position} (counting the leaves of the argument tree)"
+    transform = internals.transform_of(tensor) if transformed else None
+    if transform is not None:
+        raise errors.UnsupportedArgument(
+            f"{what} {transform}, which a compiled graph would not see; transform inside of the function"
+        )
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         raise errors.UnsupportedArgument(
             f"{what} is a {type(tensor).__name__}: tensor subclasses are not supported; pass plain tensors"

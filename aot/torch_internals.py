@@ -49,6 +49,7 @@ __all__ = [
     "UnsupportedOperatorException",
     "accumulates",
     "ambient_key",
+    "are_tensors_transformed",
     "asked_for_memory",
     "autocast_enabled",
     "backward_key",
@@ -67,6 +68,8 @@ __all__ = [
     "is_function_node",
     "is_memoryless",
     "is_packed",
+    "is_traced_elsewhere",
+    "is_transforming",
     "make_non_leaf",
     "memoryless",
     "memoryless_storage",
@@ -84,6 +87,7 @@ __all__ = [
     "skipped",
     "storage_key",
     "take_apart",
+    "transform_of",
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
@@ -261,13 +265,47 @@ def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any
         def ordinary(*args: Any, **kwargs: Any) -> Any:
             return op.redispatch(keys & _BELOW_OWN, *args, **kwargs)
 
-        if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        if are_tensors_transformed():
             return ordinary(*args, **kwargs)
         if any(keys.has(key) and _has_kernel(op, key) for key in _AUTOCAST_KEYS):
             return ordinary(*args, **kwargs)
         return kernel(ordinary, *args, **kwargs)
 
     return call
+
+
+def is_transforming() -> bool:
+    """Whether this is inside of a transform of `torch.func`."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def are_tensors_transformed() -> bool:
+    """Whether tensors may be more than they show: inside of such a transform, or of forward-mode AD."""
+    return forward_ad._current_level >= 0 or is_transforming()
+
+
+def _tangent(tensor: Tensor) -> Tensor | None:
+    tangent: Tensor | None = forward_ad.unpack_dual(tensor).tangent  # type: ignore[no-untyped-call]
+    return tangent
+
+
+def transform_of(tensor: Tensor) -> str | None:
+    """What is more to a tensor than it shows, if there is anything."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "is being transformed by torch.func"
+    if forward_ad._current_level >= 0 and _tangent(tensor) is not None:
+        return "has a tangent of forward-mode automatic differentiation"
+    return None
+
+
+_PROXIES = torch._C._TorchDispatchModeKey.PROXY
+_FAKES = torch._C._TorchDispatchModeKey.FAKE
+_mode_on = torch._C._get_dispatch_mode
+
+
+def is_traced_elsewhere() -> bool:
+    """Whether a tracer of torch's own is on, to which operations come after all other dispatch modes."""
+    return _mode_on(_PROXIES) is not None or _mode_on(_FAKES) is not None
 
 
 def with_own_kernels() -> contextlib.AbstractContextManager[Any]:

@@ -27,6 +27,7 @@ class Kind(enum.Enum):
     RESIZE = "resize"  # the same, and the size of its storage where that is too small
     REBIND = "rebind"  # puts its first argument onto another storage
     COMPOSITE = "composite"  # made of others; autograd takes it apart, unless inference tensors go past that
+    METADATA = "asks about the metadata of tensors"
     REFUSED = "refused"
 
 
@@ -59,6 +60,13 @@ BATCH_NORM = {
     aten.native_batch_norm.default: ((3, 4), 5),
     aten.cudnn_batch_norm.default: ((3, 4), 5),
     aten.miopen_batch_norm.default: ((3, 4), 5),
+}
+
+# Operations that answer from what tensors lie in alone.
+ASK_FOR_METADATA = {
+    aten._has_same_storage_numel.default,
+    aten.is_same_size.default,
+    aten.is_set_to.default,
 }
 
 # Operations whose kernel looks at the grad mode: graphs run with it off.
@@ -127,6 +135,8 @@ def _classify(func: Any) -> Operation:
         return Operation(_STORAGE_OPS[name])
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
         return Operation(Kind.REFUSED)
+    if func in ASK_FOR_METADATA:
+        return Operation(Kind.METADATA)
     if internals.is_composite(func) and func not in WHOLE:
         return Operation(Kind.COMPOSITE)
     if torch.Tag.inplace_view in tags:

@@ -179,6 +179,11 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if isinstance(func, internals.HigherOrderOperator):
             raise takes_functions(str(func))
+        if internals.is_traced_elsewhere():
+            raise errors.UnsupportedOperation(
+                f"{func} is called while another tracer is on (make_fx, torch.export, FakeTensorMode), which "
+                f"would record what is done here and not what the function does; trace apart"
+            )
         if func in self._decompositions:
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
@@ -201,6 +206,8 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.resize(func, args, kwargs)
         if kind is Kind.REBIND:
             return self.rebind(func, args, kwargs)
+        if kind is Kind.METADATA:
+            return func(*args, **kwargs)
         if kind is Kind.COMPOSITE:
             with self:
                 return internals.take_apart(func, args, kwargs, autocast=not self._decomposing)
