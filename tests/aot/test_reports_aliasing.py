@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable
@@ -288,3 +289,160 @@ def test_a_buffer_that_is_given_again_after_a_backward(f: Function) -> None:
         return told
 
     assert_same_story(f, story)
+
+
+def _flat_parameter(flat: Tensor, part: Tensor) -> Tensor:
+    """pytorch/pytorch#110843"""
+    with torch.no_grad():
+        part.set_(flat[0:2])
+    return flat
+
+
+def _of_a_leaf() -> list[Tensor]:
+    flat = leaf(4)
+    return [flat, flat[0:2]]
+
+
+def _as_another_dtype(x: Tensor) -> Tensor:
+    """pytorch/pytorch#152162"""
+    x.data = x.to(torch.bfloat16)
+    return x * 2
+
+
+def _read_before_and_after(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """pytorch/pytorch#132200"""
+    before = x.sin()
+    x.set_(x + 1)
+    return before, x.sin(), w**2
+
+
+def _viewed_before(x: Tensor) -> Tensor:
+    """pytorch/pytorch#94773"""
+    part = x[:]
+    x.set_(torch.ones(3, 4).untyped_storage())
+    return part
+
+
+def _viewed_before_an_assignment(x: Tensor) -> Tensor:
+    """pytorch/pytorch#94773"""
+    part = x[:]
+    x.data = torch.ones(3, 4)
+    return part
+
+
+def _as_its_own_dtype(x: Tensor, y: Tensor) -> None:
+    """pytorch/pytorch#136064"""
+    x.view(torch.float32).copy_(y)
+
+
+def _caches(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """pytorch/pytorch#194747: parts of one buffer, of several dtypes."""
+    second.mul_(2)
+    first.add_(1)
+    return first + 1, second + 1
+
+
+def _buffer() -> list[Tensor]:
+    buffer = torch.arange(64, dtype=torch.uint8)
+    return [buffer[:32].view(torch.float32), buffer[16:48].view(torch.int16)]
+
+
+def _shifts(x: Tensor) -> Tensor:
+    """pytorch/pytorch#197829"""
+    x[1:] = x[:-1].clone()
+    return x * 1
+
+
+def _parameter(x: Tensor) -> Tensor:
+    """pytorch/pytorch#125284"""
+    y = x + 1
+    parameter = torch.nn.Parameter(y)
+    with torch.no_grad():
+        parameter.mul_(2)
+    return y + parameter
+
+
+def _complex_and_real(x: Tensor) -> tuple[Tensor, Tensor]:
+    """pytorch/pytorch#122457"""
+    z = torch.view_as_complex(x + 1)
+    return torch.view_as_real(z) + 1, torch.view_as_real(z + 1)
+
+
+def _expanded(x: Tensor) -> tuple[Tensor, Tensor]:
+    """pytorch/pytorch#184519"""
+    return x.sum(0).expand(5, 2), (x * 2).expand(3, 3, 2)
+
+
+def _detached_in_place(x: Tensor) -> tuple[Tensor, Tensor]:
+    """pytorch/pytorch#176854"""
+    y = x * 2
+    y.detach_()
+    return y + 1, y
+
+
+def _written_view(x: Tensor) -> Tensor:
+    """pytorch/functorch#514"""
+    return torch.relu_((x * 2).view(1, 3, 2))
+
+
+SMALL: list[tuple[Function, Callable[[], list[Tensor]]]] = [
+    (_flat_parameter, _of_a_leaf),
+    (_as_another_dtype, lambda: [values(3)]),
+    (_read_before_and_after, lambda: [values(3), leaf(3, start=5)]),
+    (_viewed_before, lambda: [values(2, 3)]),
+    (_viewed_before_an_assignment, lambda: [values(2, 3)]),
+    (_as_its_own_dtype, lambda: [values(4, 4), values(4, 4, start=3)]),
+    (_as_its_own_dtype, lambda: [non_leaf(4, 4), non_leaf(4, 4, start=3)]),
+    (_caches, _buffer),
+    (_shifts, lambda: [values(5)]),
+    (_shifts, lambda: [non_leaf(5)]),
+    (_parameter, lambda: [leaf(2)]),
+    (_complex_and_real, lambda: [leaf(3, 2)]),
+    (_expanded, lambda: [leaf(3, 2)]),
+    (_detached_in_place, lambda: [leaf(3)]),
+    (_written_view, lambda: [leaf(3, 2)]),
+]
+
+
+@pytest.mark.parametrize(("f", "make"), SMALL)
+def test_small_programs(f: Function, make: Callable[[], list[Tensor]]) -> None:
+    assert_agrees(f, make)
+
+
+PARTITIONERS: dict[str, Function] = {
+    "default": aot.default_partition,
+    "min-cut": aot.min_cut_rematerialization_partition,
+    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
+}
+
+KEEPING_OTHERS: dict[str, Function] = {
+    "its result": lambda x: (x * 2 + 1).sigmoid().exp(),
+    "a view of its result": lambda x: x.view(-1)[2:].tanh(),
+    "indices": lambda x: x.max(0).values * 3,
+    "nothing": lambda x: torch.cat([x + x.detach(), x.relu()]),
+    "the argument": lambda x: torch.nn.functional.layer_norm(x, (3,)),
+}
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("name", KEEPING_OTHERS)
+def test_the_caller_writes_to_what_he_gave(name: str, partitioner: str) -> None:
+    """pytorch/pytorch#185497: whether a backward complains does not depend on what a partitioner keeps."""
+    f = KEEPING_OTHERS[name]
+
+    def story(function: Function) -> Any:
+        root = leaf(4, 3)
+        x = root * 1
+        result = function(x)
+        with torch.no_grad():
+            x.mul_(3)
+        (gradient,) = torch.autograd.grad(result.sum(), root)
+        return gradient
+
+    compiled = aot.aot_function(f, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    if name == "the argument":
+        for function in (f, compiled):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                story(function)
+    else:
+        torch.testing.assert_close(story(compiled), story(f))
