@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, assert_same_story, checking_nop, leaf, non_leaf, values
+from agree import assert_agrees, assert_same_story, checking_nop, leaf, non_leaf, told, values
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -446,3 +446,41 @@ def test_the_caller_writes_to_what_he_gave(name: str, partitioner: str) -> None:
                 story(function)
     else:
         torch.testing.assert_close(story(compiled), story(f))
+
+
+class Keeping(torch.autograd.Function):
+    """Keeps a tensor as an attribute, which autograd does not check, and saves another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.x = x
+        ctx.y = x * w
+        ctx.save_for_backward(w)
+        return ctx.y, x + w
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        (w,) = ctx.saved_tensors
+        return first * w + second, first * ctx.x + second * ctx.y
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("written", ["x", "w", "y", None])
+def test_a_write_to_what_a_custom_function_keeps(written: str | None, partitioner: str) -> None:
+    """Eager notices it for saved tensors alone, and reads attributes as they are by then."""
+
+    def story(function: Function) -> tuple[Tensor, ...]:
+        roots = [leaf(3), leaf(3, start=4)]
+        x, w = (root * 1 for root in roots)
+        first, second = function(x, w)
+        if written is not None:
+            with torch.no_grad():
+                {"x": x, "w": w, "y": first}[written].mul_(3)
+        return torch.autograd.grad(first.sum() + second.sum(), roots)
+
+    compiled = aot.aot_function(Keeping.apply, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    if written is None:
+        assert [*map(told, story(compiled))] == [*map(told, story(Keeping.apply))]
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            story(compiled)
