@@ -66,6 +66,9 @@ aten = torch.ops.aten
 # does not hold (`cov` of weights that are negative), or does (`istft` with a window that has gaps).
 _EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
 
+# Operations that read memory by strides, whatever their operand shows.
+_BY_STRIDES = {aten.as_strided_copy.default, aten.as_strided_scatter.default}
+
 _FILLS = {aten.fill_.Scalar, aten.zero_.default}  # (fill_.Tensor copies.)
 
 
@@ -232,6 +235,10 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A pure operation: append it, and make fakes for its results."""
+        if func in _BY_STRIDES:
+            by_strides = self._by_strides(func, args, kwargs)
+            if by_strides is not None:
+                return by_strides
         if func in BATCH_NORM:
             written, training = BATCH_NORM[func]
             if args[training] and any(args[i] is not None for i in written):
@@ -260,6 +267,31 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
             return self._perhaps_lazy(func, args, kwargs, node)
         return self._results(node, recipe)
+
+    def _by_strides(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """Copy or write by strides: values of the graph need not lie in memory as tensors do, so it is left
+        to views to find the elements. None for what raises."""
+        if func is aten.as_strided_copy.default:
+            view = self.view(aten.as_strided.default, args, kwargs)
+            copy: Tensor = self.dispatch(
+                aten.clone.default, (view,), {"memory_format": torch.contiguous_format}
+            )
+            return copy
+        source, value, *rest = args
+        if geometry(source).overlaps_itself_somehow:
+            source = self.dispatch(aten.clone.default, (source,), {})
+        where = geometry(source)
+        target = geometry(aten.as_strided.default(source, *rest, **kwargs))
+        if target.size != tuple(value.shape):
+            return None
+        stop = max(where.stop, target.stop)
+        memory = self.dispatch(aten.new_zeros.default, (source, [stop]), {})
+        lying = (memory, where.size, where.stride, where.offset)
+        result: Tensor = self.view(aten.as_strided.default, lying, {})
+        self.dispatch(aten.copy_.default, (result, source), {})
+        place = (memory, target.size, target.stride, target.offset)
+        self.dispatch(aten.copy_.default, (self.view(aten.as_strided.default, place, {}), value), {})
+        return result
 
     def _perhaps_lazy(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: fx.Node

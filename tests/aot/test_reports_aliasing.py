@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, assert_same_story, checking_nop, leaf, non_leaf, told, values
+from agree import assert_agrees, assert_same_story, checking_nop, leaf, non_leaf, values
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -107,23 +106,47 @@ def test_subclasses_that_share_what_is_inside_are_refused() -> None:
     assert inner._version == 0
 
 
-def _argument_by_strides(x: Tensor) -> Tensor:
-    x.add_(1)
-    return torch.as_strided_copy(x, (3,), (2,))
+BY_STRIDES: dict[str, Function] = {
+    "copy": lambda x: torch.as_strided_copy(x, (2, 2), (3, 1)),
+    "copy from an offset": lambda x: torch.as_strided_copy(x, (2,), (3,), 4),
+    "write": lambda x: torch.as_strided_scatter(x, torch.full((2,), 7.0), (2,), (2,)),
+    "write at an offset": lambda x: torch.as_strided_scatter(x, torch.full((2,), 7.0), (2,), (2,), 4),
+}
+
+LAYOUTS: dict[str, Function] = {
+    "every other": lambda x: x.view(-1)[::2],
+    "columns": lambda x: x[:, 1:3],
+    "a column": lambda x: x[:, 2],
+    "rows, transposed": lambda x: x[1:3].t(),
+    "at an offset": lambda x: x.view(-1)[3:8],
+}
 
 
-def _own_by_strides(x: Tensor) -> tuple[Tensor, Tensor]:
-    y = x.clone(memory_format=torch.preserve_format)
-    y = torch.cat([y, y])[::3]
-    y.mul_(2)
-    return torch.as_strided_copy(y, (2, 2), (4, 1), 1), y
-
-
-@pytest.mark.parametrize("f", [_argument_by_strides, _own_by_strides])
-@pytest.mark.parametrize("make", [values, non_leaf])
-def test_what_is_written_lies_in_memory_as_before(f: Function, make: Function) -> None:
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", BY_STRIDES)
+def test_what_is_written_lies_in_memory_as_before(name: str, layout: str, written: bool) -> None:
     """pytorch/pytorch#133512"""
-    assert_agrees(f, lambda: [make(10)[::2]])
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        if written:
+            x.add_(1)
+        own = x + 3
+        own.mul_(2)
+        return BY_STRIDES[name](x), torch.as_strided_copy(own, (2,), (2,))
+
+    assert_agrees(f, lambda: [LAYOUTS[layout](values(4, 5))])
+    if name.startswith("copy"):  # (In eager, the others have no derivative there.)
+        assert_agrees(f, lambda: [LAYOUTS[layout](non_leaf(4, 5))])
+
+
+def test_a_write_by_strides_of_another_size() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.as_strided_scatter(x, torch.ones(1), (2,), (2,))
+
+    for function in (f, aot.aot_function(f, checking_nop)):
+        with pytest.raises(RuntimeError, match="size"):
+            function(values(6))
 
 
 @pytest.mark.parametrize("make", [values, non_leaf])
@@ -407,80 +430,3 @@ SMALL: list[tuple[Function, Callable[[], list[Tensor]]]] = [
 @pytest.mark.parametrize(("f", "make"), SMALL)
 def test_small_programs(f: Function, make: Callable[[], list[Tensor]]) -> None:
     assert_agrees(f, make)
-
-
-PARTITIONERS: dict[str, Function] = {
-    "default": aot.default_partition,
-    "min-cut": aot.min_cut_rematerialization_partition,
-    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
-}
-
-KEEPING_OTHERS: dict[str, Function] = {
-    "its result": lambda x: (x * 2 + 1).sigmoid().exp(),
-    "a view of its result": lambda x: x.view(-1)[2:].tanh(),
-    "indices": lambda x: x.max(0).values * 3,
-    "nothing": lambda x: torch.cat([x + x.detach(), x.relu()]),
-    "the argument": lambda x: torch.nn.functional.layer_norm(x, (3,)),
-}
-
-
-@pytest.mark.parametrize("partitioner", PARTITIONERS)
-@pytest.mark.parametrize("name", KEEPING_OTHERS)
-def test_the_caller_writes_to_what_he_gave(name: str, partitioner: str) -> None:
-    """pytorch/pytorch#185497: whether a backward complains does not depend on what a partitioner keeps."""
-    f = KEEPING_OTHERS[name]
-
-    def story(function: Function) -> Any:
-        root = leaf(4, 3)
-        x = root * 1
-        result = function(x)
-        with torch.no_grad():
-            x.mul_(3)
-        (gradient,) = torch.autograd.grad(result.sum(), root)
-        return gradient
-
-    compiled = aot.aot_function(f, checking_nop, partition_fn=PARTITIONERS[partitioner])
-    if name == "the argument":
-        for function in (f, compiled):
-            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                story(function)
-    else:
-        torch.testing.assert_close(story(compiled), story(f))
-
-
-class Keeping(torch.autograd.Function):
-    """Keeps a tensor as an attribute, which autograd does not check, and saves another."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.x = x
-        ctx.y = x * w
-        ctx.save_for_backward(w)
-        return ctx.y, x + w
-
-    @staticmethod
-    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        (w,) = ctx.saved_tensors
-        return first * w + second, first * ctx.x + second * ctx.y
-
-
-@pytest.mark.parametrize("partitioner", PARTITIONERS)
-@pytest.mark.parametrize("written", ["x", "w", "y", None])
-def test_a_write_to_what_a_custom_function_keeps(written: str | None, partitioner: str) -> None:
-    """Eager notices it for saved tensors alone, and reads attributes as they are by then."""
-
-    def story(function: Function) -> tuple[Tensor, ...]:
-        roots = [leaf(3), leaf(3, start=4)]
-        x, w = (root * 1 for root in roots)
-        first, second = function(x, w)
-        if written is not None:
-            with torch.no_grad():
-                {"x": x, "w": w, "y": first}[written].mul_(3)
-        return torch.autograd.grad(first.sum() + second.sum(), roots)
-
-    compiled = aot.aot_function(Keeping.apply, checking_nop, partition_fn=PARTITIONERS[partitioner])
-    if written is None:
-        assert [*map(told, story(compiled))] == [*map(told, story(Keeping.apply))]
-    else:
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            story(compiled)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, assert_same_story, checking_nop, leaf, values
+from agree import assert_agrees, assert_same_story, checking_nop, leaf, told, values
 from torch import Tensor
 
 import aot
@@ -118,3 +118,80 @@ def test_a_gradient_that_the_function_takes_has_a_history(activation: Function) 
         return gradient, gradient.square().sum()
 
     assert_agrees(f, lambda: [leaf(3, 3), leaf(3, 3, start=4)], grad=True)
+
+
+PARTITIONERS: dict[str, Function] = {
+    "default": aot.default_partition,
+    "min-cut": aot.min_cut_rematerialization_partition,
+    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
+}
+
+KEEPING_OTHERS: dict[str, Function] = {
+    "its result": lambda x: (x * 2 + 1).sigmoid().exp(),
+    "a view of its result": lambda x: x.view(-1)[2:].tanh(),
+    "indices": lambda x: x.max(0).values * 3,
+    "nothing": lambda x: torch.cat([x + x.detach(), x.relu()]),
+    "the argument": lambda x: torch.nn.functional.layer_norm(x, (3,)),
+}
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("name", KEEPING_OTHERS)
+def test_the_caller_writes_to_what_he_gave(name: str, partitioner: str) -> None:
+    """pytorch/pytorch#185497: whether a backward complains does not depend on what a partitioner keeps."""
+    f = KEEPING_OTHERS[name]
+
+    def story(function: Function) -> Any:
+        root = leaf(4, 3)
+        x = root * 1
+        result = function(x)
+        with torch.no_grad():
+            x.mul_(3)
+        (gradient,) = torch.autograd.grad(result.sum(), root)
+        return gradient
+
+    compiled = aot.aot_function(f, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    if name == "the argument":
+        for function in (f, compiled):
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                story(function)
+    else:
+        torch.testing.assert_close(story(compiled), story(f))
+
+
+class Keeping(torch.autograd.Function):
+    """Keeps a tensor as an attribute, which autograd does not check, and saves another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.x = x
+        ctx.y = x * w
+        ctx.save_for_backward(w)
+        return ctx.y, x + w
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        (w,) = ctx.saved_tensors
+        return first * w + second, first * ctx.x + second * ctx.y
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("written", ["x", "w", "y", None])
+def test_a_write_to_what_a_custom_function_keeps(written: str | None, partitioner: str) -> None:
+    """Eager notices it for saved tensors alone, and reads attributes as they are by then."""
+
+    def story(function: Function) -> tuple[Tensor, ...]:
+        roots = [leaf(3), leaf(3, start=4)]
+        x, w = (root * 1 for root in roots)
+        first, second = function(x, w)
+        if written is not None:
+            with torch.no_grad():
+                {"x": x, "w": w, "y": first}[written].mul_(3)
+        return torch.autograd.grad(first.sum() + second.sum(), roots)
+
+    compiled = aot.aot_function(Keeping.apply, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    if written is None:
+        assert [*map(told, story(compiled))] == [*map(told, story(Keeping.apply))]
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            story(compiled)
