@@ -83,6 +83,7 @@ __all__ = [
     "set_grad_enabled",
     "set_lazy",
     "set_versions",
+    "shape_computed",
     "skip_dynamo",
     "skipped",
     "storage_key",
@@ -528,6 +529,12 @@ def skipped(nodes: Sequence[Any]) -> Iterator[None]:
 
 def _no_gradients(count: int, *gradients: Tensor | None) -> tuple[None, ...]:
     return (None,) * count
+
+
+def shape_computed(tensor: Tensor) -> torch.Size:
+    """The shape of what a tensor's history has computed."""
+    node: Any = tensor.grad_fn
+    return torch.Size(node._input_metadata[tensor.output_nr].shape)
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:

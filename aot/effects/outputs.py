@@ -35,6 +35,7 @@ from aot.effects.world import World, is_current, is_function_view, root_of
 from aot.geometry import Geometry, alike, geometry
 from aot.versions import has_counter, version_of
 
+_NOWHERE = Geometry((0,), (1,), 0, torch.float32)
 _WITHOUT_GRAD = ("NO_GRAD_MODE", "INFERENCE_MODE")
 
 
@@ -162,7 +163,11 @@ class OutputEffects:
             return View(self.root(start), steps, None, True, Taken.FIRST, rebound=rebound)
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
-            return replace(self._by_geometry(value, source, root, stale), rebound=rebound)
+            view = self._by_geometry(value, source, root, stale)
+            if rebound is not None and not value.requires_grad:
+                # (Where it lay then there may be nothing any more.)
+                view = replace(view, where=_NOWHERE._replace(dtype=source.dtype), reinterpreted=False)
+            return replace(view, rebound=rebound)
         taken = Taken.LAST
         if any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
@@ -271,7 +276,7 @@ class OutputEffects:
             )
         if rebound is None:
             rebound = self.world.rebound(Rebind(state, where, True, Mode.GRAD), where)
-        return View(self.root(start), (), Geometry((0,), (1,), 0, start.dtype), True, rebound=rebound)
+        return View(self.root(start), (), _NOWHERE._replace(dtype=start.dtype), True, rebound=rebound)
 
     def _by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
         """A view that was made some way that cannot be repeated, or whose root was written since: autograd
@@ -375,6 +380,11 @@ class OutputEffects:
             other = not alike(geometry(owner), where)
             return FunctionViewRoot(self.root(owner), where, carried, internals.creation_meta(fake), other)
         history = fake if fake.requires_grad and fake.grad_fn is not None else None
+        if history is not None and internals.shape_computed(history) != fake.shape:
+            raise errors.StorageMutation(
+                f"an output of shape {tuple(fake.shape)} has a history of another shape, as it was put onto "
+                f"other memory past autograd (set_ under torch.no_grad, .data = ...); return a new tensor"
+            )
         if not self.world.is_provided(state):
             base, _ = state.base()
             alone = self._sharing[state] == 1 and state not in self.world.lying and not state.grown

@@ -11,6 +11,7 @@ from agree import KINDS, assert_agrees, leaf, non_leaf, values
 from torch import Tensor
 
 import aot
+from aot import errors
 from oracles import Arguments
 
 Function = Callable[..., Any]
@@ -141,6 +142,22 @@ def test_a_storage_of_the_functions_grows_through_a_view_and_is_written_elsewher
         return view
 
     assert_agrees(f, lambda: [values(4)])
+
+
+def test_a_view_that_is_put_elsewhere_when_nothing_is_left_where_it_was() -> None:
+    program = _program("v = y.expand_as(x)", "y.t_()", "x.set_()", "v.set_(x)", "v")
+
+    def make() -> list[Tensor]:
+        x = values(1, 1)
+        return [x, x.as_strided((), (), 0)]
+
+    assert_agrees(program, make)
+
+
+@pytest.mark.parametrize("statements", ["with torch.no_grad(): v.set_()", "v.data = y"])
+def test_a_result_whose_history_has_another_shape_is_refused(statements: str) -> None:
+    with pytest.raises(errors.StorageMutation, match="a history of another shape"):
+        aot.aot_function(_program("v = x * 2", statements, "v"), aot.nop)(leaf(2), values(3))
 
 
 def test_a_view_argument_that_is_put_elsewhere() -> None:
