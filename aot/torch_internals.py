@@ -52,6 +52,7 @@ __all__ = [
     "are_tensors_transformed",
     "asked_for_memory",
     "autocast_enabled",
+    "autocasts",
     "backward_key",
     "below_autograd",
     "copy_creation_meta",
@@ -65,6 +66,7 @@ __all__ = [
     "has_memory",
     "inference_tensor",
     "is_composite",
+    "is_composite_below_autograd",
     "is_function_node",
     "is_memoryless",
     "is_packed",
@@ -98,6 +100,11 @@ __all__ = [
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+_COMPOSITE_KEYS = (
+    torch._C.DispatchKey.CompositeImplicitAutograd,
+    torch._C.DispatchKey.CompositeExplicitAutograd,
+    torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
 _DEVICE_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 _AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
 # What is included and excluded in every thread, besides what is turned on and off.
@@ -412,6 +419,25 @@ def is_composite(op: OpOverload) -> bool:
     return made_of_others and not any(_has_kernel(op, key) for key in _DEVICE_KEYS)
 
 
+def is_composite_below_autograd(op: OpOverload) -> bool:
+    """Whether `op` is an operation of its own for autograd, and made of others on every device."""
+    return _composite_key(op) is not None and not any(_has_kernel(op, key) for key in _DEVICE_KEYS)
+
+
+def _composite_key(op: OpOverload) -> Any:
+    return next((key for key in _COMPOSITE_KEYS if _has_kernel(op, key)), None)
+
+
+def autocasts() -> dict[str, torch.dtype]:
+    """Inside a dispatch mode: the devices for which autocast was on when an operation came, and the dtypes."""
+    with enable_reentrant_dispatch():
+        return {
+            device: torch.get_autocast_dtype(device)
+            for device in AUTOCAST_DEVICES
+            if torch.is_autocast_enabled(device)
+        }
+
+
 def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: bool) -> Any:
     """Run the kernel of a composite operation, inside a dispatch mode that it came to as a whole.
 
@@ -429,7 +455,7 @@ def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], au
         below_autograd(),
         torch._C._ExcludeDispatchKeyGuard(functools.reduce(operator.or_, off)),
     ):
-        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        return op._op_dk(_composite_key(op), *args, **kwargs)
 
 
 def views_noticed() -> contextlib.AbstractContextManager[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Operation:
         random: whether it draws.
         valued: whether its result is a value or has a shape that depends on values.
         counted: whether autograd counts its writes.
+        made: whether it is made of others, below autograd.
     """
 
     kind: Kind
@@ -49,6 +51,7 @@ class Operation:
     random: bool = False
     valued: bool = False
     counted: bool = True
+    made: bool = False
 
 
 # Names of functional forms that do not follow from the in-place name.
@@ -153,7 +156,8 @@ def _classify(func: Any) -> Operation:
     if func.is_view:
         return Operation(Kind.VIEW)
     valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
-    return Operation(Kind.PURE, random=random, valued=valued)
+    made = not random and internals.is_composite_below_autograd(func)
+    return Operation(Kind.PURE, random=random, valued=valued, made=made)
 
 
 def functional_form(func: Any) -> Any:
@@ -204,7 +208,7 @@ def goes_past_autograd(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     views is on, as it is made outside of inference mode."""
     if torch.is_inference_mode_enabled():
         return False
-    inference = [tensor.is_inference() for tensor in _tensors(args, kwargs)]
+    inference = [tensor.is_inference() for tensor in tensors_in(args, kwargs)]
     return bool(inference) and all(inference)
 
 
@@ -226,11 +230,42 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return tuple(isinstance(r, Tensor) and r._is_view() for r in results)
 
 
+def casts_within(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether autocast, if it is on, casts what an operation is made of, below autograd, so that results have
+    another dtype. Eager decides, on zeros, once for each operation and dtypes."""
+    autocasts = internals.autocasts()
+    if not autocasts:
+        return False
+    dtypes = tuple(tensor.dtype for tensor in tensors_in(args, kwargs))
+    key = func, dtypes, tuple(autocasts.items())
+    known = _CASTS.get(key)
+    if known is None:
+        blanks = internals.tree_map(_blank_if_tensor, (args, kwargs))
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(internals.nothing_on())
+            without = _dtypes(func, *blanks)
+            for device, dtype in autocasts.items():
+                stack.enter_context(torch.autocast(device, dtype))
+            known = _CASTS[key] = without is not None and without != _dtypes(func, *blanks)
+    return known
+
+
+_CASTS: dict[object, bool] = {}
+
+
+def _dtypes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.dtype] | None:
+    try:
+        return [tensor.dtype for tensor in tensors_in((func(*args, **kwargs),), {})]
+    except Exception:
+        return None  # it does not take zeros
+
+
 def _blank_if_tensor(value: Any) -> Any:
     return blank_like(value) if isinstance(value, Tensor) else value
 
 
-def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors among the arguments of an operation."""
     for value in (*args, *kwargs.values()):
         for part in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(part, Tensor):

@@ -10,6 +10,7 @@ therefore functional without a second pass over it.
 from __future__ import annotations
 
 import keyword
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,7 @@ from aot.capture.operations import (
     Operation,
     blank_like,
     call_on_clones,
+    casts_within,
     classify,
     draws,
     ends_in_views,
@@ -48,6 +50,7 @@ from aot.capture.operations import (
     given,
     goes_past_autograd,
     is_written,
+    tensors_in,
     with_defaults,
 )
 from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
@@ -112,6 +115,7 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.threads = Threads(self.states, self)
         self.results: tuple[Tensor, ...] = ()
         self._decompositions = decompositions
+        self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
 
     supports_higher_order_operators = True  # they come to `dispatch` like others
@@ -193,8 +197,13 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return result
         operation = classify(func)
         kind = operation.kind
+        if operation.made and not self._decomposing and casts_within(func, args, kwargs):
+            kind = Kind.COMPOSITE
         if kind is Kind.PURE:
+            self._check_resolved(func, args, kwargs)
             result = self.pure(func, operation, args, kwargs)
+            if func is aten.clone.default and goes_past_autograd(args, {}) and geometry(args[0]).is_lazy:
+                self._resolved.append(weakref.ref(result))
             past = self._inference_tensors and goes_past_autograd(args, kwargs)
             if past and not draws(func, operation, args, kwargs):
                 return self._as_noticed(result, ends_in_views(func, args, kwargs))
@@ -215,6 +224,18 @@ class Recorder(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return internals.take_apart(func, args, kwargs, autocast=not self._decomposing)
         return self.special(func, args, kwargs)
+
+    def _check_resolved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse an operation on lazily conjugated or negated inference tensors that ends in a view: it comes
+        with clones of these, which say nothing of what they were made for."""
+        resolved = [clone for ref in self._resolved if (clone := ref()) is not None]
+        if not any(tensor is clone for tensor in tensors_in(args, kwargs) for clone in resolved):
+            return
+        if any(ends_in_views(func, args, kwargs)):
+            raise errors.InferenceModeUnsupported(
+                f"{func} of inference tensors that are lazily conjugated or negated, outside of inference "
+                f"mode; call resolve_conj() or resolve_neg() on them in it"
+            )
 
     def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before, self._decomposing = self._decomposing, True

@@ -196,6 +196,27 @@ def test_each_result_that_is_a_view() -> None:
     assert_agrees_in(f, lambda: [leaf(1), _inference(2, 3)], False)
 
 
+@pytest.mark.parametrize("lazy", [Tensor.conj, lambda x: x.conj().imag])
+def test_lazy_inference_tensors_outside_of_that_mode(lazy: Callable[[Tensor], Tensor]) -> None:
+    def made(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return x * 2
+
+    def stacked(x: Tensor) -> Tensor:
+        y = made(x)
+        return torch.stack((lazy(y), lazy(y)))
+
+    def plain(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = made(x)
+        return lazy(y) * 2, torch.cat((lazy(y), lazy(y)))
+
+    x = values(2, dtype=torch.complex64)
+    assert stacked(x)._is_view()
+    with pytest.raises(errors.InferenceModeUnsupported, match="resolve_conj"):
+        aot.aot_function(stacked, checking_nop)(x)
+    assert_agrees_in(plain, lambda: [values(2, dtype=torch.complex64)], False)
+
+
 def test_a_kernel_is_asked_about_views_without_touching_the_generator() -> None:
     compiled = aot.aot_function(torch.bernoulli, aot.nop)
     with torch.inference_mode():
@@ -212,6 +233,7 @@ COMPOSITES: dict[str, Function] = {
     "tensordot": lambda x: torch.tensordot(x, x.t(), 1),
     "multi_dot": lambda x: torch.linalg.multi_dot([x, x.t(), x]),
     "linear": lambda x: torch.nn.functional.linear(x, x),
+    "below autograd": torch.linalg.pinv,
     "of such a one": lambda x: torch.tensordot(x, torch.einsum("ij->ji", x), 1),
     "one in float32": lambda x: torch.nn.functional.cosine_embedding_loss(x, x, x[:, 0]),
 }
