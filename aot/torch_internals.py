@@ -429,7 +429,7 @@ def _composite_key(op: OpOverload) -> Any:
 
 
 def autocasts() -> dict[str, torch.dtype]:
-    """Inside a dispatch mode: the devices for which autocast was on when an operation came, and the dtypes."""
+    """Inside a dispatch mode: for which devices autocast was on when an operation came, and the dtypes."""
     with enable_reentrant_dispatch():
         return {
             device: torch.get_autocast_dtype(device)
