@@ -18,9 +18,10 @@ from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
 from aot.capture.graph import meta_of
-from aot.capture.recorder import Recorder, fake_of
+from aot.capture.recorder import Recorder
 from aot.capture.running import refused
 from aot.capture.segments import EntranceEdge, Graph, Key
+from aot.capture.trace import fake_of
 from aot.geometry import Geometry
 
 

@@ -1,0 +1,120 @@
+"""Operations that change a tensor besides its data: its metadata, and which storage it is on, how large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.journal import Rebind, Reshape
+from aot.capture.operations import functional_form
+from aot.capture.steps import Mode, ViewStep
+from aot.capture.writing import Writing
+from aot.geometry import geometry
+
+aten = torch.ops.aten
+
+
+class Moving(Writing):  # type: ignore[no-untyped-call]
+    """A trace that records changes of metadata and storage."""
+
+    def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A metadata mutation: the fake changes, the storage does not."""
+        fake = args[0]
+        self.journal.settle(fake)
+        state = self.state(fake)
+        before = geometry(fake)
+        result = func(*args, **kwargs)
+        if func is aten.resize_.default and before == geometry(fake):
+            return result  # which does not count as a change
+        stale = fake.requires_grad and fake._is_view() and self.journal.moved_unnoticed(fake)
+        event = Reshape(func, tuple(args[1:]), kwargs, Mode.now(), stale)
+        functional = functional_form(func)
+        if functional not in (None, aten.as_strided.default, aten.resize.default):
+            state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.mode))
+        if id(fake) in self.journal.origins:
+            origin = self.journal.origins[id(fake)][1]
+            if (origin.state, origin.where) == (state, before):
+                self.journal.note_origin(
+                    fake, fake, ViewStep(func, event.args, kwargs, None, event.mode, True)
+                )
+            else:
+                del self.journal.origins[id(fake)]  # it has been put elsewhere since: no steps lead there
+        self.journal.note_change(fake, event)
+        if all(view is not fake for view in state.reshaped):
+            state.reshaped.append(fake)
+        return result
+
+    def resize(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`resize_` changes the metadata, and the storage where that is too small."""
+        fake = args[0]
+        if func is aten.resize_as_.default:
+            # The template is not at hand when the wrapper repeats it.
+            template = args[1]
+            form = kwargs.get("memory_format")
+            if form is torch.preserve_format:
+                form = None if template.is_contiguous() else torch.channels_last
+            kwargs = {} if form is None else {"memory_format": form}
+            func, args = aten.resize_.default, (fake, list(template.shape))
+        self.journal.settle(fake)
+        count = 1
+        for n in args[1]:
+            count *= n
+        nbytes = (geometry(fake).offset + count) * fake.dtype.itemsize
+        larger = nbytes > fake.untyped_storage().nbytes()
+        if count and larger and tuple(args[1]) != tuple(fake.shape):
+            state = self.state(fake)
+            if not state.grown or state.grown[-1].nbytes() < nbytes:
+                state.grow(internals.memoryless_storage(nbytes, fake.device))
+            self.follow_growth(fake)
+        return self.reshape(func, args, kwargs)
+
+    def follow_growth(self, fake: Tensor) -> None:
+        """Put a tensor onto the largest storage that stands for its own, which has grown."""
+        state = self.state(fake)
+        if state.grown and state.nbytes > fake.untyped_storage().nbytes():
+            internals.move(fake, state.grown[-1])
+            self.states[internals.storage_key(fake)] = state
+
+    def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`set_`: the fake moves to another storage."""
+        fake = args[0]
+        self.journal.settle(fake)
+        source = args[1] if len(args) > 1 else None
+        if isinstance(source, Tensor):
+            self.state(source)
+        elif source is not None and source._cdata not in self.states:
+            raise errors.ClosureTensor(
+                "set_() to a storage that is neither an argument's nor made by the function; pass a tensor "
+                "on it as an argument"
+            )
+        begins = isinstance(source, Tensor) and source.requires_grad and not fake.requires_grad
+        if begins and torch.is_grad_enabled():
+            raise errors.StorageMutation(
+                "set_() in grad mode of a tensor that does not require grad to one that does: autograd "
+                "cannot differentiate it; call it under torch.no_grad()"
+            )
+        if torch.is_inference_mode_enabled() or fake.is_inference():
+            raise errors.InferenceModeUnsupported(
+                "set_() under torch.inference_mode or on a tensor that was made there; call it under "
+                "torch.no_grad"
+            )
+        state = self.state(fake)
+        if fake._base is not None and all(member is not fake for member in state.members):
+            state.left.add(id(fake._base))
+        result = func(*args, **kwargs)
+        if source is None:
+            where = geometry(fake)
+            node = self.builder.emit(
+                aten.empty_strided.default,
+                list(where.size),
+                list(where.stride),
+                dtype=where.dtype,
+                device=fake.device,
+            )
+            self.adopt(fake).define(where, node)
+        self.journal.note_change(fake, Rebind(self.state(fake), geometry(fake), False, Mode.now()))
+        return result

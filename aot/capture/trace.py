@@ -1,0 +1,163 @@
+"""What a trace has recorded so far, and the words in which it goes on: values, storages, calls.
+
+The recorder is this and, on top of it, what records writes (`writing`), what records changes of tensors
+besides their data (`moving`), and the dispatch of operations to these (`recorder`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import Node
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.functional_rng import States
+from aot.capture.graph import GraphBuilder, Recipe, lookup
+from aot.capture.hooks import Hooks
+from aot.capture.journal import Journal
+from aot.capture.known import Known
+from aot.capture.lifetimes import Lifetimes
+from aot.capture.random import Draws
+from aot.capture.storages import StorageState
+from aot.capture.threads import Threads
+from aot.geometry import Geometry, geometry
+
+
+class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A graph under construction, and the storages whose values its nodes are.
+
+    Attributes:
+        builder: the graph so far.
+        journal: what changed about tensors besides their data, and how views came to be.
+        joined: storages of what an in-place operation on a view read besides that view, in grad mode.
+        backward_reads: what a recorded backward has read, and at which node of the autograd graph.
+        known: the values that depend on no argument.
+        draws: the random draws so far.
+        rng_states: the states that they start from and leave, if these are values of the graph.
+        hooks: the hooks registered so far.
+        threads: what happens in other threads.
+        inference: whether the call is made in inference mode.
+        results: the tensors that the function has returned.
+    """
+
+    def __init__(
+        self, lifetimes: Lifetimes, inference: bool = False, functionalize_rng: bool = False
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.lifetimes = lifetimes
+        self.inference = inference
+        self._inference_tensors = inference
+        self.builder = GraphBuilder(internals.FakeTensorMode())
+        self.states: dict[int, StorageState] = {}
+        self.journal = Journal(self.state)
+        self.joined: set[int] = set()
+        self.backward_reads: list[tuple[Tensor, Node | None]] = []
+        self.known = Known(self.builder)
+        self.draws = Draws()
+        self.rng_states = States(self.builder) if functionalize_rng else None
+        self.hooks = Hooks(lambda: self.builder.backward)
+        self.threads = Threads(self.states, self)
+        self.results: tuple[Tensor, ...] = ()
+
+    def forget(self) -> None:
+        """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
+        self.let_go()
+        self.states.clear()
+        self.results = ()
+
+    def let_go(self) -> None:
+        """Let go of what the function, or a backward, has let go of, as eager does.
+
+        What an operation in place on a view saves of its result leads, in a further derivative, to what the
+        view shows now if the view is still there, and else to what it showed before.
+        """
+        self.journal.forget()
+        self.backward_reads.clear()
+        for state in self.states.values():
+            state.let_go()
+
+    def state(self, fake: Tensor) -> StorageState:
+        """The storage of a fake tensor; one that no recorded operation made is refused."""
+        state = self.states.get(internals.storage_key(fake))
+        if state is None:
+            raise errors.ClosureTensor(
+                f"the function uses a tensor of shape {tuple(fake.shape)} and dtype {fake.dtype} that is "
+                f"neither one of its arguments nor made by an operation on them (a tensor of a closure, an "
+                f"argument's .grad, a tensor from numpy or from a custom kernel); pass it as an argument"
+            )
+        return state
+
+    def adopt(self, fake: Tensor) -> StorageState:
+        """Start to follow the storage of `fake`."""
+        storage = fake.untyped_storage()
+        state = StorageState(self.builder, storage, fake.is_inference())
+        self._inference_tensors |= state.inference
+        self.states[internals.storage_key(fake)] = state
+        state.of_backward = self.builder.backward
+        return state
+
+    def read(self, fake: Tensor) -> fx.Node:
+        """The node for what `fake` shows now."""
+        if self.builder.backward:
+            self.backward_reads.append((fake, internals.current_node()))
+        return self.state(fake).read(geometry(fake))
+
+    def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
+        size, stride, dtype, device = lookup(meta)
+        where = Geometry(size, stride, 0, dtype)
+        fake = fake_of(where, device)
+        self.adopt(fake).define(where, node)
+        return self.lifetimes.note(fake)
+
+    def _nodes(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple([self._nodes_in(v) for v in values])
+
+    def _nodes_in(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.read(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)([self._nodes_in(v) for v in value])
+        if isinstance(value, torch.Generator):
+            raise errors.UnsupportedOperation(
+                "a random operation with an explicit generator; use torch.manual_seed and the default one"
+            )
+        return value
+
+    def _call(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        metas: Recipe,
+        random: bool,
+        overwrites: bool = False,
+    ) -> fx.Node:
+        """Append a call; of a random one, only if it does not repeat an earlier draw, or if that can be done
+        where the user wants it. One that `overwrites` its first argument reads nothing of it but how it lies.
+        """
+        if not random:
+            return self.builder.call(op, args, kwargs, metas)
+        read = (self.builder.metas[args[0]], *args[1:]) if overwrites else args
+
+        states, late = self.rng_states, self.builder.backward
+
+        def make() -> fx.Node:
+            if states is None:
+                return self.builder.call(op, args, kwargs, metas)
+            return states.draw(op, args, kwargs, metas)
+
+        def repeat(draw: fx.Node) -> fx.Node:
+            if states is None or not late:
+                return draw
+            return states.draw(op, args, kwargs, metas, draw)
+
+        return self.draws.record((op, read, kwargs), make, repeat, again=not late)
+
+
+def fake_of(where: Geometry, device: torch.device) -> Tensor:
+    """A tensor without memory, on a storage of its own that ends where it ends."""
+    storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device)
+    return internals.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)

@@ -1,0 +1,178 @@
+"""Operations that write to their arguments: their functional forms, and what eager refuses."""
+
+from __future__ import annotations
+
+import keyword
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.graph import Recipe, lookup, meta_of, typed_refusals
+from aot.capture.operations import (
+    BATCH_NORM,
+    Operation,
+    call_on_clones,
+    classify,
+    given,
+    is_written,
+    with_defaults,
+)
+from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
+from aot.capture.trace import Trace
+from aot.geometry import geometry
+
+aten = torch.ops.aten
+
+_FILLS = {aten.fill_.Scalar, aten.zero_.default}  # (fill_.Tensor copies.)
+
+
+class Writing(Trace):  # type: ignore[no-untyped-call]
+    """A trace that records writes."""
+
+    def mutation(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An in-place operation: append its functional form, and make the result the new value."""
+        written = operation.written
+        targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if given(i, args, kwargs)]
+        flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
+        self._check_overlap(func, flat, args, kwargs)
+        if len(flat) != len(targets):
+            check_lists(func, flat, args)
+        for target in flat:
+            self.journal.settle(target)
+            check_partial_overlap(target, args)
+            if target._is_view() and torch.is_grad_enabled():
+                self.joined.update(internals.storage_key(a) for a in args if isinstance(a, Tensor))
+        if (
+            operation.functional is None
+            or any(isinstance(i, str) for i in written)
+            or (operation.random and not all(t.is_contiguous() for t in flat))
+            or (func is aten.div_.Tensor and flat[0].is_complex())  # which rounds otherwise in place
+        ):
+            return self.on_clones(func, written, args, kwargs)
+        node_args = self._nodes(with_defaults(func, args, kwargs))
+        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        self._check_in_place(func, node_args, node_kwargs)
+        if func is aten.copy_.default:
+            node_args = (self._blank(flat[0]), *node_args[1:])  # the old value does not matter
+        recipe = self.builder.infer(operation.functional, node_args, node_kwargs)
+        self._check_growth(func, flat, recipe, node_args, node_kwargs)
+        node = self._call(operation.functional, node_args, node_kwargs, recipe, operation.random, True)
+        if recipe.many:
+            for i, target in enumerate(flat):
+                self._write(target, self.builder.item(node, i))
+                if isinstance(targets[0], (list, tuple)) and not target.is_inference():
+                    torch.autograd.graph.increment_version(target)  # as kernels of lists do themselves
+        else:
+            self._write(flat[0], node)
+        return args[0] if isinstance(args[0], Tensor) else None
+
+    def _blank(self, fake: Tensor) -> fx.Node:
+        return self.builder.emit(
+            aten.empty_strided.default,
+            list(fake.shape),
+            list(fake.stride()),
+            dtype=fake.dtype,
+            device=fake.device,
+        )
+
+    def _check_in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise what eager raises for an in-place call with such shapes and dtypes."""
+        if not func._schema.returns:
+            return
+        self.builder.infer(func, args, kwargs)
+
+    def _check_growth(
+        self, func: Any, targets: list[Tensor], recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Refuse an in-place call that resizes what it writes to, as `addbmm_` does; others raise."""
+        for target, meta in zip(targets, recipe.metas, strict=True):
+            if meta is not None and len(lookup(meta).size) > target.dim():
+                self.builder.run(func, args, kwargs)
+                raise errors.StorageMutation(
+                    f"{func} resizes the tensor of shape {tuple(target.shape)} that it writes to; use the "
+                    f"out-of-place operation"
+                )
+
+    def _check_overlap(
+        self, func: Any, targets: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        for target in targets:
+            if not isinstance(target, Tensor) or not geometry(target).overlaps_itself:
+                continue
+            if func is aten.copy_.default and shows_the_same(target, args[1]):
+                continue  # which does nothing
+            if func not in _FILLS:
+                check_order(func, target, args, kwargs)
+            if target.requires_grad and torch.is_grad_enabled() and id(target) not in self.journal.origins:
+                raise errors.UnsupportedOperation(
+                    f"{func} on an argument that requires grad and shows elements several times; pass the "
+                    f"tensor that it was expanded from"
+                )
+
+    def on_clones(
+        self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """An operation without a functional form: it runs on private copies of what it writes."""
+        written = tuple(i for i in written if given(i, args, kwargs))
+        fakes = [args[i] if isinstance(i, int) else kwargs[i] for i in written]
+        if not all(isinstance(f, Tensor) for f in fakes):
+            raise errors.UnsupportedOperation(
+                f"{func} writes to lists of tensors and has no functional form; call it per tensor"
+            )
+        before = [geometry(f) for f in fakes]
+        node_args = self._nodes(args)
+        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        fake_args, fake_kwargs = fx.node.map_arg((node_args, node_kwargs), self.builder.fake)
+        with typed_refusals(), self.builder.mode:
+            results = call_on_clones(func, written, fake_args, fake_kwargs)
+        changed = [geometry(r) for r in results[len(results) - len(fakes) :]]
+        if any(a.size != b.size for a, b in zip(before, changed, strict=True)):
+            raise errors.StorageMutation(
+                f"{func} resizes the tensor it writes to; give it an output of the right shape"
+            )
+        metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
+        counted = classify(func).counted and func not in BATCH_NORM
+        random = classify(func).random
+        # (An overload may be called like a keyword of Python, in which graphs are written.)
+        called = f"{func._opname}.{func._overloadname}" if keyword.iskeyword(func._overloadname) else func
+        node = self._call(call_on_clones, (called, written, node_args, node_kwargs), {}, metas, random)
+        for i, fake in enumerate(fakes):
+            value = self.builder.item(node, len(results) - len(fakes) + i)
+            self._write(fake, value, counted)
+        outputs: list[Any] = []
+        targets, others = iter(fakes), iter(enumerate(metas.metas))
+        for returned in func._schema.returns:
+            if is_written(returned):
+                outputs.append(next(targets))
+                continue
+            i, meta = next(others)
+            outputs.append(None if meta is None else self._fresh(self.builder.item(node, i), meta))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
+
+    def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
+        meta = self.builder.meta(value)
+        if not torch.can_cast(meta.dtype, fake.dtype):
+            # Meta kernels of in-place operations do not look; the text is TensorIterator's.
+            raise RuntimeError(
+                f"result type {str(meta.dtype)[6:]} can't be cast to the desired output type "
+                f"{str(fake.dtype)[6:]}"
+            )
+        if meta.dtype != fake.dtype:
+            value = self.builder.emit(aten._to_copy.default, value, dtype=fake.dtype)
+        if meta.size != tuple(fake.shape):
+            value = self.builder.emit(aten.expand.default, value, list(fake.shape))
+        state = self.state(fake)
+        if self.builder.backward and not state.of_backward:
+            raise errors.UnsupportedOperation(
+                "a backward writes to a tensor of the forward (a custom function's, or a batch norm that a "
+                "checkpoint runs again); return what is to be written instead"
+            )
+        if self.builder.backward and state.held:
+            raise errors.UnsupportedOperation(
+                "a backward (a custom function's, or a hook) writes to the gradient that it is given, which "
+                "torch forbids, as others may hold it; return a new one"
+            )
+        state.write(fake, value, counted)
