@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from aot.capture.forward import run_once
 from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
+from aot.capture.threads import TRACING
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.guards import Guards
@@ -89,7 +89,6 @@ class CompiledFunction:
         self._keep = keep_inference_input_mutations
         self._functionalize_rng = functionalize_rng_ops
         self._cache: dict[object, tuple[Specialization, ...]] = {}  # newest first
-        self._lock = threading.RLock()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
@@ -104,7 +103,7 @@ class CompiledFunction:
         key = (spec, arguments.key, internals.ambient_key())
         specialization = self._known(key)
         if specialization is None:
-            with self._lock:
+            with TRACING:
                 specialization = self._known(key)
                 if specialization is None:
                     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()

@@ -10,11 +10,15 @@ returned: what else that thread reads is not known.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 from aot import torch_internals as internals
 from aot.errors import UnsupportedOperation
+
+# One thread traces at a time: what it draws from, the default generators, there is once.
+TRACING = threading.RLock()
 
 _RECORDING: list[Threads] = []
 

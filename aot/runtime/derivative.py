@@ -9,7 +9,6 @@ was given; that one can be differentiated in the same way.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.capture.again import Step, record_again
 from aot.capture.backward import Level
+from aot.capture.threads import TRACING
 from aot.compilers import Compiler, compile_graph, example_inputs
 from aot.errors import DoubleBackwardUnsupported
 from aot.guards import Guards
@@ -26,8 +26,6 @@ from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.graphs import Backward, detached, restrided, runner
-
-_RECORDING = threading.RLock()  # a trace is one object, and records one thing at a time
 
 
 class Derivative:
@@ -61,7 +59,7 @@ class Derivative:
         key = (present, tracked, create_graph, internals.backward_key())
         way = self._known(key)
         if way is None:
-            with _RECORDING:
+            with TRACING:
                 way = self._known(key)
                 if way is None:
                     noted = self._look()

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -268,17 +269,20 @@ def test_a_thread_that_looks_later_gets_an_error(grad: bool) -> None:
         executor(lambda: torch.ones(3) + later.get())
 
 
-def test_two_threads_trace_at_once() -> None:
-    """Each of the other's tensors is its own."""
-    both = threading.Barrier(2, timeout=20)
+def test_threads_that_compile_at_once_wait_for_each_other() -> None:
+    """There is one default generator, whose states stand for draws while a function is traced."""
 
     def f(x: Tensor) -> Tensor:
-        y = x * 2
-        both.wait()
-        return y + 1
+        time.sleep(0.01)
+        return torch.nn.functional.dropout(x * 2) + torch.rand(3)
 
-    with ThreadPoolExecutor(2) as threads:
-        results = [threads.submit(aot.aot_function(f, checking_nop), values(3)) for _ in range(2)]
-        for result in results:
-            # The barrier is waited for again by the check that a backend's result is right.
-            assert torch.equal(result.result(), values(3) * 2 + 1)
+    state = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as threads:
+        compiled = [aot.aot_function(f, checking_nop) for _ in range(4)]
+        results = [threads.submit(function, values(3)) for function in compiled for _ in range(2)]
+        assert all(result.result().shape == (3,) for result in results)
+    assert all(len(function.specializations) == 1 for function in compiled)
+    torch.set_rng_state(state)
+    expected = f(values(3))
+    torch.set_rng_state(state)
+    assert torch.equal(compiled[0](values(3)), expected)
