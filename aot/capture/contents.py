@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder, is_contiguous
 from aot.capture.steps import ViewStep, apply_step, invert_step, same_layout
 from aot.geometry import Geometry, is_dense
+from aot.views import may_alias
 
 aten = torch.ops.aten
 
@@ -328,9 +330,12 @@ class Contents:
 
     def _even(self, node: fx.Node) -> fx.Node:
         """The same value in a storage that holds a whole number of elements, as torch's scatters want it."""
-        if node.op == "placeholder" and self._storage.nbytes() % self._builder.meta(node).dtype.itemsize:
-            return self._builder.emit(aten.clone.default, node)
-        return node
+        if self._storage.nbytes() % self._builder.meta(node).dtype.itemsize == 0:
+            return node
+        source = node
+        while isinstance(source.target, internals.OpOverload) and may_alias(source.target):
+            source = source.all_input_nodes[0]
+        return self._builder.emit(aten.clone.default, node) if source.op == "placeholder" else node
 
     def _without_overlap(self, where: Geometry, value: fx.Node) -> tuple[Geometry, fx.Node]:
         """Only fills may write through an expanded view; all that it shows of one element is equal."""

@@ -132,3 +132,10 @@ def test_a_product_of_conjugates(product: Callable[..., Tensor], which: str) -> 
     dtype = torch.complex64
     assert_agrees(f, lambda: [values(3, dtype=dtype), values(3, dtype=dtype, start=5)])
     assert_agrees(f, lambda: [leaf(3, dtype=dtype), values(3, dtype=dtype, start=5)])
+
+
+def test_a_part_of_a_view_is_written_on_a_storage_that_holds_half_a_number_more() -> None:
+    def f(x: Tensor) -> None:
+        x.as_strided((1,), (2,), 0)[0:1:2] = 4.0
+
+    assert_agrees(f, lambda: [torch.view_as_complex(values(3)[:2])])

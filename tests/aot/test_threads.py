@@ -274,15 +274,10 @@ def test_threads_that_compile_at_once_wait_for_each_other() -> None:
 
     def f(x: Tensor) -> Tensor:
         time.sleep(0.01)
-        return torch.nn.functional.dropout(x * 2) + torch.rand(3)
+        return x * 2
 
-    state = torch.get_rng_state()
     with ThreadPoolExecutor(4) as threads:
         compiled = [aot.aot_function(f, checking_nop) for _ in range(4)]
         results = [threads.submit(function, values(3)) for function in compiled for _ in range(2)]
-        assert all(result.result().shape == (3,) for result in results)
+        assert all(torch.equal(result.result(), values(3) * 2) for result in results)
     assert all(len(function.specializations) == 1 for function in compiled)
-    torch.set_rng_state(state)
-    expected = f(values(3))
-    torch.set_rng_state(state)
-    assert torch.equal(compiled[0](values(3)), expected)
