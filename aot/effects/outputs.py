@@ -93,7 +93,7 @@ class OutputEffects:
         moved = origin is not None and version_of(value) != origin.version
         stale = moved and root.requires_grad
         # (Autograd had to derive the history of what it is a view of anew, from how that lies.)
-        derived = root.requires_grad and _is_of_stale(origin)
+        derived = root.requires_grad and _is_of_stale(value, origin)
         if rebound is not None and (stale or derived):
             raise errors.StorageMutation(
                 f"an output of shape {tuple(value.shape)} is a view that was put onto other memory, and what "
@@ -451,12 +451,15 @@ class OutputEffects:
         return {state: len(found) for state, found in roots.items()}
 
 
-def _is_of_stale(origin: ViewOrigin | None) -> bool:
-    """Whether a view was taken of a view whose version counter had moved since that was taken."""
+def _is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:
+    """Whether a view was taken of a view whose version counter had moved since that was taken, other than by
+    a custom `autograd.Function`, whose views have a history of their own."""
     while origin is not None and origin.before is not None:
+        if view is not origin.parent and _made_by_function(view, origin.parent):
+            return False
         if not origin.step.in_place and origin.version != origin.before.version:
             return True
-        origin = origin.before
+        view, origin = origin.parent, origin.before
     return False
 
 

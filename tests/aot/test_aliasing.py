@@ -633,3 +633,26 @@ def test_a_view_of_an_alias_that_is_no_view(take: Callable[[Tensor], Tensor]) ->
         return alias[...], view, alias
 
     assert_agrees(f, lambda: [leaf(4, 4)])
+
+
+class Doubling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_view_of_a_custom_functions_view_of_a_view_whose_base_was_written(grad: bool) -> None:
+    def f(x: Tensor) -> Tensor:
+        view = x[...]
+        with torch.no_grad():
+            x.mul_(2)
+        with torch.set_grad_enabled(grad):
+            made = Doubling.apply(view)
+        return made[...]  # type: ignore[no-any-return]
+
+    assert_agrees(f, lambda: [non_leaf(4)])

@@ -144,6 +144,11 @@ def test_a_storage_of_the_functions_grows_through_a_view_and_is_written_elsewher
     assert_agrees(f, lambda: [values(4)])
 
 
+def test_an_argument_is_put_onto_the_storage_of_another_that_has_grown() -> None:
+    program = _program("y.resize_as_(x)", "y[2:3] = 2", "x.set_(y)", "None")
+    assert_agrees(program, lambda: [values(6)[3:], values(1, 2)])
+
+
 def test_a_view_that_is_put_elsewhere_when_nothing_is_left_where_it_was() -> None:
     program = _program("v = y.expand_as(x)", "y.t_()", "x.set_()", "v.set_(x)", "v")
 
