@@ -12,6 +12,7 @@ one whose gradient leaves to the graph what ATen would decide by values.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -59,12 +60,14 @@ def _has_classes(tensor: Tensor, num_classes: int = -1) -> bool:
 def _save(ctx: Any, given: Tensor, result: Tensor) -> None:
     """Save an argument and the result as ATen's functions do."""
     ctx.save_for_backward(given, result)
-    ctx.given = None if given.grad_fn is None else given
+    # (Weakly: autograd holds it, and what is written to later on may lead to this function.)
+    ctx.given = None if given.grad_fn is None else weakref.ref(given)
 
 
 def _saved(ctx: Any) -> tuple[Tensor, Tensor]:
     # (What Python's functions save, autograd gives back although it was detached.)
-    if ctx.given is not None and ctx.given.grad_fn is None:
+    given = None if ctx.given is None else ctx.given()
+    if given is not None and given.grad_fn is None:
         raise RuntimeError(
             "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
             "This is not supported, please use out-of-place `.detach()` instead"

@@ -314,3 +314,18 @@ def test_what_is_detached_in_place_after_the_operation_has_kept_it_is_not_given_
         x = values(3).requires_grad_()
         function(x).sum().backward()
         assert x.grad is None
+
+
+@pytest.mark.parametrize("name", ["max", "min", "prod", "cumprod"])
+def test_an_argument_of_the_operation_that_is_multiplied_by_its_result_counts_as_written(name: str) -> None:
+    def f(x: Tensor) -> None:
+        x.mul_(x.cumprod(0) if name == "cumprod" else getattr(x, name)())
+
+    written = []
+    for function in both(f):
+        x = values(3).requires_grad_() * 1
+        function(x)
+        written.append(x)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            x.sum().backward()
+    assert_same(*written)
