@@ -8,6 +8,7 @@ is scattered into the old base instead of replacing it.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -330,12 +331,15 @@ class Contents:
 
     def _even(self, node: fx.Node) -> fx.Node:
         """The same value in a storage that holds a whole number of elements, as torch's scatters want it."""
-        if self._storage.nbytes() % self._builder.meta(node).dtype.itemsize == 0:
-            return node
-        source = node
-        while isinstance(source.target, internals.OpOverload) and may_alias(source.target):
-            source = source.all_input_nodes[0]
-        return self._builder.emit(aten.clone.default, node) if source.op == "placeholder" else node
+        root = _root(node)
+        if root.op == "placeholder":
+            nbytes = self._storage.nbytes()
+        else:
+            meta = self._builder.meta(root)
+            nbytes = Geometry(meta.size, meta.stride, 0, meta.dtype).bytes[1]
+        if nbytes % self._builder.meta(node).dtype.itemsize:
+            return self._builder.emit(aten.clone.default, node)
+        return node
 
     def _without_overlap(self, where: Geometry, value: fx.Node) -> tuple[Geometry, fx.Node]:
         """Only fills may write through an expanded view; all that it shows of one element is equal."""
@@ -345,3 +349,15 @@ class Contents:
                 value = self._builder.emit(aten.slice.Tensor, value, dim, 0, 1)
                 size[dim] = 1
         return where._replace(size=tuple(size)), value
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The value in whose memory another one may lie: where its views begin."""
+    while True:
+        made = node.args[0] if node.target is operator.getitem else node
+        assert isinstance(made, fx.Node)
+        first = made.args[0] if made.args else None
+        declared = isinstance(made.target, internals.OpOverload) and may_alias(made.target)
+        if not (declared and isinstance(first, fx.Node)):
+            return node
+        node = first

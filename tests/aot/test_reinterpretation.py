@@ -134,8 +134,38 @@ def test_a_product_of_conjugates(product: Callable[..., Tensor], which: str) -> 
     assert_agrees(f, lambda: [leaf(3, dtype=dtype), values(3, dtype=dtype, start=5)])
 
 
-def test_a_part_of_a_view_is_written_on_a_storage_that_holds_half_a_number_more() -> None:
-    def f(x: Tensor) -> None:
-        x.as_strided((1,), (2,), 0)[0:1:2] = 4.0
+def _with_half_an_element() -> Tensor:
+    """Two complex numbers in a storage of five floats."""
+    return torch.view_as_complex(values(5)[:4].view(2, 2))
 
-    assert_agrees(f, lambda: [torch.view_as_complex(values(3)[:2])])
+
+WRITTEN: dict[str, Callable[[Tensor], Any]] = {
+    "by strides": lambda z: z.as_strided((1,), (2,), 0)[0:1:2].fill_(2),
+    "by strides twice": lambda z: z.as_strided((1,), (2,)).as_strided((1, 1), (1, 1))[0, :1].mul_(2),
+    "as wider numbers": lambda z: z.view(torch.float64)[:1].mul_(2),
+    "as wider numbers and back": lambda z: z.view(torch.float64)[:1].view(torch.complex64)[:1].mul_(2),
+}
+
+
+@pytest.mark.parametrize("way", WRITTEN)
+def test_a_part_is_written_where_the_storage_ends_within_an_element(way: str) -> None:
+    assert_agrees(WRITTEN[way], lambda: [_with_half_an_element()])
+
+
+MADE: dict[str, Callable[[Tensor], Tensor]] = {
+    "a result": lambda x: x * 2,
+    "one of two results": lambda x: x.view(5, 1).max(1)[0],
+    "one of three views": lambda x: (torch.stack((x, x, x)) * 2).unbind(0)[0],
+}
+
+
+@pytest.mark.parametrize("way", MADE)
+def test_the_same_of_what_is_made_inside(way: str) -> None:
+    def f(x: Tensor) -> Any:
+        made = MADE[way](x)
+        wider = made[:4].view(2, 2).view(torch.int64)
+        before = wider[:1] * 2
+        wider[:1].bitwise_xor_(3)
+        return made, before
+
+    assert_agrees(f, lambda: [values(5)])
