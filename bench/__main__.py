@@ -8,11 +8,15 @@ from types import ModuleType
 
 import torch
 
-from bench import memory, opinfo, partition, purity, scale
+from bench import calls, compile, fuzz, guards, memory, opinfo, partition, purity, scale
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
 COMMANDS: dict[str, ModuleType] = {
+    "calls": calls,
+    "compile": compile,
+    "fuzz": fuzz,
+    "guards": guards,
     "memory": memory,
     "opinfo": opinfo,
     "partition": partition,

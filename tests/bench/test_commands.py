@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from bench import scale
+from bench import compile, scale
 from bench.__main__ import main
+from bench.calls import Stubs
 from bench.memory import Alive, usage
 from bench.models import Model
+from bench.timing import Spread, cells, interleaved
 
 BYTES = 4
 
@@ -138,3 +140,120 @@ def test_wrong_targets_and_crashes_are_told_apart(capsys: pytest.CaptureFixture[
     assert words["copies_alias"] == {"equal", "finding"}
     assert words["cannot_compile"] == {"raises"}
     assert "crashed" in words["segfaults"]
+
+
+def named(table: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+@pytest.mark.parametrize("options", [(), ("--min-cut",)])
+def test_compiling_is_timed_beside_stock(
+    options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--rounds", "2", "--program", "MLP", "20 aliased mutated inputs", "--chain", "110", "11")
+    compiles, growth = tables(capsys, "compile", *arguments, *options)
+    rows = named(compiles)
+    names = ["MLP", "20 aliased mutated inputs", "chain of 11", "chain of 110"]
+    assert [row["program"] for row in rows] == names
+    targets = [0.1] * 4 if options else [0.2, 0.2, 0.2, 0.125]
+    assert [row["target"] for row in rows] == targets
+    for row in rows:
+        assert row["met"] == ("yes" if row["ratio"] <= row["target"] else "no")
+        for side in ("aot", "stock"):
+            assert row[f"{side} 25 %"] <= row[side] <= row[f"{side} 75 %"]
+    first, second = named(growth)
+    assert (first["program"], second["program"]) == ("chain of 11", "chain of 110")
+    assert first["aot, times that of the shortest"] == 1
+    assert second["aot"] == pytest.approx(rows[3]["aot"] * 1e3 / 110)
+
+
+def test_a_program_that_one_side_cannot_compile_is_a_gap_with_a_note(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def raising(*arguments: object, **options: object) -> object:
+        raise ValueError("not this one")
+
+    monkeypatch.setattr(compile.stock, "aot_function", raising)
+    (compiles,) = tables(capsys, "compile", "--rounds", "1", "--program", "MLP", "--chain")
+    (row,) = named(compiles)
+    assert row["aot"] is not None
+    assert (row["stock"], row["ratio"], row["met"]) == (None, None, None)
+    assert compiles["notes"] == ["MLP: stock raises ValueError: not this one"]
+
+
+def test_calls_are_timed_without_their_graphs(capsys: pytest.CaptureFixture[str]) -> None:
+    cases = (
+        "inference, 10 mutated inputs",
+        "training, 1 alias of an intermediate",
+        "whole backward, 1 input",
+    )
+    (calls,) = tables(capsys, "calls", "--rounds", "2", "--calls", "3", "--case", *cases)
+    assert calls["notes"] == []
+    rows = named(calls)
+    assert [row["call"] for row in rows] == list(cases)
+    assert [row["target"] for row in rows] == [0.6, 0.6, 0.55]
+    for row in rows:
+        assert row["met"] == ("yes" if row["to simplified"] <= row["target"] else "no")
+        assert row["is met"] == ("yes" if row["to stock"] <= row["its target"] else "no")
+        assert min(row["aot"], row["stock"], row["simplified"]) > 0
+
+
+def test_stubs_answer_once_for_each_prepared_call() -> None:
+    runs = []
+
+    def graph(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        runs.append(x)
+        y = x + 1
+        return y, y, None
+
+    stubs = Stubs()
+    stub = stubs(graph, ())  # type: ignore[arg-type]
+    stub([torch.ones(2)])
+    stubs.prepare(2)
+    answers = [stub([torch.ones(2)]) for _ in range(2)]
+    assert len(runs) == 1
+    for first, second, nothing in answers:
+        assert first is second and nothing is None
+        assert first.tolist() == [2, 2]
+    assert answers[0][0] is not answers[1][0]
+    stub([torch.ones(2)])
+    assert len(runs) == 2
+
+
+def test_finding_a_specialization_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("--rounds", "3", "--calls", "20", "--tensors", "3", "--specializations", "1", "8")
+    (found,) = tables(capsys, "guards", *sizes)
+    rows = named(found)
+    kinds = [(row["differ in"], row["specializations"], row["tried"]) for row in rows]
+    assert kinds == [("shapes", 1, 1), ("shapes", 8, 1), ("numbers", 1, 1), ("numbers", 8, 8)]
+    for row in rows:
+        each = row["for each tensor and specialization tried"]
+        assert row["hit"] == pytest.approx(row["call"] - row["found"])
+        assert each == pytest.approx(row["hit"] / 3 / row["tried"])
+        assert row["met"] == ("yes" if each <= 0.1 else "no")
+
+
+def test_cases_are_counted_and_their_time_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
+    rates, parts = tables(capsys, "fuzz", "--cases", "10", "--target", "aot", "--target", "eager")
+    for rate, part in zip(named(rates), named(parts), strict=True):
+        assert rate["agree"] + rate["poisoned"] + rate["refused"] + rate["finding"] == 10
+        assert rate["finding"] == 0
+        assert sum(v for k, v in part.items() if k != "target") == pytest.approx(1e3 / rate["cases"])
+    ours, eager = named(parts)
+    assert ours["target: compile and first call"] > eager["target: compile and first call"] > 0
+    assert all(part["generate"] > 0 and part["judge"] > 0 for part in (ours, eager))
+
+
+def test_sides_are_measured_in_turn() -> None:
+    order: list[str] = []
+
+    def side(name: str) -> float:
+        order.append(name)
+        return float(len(order))
+
+    measured = interleaved({"a": lambda: side("a"), "b": lambda: side("b")}, rounds=3)
+    assert order == ["a", "b"] * 3
+    assert measured["a"].times == (1, 3, 5)
+    assert cells(measured["a"], 0.5) == (6, 4, 8)
+    assert cells(None, 1) == (None, None, None)
+    assert Spread((2.0, 2.0, 9.0)).ratio(Spread((4.0, 8.0, 10.0))) == 0.5
