@@ -22,7 +22,7 @@ from aot.capture.threads import TRACING
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.guards import Guards
-from aot.inputs import Arguments, take_apart
+from aot.inputs import Arguments, flattened, take_apart
 from aot.metadata import ViewAndMutationMeta, describe
 from aot.modules import Noted
 from aot.partition.common import drop_repeated_effects, is_tangent
@@ -44,6 +44,7 @@ class Specialization:
     Attributes:
         call: takes the call's tensors, returns the flat outputs.
         spec: the outputs' tree.
+        together: puts flat outputs together as that tree.
         forward: the forward graph.
         backwards: the backward graphs, one for each part of the backward that runs as a whole.
         wrapper: the generated source around them.
@@ -53,6 +54,7 @@ class Specialization:
 
     call: Callable[..., list[Any]]
     spec: internals.TreeSpec
+    together: Callable[[list[Any]], Any] = field(repr=False)
     forward: fx.GraphModule
     backwards: tuple[fx.GraphModule, ...]
     wrapper: str
@@ -98,14 +100,15 @@ class CompiledFunction:
         return tuple(self._specializations)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, spec = internals.tree_flatten((args, kwargs))
+        leaves, tree = flattened(args, kwargs)
         arguments = take_apart(leaves)
-        key = (spec, arguments.key, internals.ambient_key())
+        key = (tree, arguments.key, internals.ambient_key())
         specialization = self._known(key)
         if specialization is None:
             with TRACING:
                 specialization = self._known(key)
                 if specialization is None:
+                    _, spec = internals.tree_flatten((args, kwargs))
                     inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
                     with (
                         internals.plain_autograd(),
@@ -115,7 +118,7 @@ class CompiledFunction:
                         specialization = self._specialize(arguments, spec, inference)
                     self._remember(key, specialization)
         outputs = specialization.call(*arguments.tensors)
-        return internals.tree_unflatten(outputs, specialization.spec)
+        return specialization.together(outputs)
 
     def _known(self, key: object) -> Specialization | None:
         for specialization in self._cache.get(key, ()):
@@ -226,7 +229,8 @@ class CompiledFunction:
         rehearse(built.define, fw_module, arguments.tensors, expected, inference)
         graphs = tuple(b for b in backwards if b is not None)
         call = checking(built.call, forward.differentiated) if forward.differentiated else built.call
-        return Specialization(call, forward.spec, fw_module, graphs, built.source, metadata, noted.guards)
+        spec, together = forward.spec, internals.putting_together(forward.spec)
+        return Specialization(call, spec, together, fw_module, graphs, built.source, metadata, noted.guards)
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated

@@ -7,6 +7,7 @@ autograd bases, leafness and version counters of the fakes are those of the real
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,16 @@ from aot.geometry import Geometry, geometry
 from aot.imitation import imitate, root_of
 from aot.versions import counter_groups, has_counter, version_of
 
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+_NO_CONTAINERS = _PLAIN.union(CONSTANTS)
+
+
+def flattened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Hashable]:
+    """The leaves of a call's arguments, and their tree: equal for two calls exactly when their trees are."""
+    if not kwargs and _NO_CONTAINERS.issuperset(map(type, args)):
+        return args, len(args)  # ten times as fast
+    return internals.tree_flatten((args, kwargs))
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -41,7 +52,7 @@ class Arguments:
     key: tuple[object, ...]
 
 
-def take_apart(leaves: list[Any]) -> Arguments:
+def take_apart(leaves: Sequence[Any]) -> Arguments:
     """The tensors, constants and specialization key of a call.
 
     Raises:
@@ -54,10 +65,18 @@ def take_apart(leaves: list[Any]) -> Arguments:
     transformed = internals.are_tensors_transformed()
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor):
-            index = seen.get(id(leaf))
+            identity = id(leaf)
+            index = seen.get(identity)
             if index is None:
-                index = seen[id(leaf)] = len(tensors)
-                _check_tensor(position, leaf, transformed)
+                index = seen[identity] = len(tensors)
+                if (
+                    transformed
+                    or type(leaf) not in _PLAIN
+                    or leaf.is_quantized
+                    or leaf.layout is not torch.strided
+                    or leaf.is_inference()
+                ):
+                    _check_tensor(position, leaf, transformed)
                 tensors.append(leaf)
             parts.append((index, None))
             key.append(index)
@@ -68,14 +87,19 @@ def take_apart(leaves: list[Any]) -> Arguments:
     bases: dict[int, int] = {}
     roots: dict[int, dict[int, Tensor]] = {}
     for tensor in tensors:
-        root = tensor._base if tensor._is_view() else tensor
+        view, leaf = tensor._is_view(), tensor.is_leaf
+        root = tensor._base if view else tensor
         assert root is not None
-        storage = internals.storage_key(tensor)
-        if storage not in groups:
-            key.append(tensor.untyped_storage().nbytes())
-        group = groups.setdefault(storage, len(groups))
-        base = bases.setdefault(id(root), len(bases))
-        roots.setdefault(storage, {})[id(root)] = root
+        identity = id(root)
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        group = groups.get(address)
+        if group is None:
+            group = groups[address] = len(groups)
+            roots[address] = {identity: root}
+            key.append(storage.nbytes())
+        else:
+            roots[address][identity] = root
         key.append(
             (
                 type(tensor),
@@ -87,14 +111,14 @@ def take_apart(leaves: list[Any]) -> Arguments:
                 tensor.dtype,
                 tensor.device,
                 tensor.requires_grad,
-                tensor.is_leaf,
-                tensor.is_leaf and tensor.grad is not None,
+                leaf,
+                leaf and tensor.grad is not None,
                 tensor.is_inference(),
                 group,
-                base,
+                bases.setdefault(identity, len(bases)),
             )
         )
-        if root is not tensor:
+        if view:
             key.append(
                 (
                     geometry(root),
@@ -102,7 +126,7 @@ def take_apart(leaves: list[Any]) -> Arguments:
                     root.is_leaf,
                     internals.creation_meta(tensor),
                     internals.accumulates(tensor),
-                    seen.get(id(root)),
+                    seen.get(identity),
                 )
             )
     for together in roots.values():
@@ -118,7 +142,7 @@ def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
         raise errors.UnsupportedArgument(
             f"{what} {transform}, which a compiled graph would not see; transform inside of the function"
         )
-    if type(tensor) not in (Tensor, torch.nn.Parameter):
+    if type(tensor) not in _PLAIN:
         raise errors.UnsupportedArgument(
             f"{what} is a {type(tensor).__name__}: tensor subclasses are not supported; pass plain tensors"
         )

@@ -80,6 +80,7 @@ __all__ = [
     "negative_view",
     "outside_inference_mode",
     "plain_autograd",
+    "putting_together",
     "saved_tensor_hooks",
     "set_creation_meta",
     "set_grad_enabled",
@@ -628,6 +629,25 @@ def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
+def putting_together(spec: TreeSpec) -> Callable[[list[Any]], Any]:
+    """What `tree_unflatten` does with this tree; at once where it is a leaf, or a tuple or list of leaves."""
+    numbers = list(range(spec.num_leaves))
+    if spec == tree_flatten(0)[1]:
+        return operator.itemgetter(0)
+    for kind in (tuple, list):
+        if spec == tree_flatten(kind(numbers))[1]:
+            return kind
+    return functools.partial(tree_unflatten, treespec=spec)
+
+
+def _default_device() -> str:
+    """`torch.get_default_device`, which imports what it needs at each call."""
+    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    if context is None and not torch._C._len_torch_function_stack():
+        return "cpu"
+    return str(torch.get_default_device())
+
+
 def ambient_key() -> tuple[object, ...]:
     """Everything outside the arguments that changes what a trace records."""
     autocast = torch._C._is_any_autocast_enabled()
@@ -635,7 +655,7 @@ def ambient_key() -> tuple[object, ...]:
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        str(torch.get_default_device()),
+        _default_device(),
         tuple(
             (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
             for device in AUTOCAST_DEVICES
