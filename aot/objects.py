@@ -37,8 +37,10 @@ def parts_in(value: Any) -> list[tuple[str, Any]]:
     if space is not None:
         parts += [(f".{name}", one) for name, one in space.items()]
     for base in type(value).__mro__[:-1]:
+        if is_library(base.__module__):
+            continue
         for name, slot in vars(base).items():
-            if isinstance(slot, types.MemberDescriptorType) and not is_library(base.__module__):
+            if isinstance(slot, types.MemberDescriptorType):
                 parts.append((f".{name}", getattr(value, name, None)))
     return parts
 

@@ -375,7 +375,7 @@ class _Walk:
     def _others(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
         """The names that are read and not in a namespace. (There are many namespaces, and few that differ in
         this: those of the instances of a class share one set.)"""
-        present = frozenset(name for name in space if name in read)
+        present = read.intersection(space)
         known = self._absent.get((read, present))
         if known is None:
             known = frozenset(name for name in read if name not in present and name.isidentifier())

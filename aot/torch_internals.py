@@ -30,6 +30,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd import forward_ad
 from torch.autograd.graph import Node, get_gradient_edge
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
@@ -43,6 +44,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "HigherOrderOperator",
+    "LazyGraphModule",
     "OpOverload",
     "TorchDispatchMode",
     "TreeSpec",
