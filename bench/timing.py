@@ -49,18 +49,19 @@ def columns(*sides: str) -> tuple[str, ...]:
 def interleaved(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, Spread]:
     """Measure each side `rounds` times, in turn; each gives the seconds that it took.
 
-    Garbage is collected before each, and what is left is put aside: nobody pays for another's, nor for a
-    collection of all that torch has made.
+    Garbage is collected before each, so that nobody pays for another's; what was there before them all is put
+    aside, so that nobody pays for looking at it.
     """
     times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            gc.collect()
-            gc.freeze()
-            try:
+    gc.collect()
+    gc.freeze()
+    try:
+        for _ in range(rounds):
+            for name, side in sides.items():
+                gc.collect()
                 times[name].append(side())
-            finally:
-                gc.unfreeze()
+    finally:
+        gc.unfreeze()
     return {name: Spread(tuple(one)) for name, one in times.items()}
 
 
