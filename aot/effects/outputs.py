@@ -73,10 +73,12 @@ class OutputEffects:
         return self._view(value, root)
 
     def _view(self, value: Tensor, root: Tensor) -> View:
-        if value.dtype != root.dtype and value.requires_grad and self.recorder.journal.reshaped(root):
+        other = not alike(geometry(value), geometry(root))
+        if other and value.requires_grad and self.recorder.journal.reshaped(root):
             raise errors.AutogradStateMutation(
-                f"an output of shape {tuple(value.shape)} shows a tensor as {value.dtype} whose metadata the "
-                f"function changes: autograd repeats such a view, and may fail; use out-of-place operations"
+                f"an output of shape {tuple(value.shape)} shows a tensor as another dtype, or conjugated, "
+                f"whose metadata the function changes: autograd repeats such a view, and may fail; use "
+                f"out-of-place operations"
             )
         origin = self._origin(value)
         start, steps, reshapes, version, place = self._chain(value, root)

@@ -165,6 +165,14 @@ def test_a_result_whose_history_has_another_shape_is_refused(statements: str) ->
         aot.aot_function(_program("v = x * 2", statements, "v"), aot.nop)(leaf(2), values(3))
 
 
+@pytest.mark.parametrize("view", ["x.conj()", "torch.view_as_real(x)"])
+def test_a_lazy_view_of_what_is_reshaped_since_is_refused(view: str) -> None:
+    """Eager's backward raises, or not, as the shapes happen to be."""
+    program = _program(f"v = {view}", "x.as_strided_((3, 1), (1, 3), 3)", "v")
+    with pytest.raises(errors.AutogradStateMutation, match="or conjugated"):
+        aot.aot_function(program, aot.nop)(non_leaf(2, 3, dtype=torch.complex64), None)
+
+
 def test_a_view_argument_that_is_put_elsewhere() -> None:
     assert_agrees(_program("x.set_(y)", "None"), lambda: [non_leaf(4)[:0], values(2, 3)])
 
