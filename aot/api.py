@@ -18,7 +18,7 @@ from aot.capture.forward import run_once
 from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
-from aot.capture.threads import TRACING
+from aot.capture.threads import tracing
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.guards import Guards
@@ -105,7 +105,7 @@ class CompiledFunction:
         key = (tree, arguments.key, internals.ambient_key())
         specialization = self._known(key)
         if specialization is None:
-            with TRACING:
+            with tracing():
                 specialization = self._known(key)
                 if specialization is None:
                     _, spec = internals.tree_flatten((args, kwargs))

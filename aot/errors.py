@@ -15,6 +15,12 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator
+
+_made = threading.local()
+
 
 class AotError(Exception):
     """Root of everything that this library raises on its own account."""
@@ -37,6 +43,36 @@ class RecompileWarning(UserWarning):
 
 class Unsupported(AotError):
     """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        refusals = getattr(_made, "refusals", None)
+        if refusals is not None:
+            refusals.append(self)
+
+
+@contextlib.contextmanager
+def binding() -> Iterator[None]:
+    """While this lasts, a refusal that is made in this thread holds, even where somebody catches it.
+
+    Raises:
+        Unsupported: the first that was made, unless one is on its way already.
+    """
+    before = getattr(_made, "refusals", None)
+    refusals: list[Unsupported] = []
+    _made.refusals = refusals
+    try:
+        yield
+    except Unsupported:
+        raise
+    except Exception as error:
+        if refusals:
+            raise refusals[0] from error
+        raise
+    finally:
+        _made.refusals = before
+    if refusals:
+        raise refusals[0]
 
 
 class UnsupportedOption(Unsupported):

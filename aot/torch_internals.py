@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import operator
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -97,6 +99,7 @@ __all__ = [
     "tree_flatten",
     "tree_map",
     "tree_unflatten",
+    "unlogged",
     "views_noticed",
     "with_own_kernels",
     "without_own_kernels",
@@ -150,7 +153,26 @@ def skip_dynamo(function: Any) -> Any:
 
 def storage_key(tensor: Tensor) -> int:
     """The address of the tensor's storage object: equal exactly for tensors that share it, while it lives."""
-    return int(tensor.untyped_storage()._cdata)
+    return int(_untyped_storage(tensor)._cdata)
+
+
+_untyped_storage: Any = torch._C.TensorBase.untyped_storage  # which is replaced in traces
+
+
+_quiet = threading.local()
+logging.getLogger(FakeTensorMode.__module__).addFilter(lambda _: not getattr(_quiet, "on", False))
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """While this lasts, what fake tensors raise in this thread is not logged as well: it is either the user's
+    own error, or not even an error."""
+    before = getattr(_quiet, "on", False)
+    _quiet.on = True
+    try:
+        yield
+    finally:
+        _quiet.on = before
 
 
 def current_node() -> Node | None:

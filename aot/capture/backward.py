@@ -22,6 +22,7 @@ from aot.capture.recorder import Recorder
 from aot.capture.running import refused
 from aot.capture.segments import EntranceEdge, Graph, Key
 from aot.capture.trace import fake_of
+from aot.errors import binding
 from aot.geometry import Geometry
 
 
@@ -208,6 +209,7 @@ class Engine:
 def recording_backward(recorder: Recorder) -> Iterator[None]:
     """What the engine is to run under to be recorded."""
     with (
+        binding(),
         recorder.draws.traced(),
         internals.with_own_kernels(),
         recorder,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
@@ -23,6 +23,7 @@ from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.inputs import Arguments, Entry, Primal, enter
+from aot.views import physical, seen_as
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def run_once(
         check_alone(arguments.tensors, differentiated)
 
     try:
-        with recorder.draws.traced():
+        with errors.binding(), recorder.draws.traced():
             with (
                 watched(
                     recorder.hooks.watch,
@@ -93,7 +94,7 @@ def run_once(
                 refused(),
                 _inference_mode(inference, grad),
             ):
-                with recorder.threads.watched():
+                with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):
                     result = function(leaves)
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
@@ -120,6 +121,14 @@ def run_once(
         _check_output(recorder, position, value)
     recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
     return Forward(recorder, entry, primals, tuple(flat), spec, grad_after, frozenset(differentiated))
+
+
+def _values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:
+    """What is in memory where the graph inputs lie."""
+    return {
+        p.node: physical(tensors[p.tensor]) if p.stretch is None else seen_as(tensors[p.tensor], p.stretch)
+        for p in primals
+    }
 
 
 @contextlib.contextmanager

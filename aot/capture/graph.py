@@ -255,7 +255,8 @@ class GraphBuilder:
 def typed_refusals() -> Iterator[None]:
     """Where an operation is run on fake tensors: this project's errors for what they cannot do."""
     try:
-        yield
+        with internals.unlogged():
+            yield
     except internals.DataDependentOutputException as error:
         raise errors.DataDependentValue(
             f"the function reads a tensor's value ({error.func}); compute with the tensor instead"

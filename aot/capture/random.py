@@ -186,3 +186,15 @@ def move_on(generator: torch.Generator) -> None:
     else:
         with internals.modes_off():
             torch.empty(()).uniform_(generator=generator)
+
+
+@contextlib.contextmanager
+def drawing_apart() -> Iterator[None]:
+    """While this lasts, draws leave the default generators as they are."""
+    generators = default_generators()
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

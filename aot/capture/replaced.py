@@ -108,14 +108,45 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 
-_REPLACED: tuple[tuple[Any, str, Callable[[Any], Any]], ...] = (
+_REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (*internals.REGISTERS_ON_NODES, _watched_node),
     (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
     (*internals.RUNS_BACKWARD, _watched_engine),
     (Tensor, "__repr__", _shown),
     (torch, "compile", _refusing_operators_that_take_functions),
-)
+]
+
+
+def replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
+    """While any thread traces, let ``owner.name`` be what `by` makes of it, by `functools.wraps`."""
+    _REPLACED.append((owner, name, by))
+
+
+@contextlib.contextmanager
+def replacing() -> Iterator[None]:
+    """For as long as it lasts, in every thread, the functions are replaced."""
+    global _watching
+    with _watching_lock:
+        _watching += 1
+        if _watching == 1:
+            for owner, name, by in _REPLACED:
+                _INHERITED.update(() if name in vars(owner) else ((owner, name),))
+                setattr(owner, name, by(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        with _watching_lock:
+            _watching -= 1
+            if _watching == 0:
+                for owner, name, _ in _REPLACED:
+                    if (owner, name) in _INHERITED:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, getattr(owner, name).__wrapped__)
+
+
+_INHERITED: set[tuple[Any, str]] = set()
 
 
 @contextlib.contextmanager
@@ -133,23 +164,13 @@ def watched(
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.
     """
-    global _watching
     before = tuple(getattr(_watch, name, None) for name in ("now", "node", "engine"))
-    with _watching_lock:
-        _watching += 1
-        if _watching == 1:
-            for owner, name, replace in _REPLACED:
-                setattr(owner, name, replace(getattr(owner, name)))
-    _watch.now, _watch.node, _watch.engine = watch, node, engine
-    try:
-        yield
-    finally:
-        _watch.now, _watch.node, _watch.engine = before
-        with _watching_lock:
-            _watching -= 1
-            if _watching == 0:
-                for owner, name, _ in _REPLACED:
-                    setattr(owner, name, getattr(owner, name).__wrapped__)
+    with replacing():
+        _watch.now, _watch.node, _watch.engine = watch, node, engine
+        try:
+            yield
+        finally:
+            _watch.now, _watch.node, _watch.engine = before
 
 
 @contextlib.contextmanager

@@ -26,37 +26,28 @@ def refused() -> Iterator[None]:
     """While this lasts, such code is refused in this thread, unless a library runs it.
 
     Raises:
-        UnsupportedOperation: there was some, even if the function has caught what that raised.
+        UnsupportedOperation: there is some.
     """
     global _hooked
     with _lock:
         if not _hooked:
             sys.addaudithook(_audit)
             _hooked = True
-    before = getattr(_now, "errors", None)
-    errors: list[UnsupportedOperation] = []
-    _now.errors = errors
+    before = getattr(_now, "refused", False)
+    _now.refused = True
     try:
         yield
-    except BaseException as error:
-        if errors and error is not errors[0]:
-            raise errors[0] from error
-        raise
     finally:
-        _now.errors = before
-    if errors:
-        raise errors[0]
+        _now.refused = before
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in ("compile", "exec") or getattr(_now, "errors", None) is None:
+    if event not in ("compile", "exec") or not getattr(_now, "refused", False):
         return
     frame = sys._getframe(1)
     if not is_library(frame.f_globals.get("__name__")):
         what = "compiles" if event == "compile" else "executes"
-        error = UnsupportedOperation(
+        raise UnsupportedOperation(
             f"{frame.f_code.co_qualname} {what} code that is made as it goes (eval, exec); what that reads "
             f"cannot be told beforehand; do it outside of the function"
         )
-        _now.errors.append(error)
-        raise error

@@ -2,23 +2,29 @@
 
 The recorder sees the operations of its own thread alone. But the tensors of a trace carry a dispatch key
 (`torch_internals.memoryless`) that only threads which trace exclude; in any other thread, whatever it is and
-however it got the tensor, each operation on one comes here first. It is recorded nevertheless, since the
-function may wait for what the other thread makes of it, and the trace is refused when the function has
-returned: what else that thread reads is not known.
+however it got the tensor, each operation on one comes here first. It is recorded nevertheless, or answered
+by its value (`answers`), since the function may wait for what the other thread makes of it; and the trace is
+refused when the function has returned: what else that thread reads is not known.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any
 
-from aot import torch_internals as internals
-from aot.errors import UnsupportedOperation
+import torch
+from torch import Tensor, fx
 
-# One thread traces at a time: what it draws from, the default generators, there is once.
-TRACING = threading.RLock()
+from aot import torch_internals as internals
+from aot.capture.answers import Answers
+from aot.capture.graph import GraphBuilder
+from aot.capture.replaced import replace, replacing
+from aot.errors import DataDependentValue, UnsupportedOperation
 
 _RECORDING: list[Threads] = []
 
@@ -29,48 +35,192 @@ class Threads:
     Args:
         storages: the storages of the trace, by `torch_internals.storage_key`.
         recording: the mode that records the trace.
+        builder: its graph.
+        read: the node for what a tensor of the trace shows now.
     """
 
-    def __init__(self, storages: dict[int, Any], recording: internals.TorchDispatchMode) -> None:
+    def __init__(
+        self,
+        storages: Mapping[int, Any],
+        recording: internals.TorchDispatchMode,
+        builder: GraphBuilder,
+        read: Callable[[Tensor], fx.Node],
+    ) -> None:
         self.storages = storages
-        self.recording = recording
-        self.refusal: UnsupportedOperation | None = None
+        self._recording = recording
+        self._answers: Callable[[], Answers]
+        self._builder = builder
+        self._read = read
+        self._read_from: list[Tensor] = []
+        self._refusal: UnsupportedOperation | None = None
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Refuse the trace if, while this lasts, another thread computes with its tensors.
+    def watched(self, given: Callable[[], Mapping[fx.Node, Tensor]] = dict) -> Iterator[None]:
+        """Refuse the trace if, while this lasts, another thread computes with its tensors; `given` tells the
+        values of those that are graph inputs, as far as they are known.
 
         Raises:
             UnsupportedOperation: one has.
         """
+        self._answers = functools.cache(lambda: Answers(self._builder, self._read, given()))
         _RECORDING.append(self)
         try:
-            yield
+            with replacing():
+                yield
         except Exception as error:
             self._check(error)
             raise
         finally:
             _RECORDING.remove(self)
+            del self._answers
+            self._read_from.clear()
         self._check(None)
 
     def _check(self, cause: Exception | None) -> None:
-        if self.refusal is not None and cause is not self.refusal:
-            raise self.refusal from cause
+        if self._refusal is not None and cause is not self._refusal:
+            raise self._refusal from cause
+
+    def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation of another thread."""
+        self._refuse(str(op))
+        try:
+            with internals.with_memoryless(), internals.with_own_kernels(), self._recording:
+                return op(*args, **kwargs)
+        except Exception:
+            return self.on_values(str(op), op, args, kwargs)
+
+    def on_values(self, what: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        """Run what cannot be recorded, in another thread."""
+        self._refuse(what)
+        with internals.with_memoryless():
+            result, written = self._answers().run(run, args, kwargs)
+            with self._recording, torch.no_grad(), contextlib.suppress(Exception):  # it is refused anyway
+                for target, value in written:
+                    if internals.is_memoryless(target):
+                        target.copy_(torch.ops.aten.lift_fresh(value))
+            return result
+
+    def value(self, tensor: Tensor, what: str) -> Tensor:
+        """What a tensor shows, for another thread that reads its memory until the trace is over."""
+        self._refuse(what)
+        with internals.with_memoryless():
+            self._read_from.append(self._answers().value(tensor))
+        return self._read_from[-1]
+
+    def _refuse(self, what: str) -> None:
+        self._refusal = UnsupportedOperation(
+            f"a thread that the function uses runs {what} on one of its tensors; compute in the thread that "
+            f"calls the function"
+        )
+
+
+def _trace_of(*tensors: Tensor) -> Threads:
+    keys = {internals.storage_key(tensor) for tensor in tensors}
+    for trace in tuple(_RECORDING):
+        if not keys.isdisjoint(trace.storages):
+            return trace
+    raise internals.escaped()
 
 
 def _elsewhere(op: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation on tensors of a trace, in a thread that does not trace."""
     leaves, _ = internals.tree_flatten((args, kwargs))
-    keys = {internals.storage_key(leaf) for leaf in leaves if internals.is_memoryless(leaf)}
-    for trace in tuple(_RECORDING):
-        if not keys.isdisjoint(trace.storages):
-            trace.refusal = UnsupportedOperation(
-                f"a thread that the function uses runs {op} on one of its tensors; compute in the thread "
-                f"that calls the function"
-            )
-            with internals.with_memoryless(), internals.with_own_kernels(), trace.recording:
-                return op(*args, **kwargs)
-    raise internals.escaped()
+    return _trace_of(*filter(internals.is_memoryless, leaves)).run(op, args, kwargs)
 
 
 internals.refuse_memoryless(_elsewhere)
+
+
+def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that reads the memory of a tensor, of which there is none in a thread that traces."""
+
+    @functools.wraps(original)
+    def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not internals.is_memoryless(self):
+            return original(self, *args, **kwargs)
+        if not internals.memoryless_allowed():
+            value = _trace_of(self).value(self, original.__name__)
+            return original(value, *args, **kwargs)
+        if original.__name__ in _STORAGES:
+            return original(self, *args, **kwargs)
+        cause: RuntimeError | None = None
+        try:
+            result = original(self, *args, **kwargs)
+            if original.__name__ not in _READING_LATER:
+                return result
+        except RuntimeError as error:
+            if not internals.asked_for_memory(error):
+                raise
+            cause = error
+        raise DataDependentValue(
+            f"the function reads the memory of a tensor ({original.__name__}); compute with the tensor "
+            f"instead"
+        ) from cause
+
+    return read
+
+
+_STORAGES = ("untyped_storage", "_typed_storage", "storage")  # which have their own errors
+_READING_LATER = ("__reduce_ex__",)  # what is pickled is the storage that it returns
+for _name in ("numpy", "tolist", "data_ptr", "__dlpack__", "__deepcopy__", *_READING_LATER, *_STORAGES):
+    replace(Tensor, _name, _reading)
+
+
+def _taking_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of an operator that takes functions, to which no dispatch key leads that it does not know."""
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not internals.memoryless_allowed():
+            leaves, _ = internals.tree_flatten((args, kwargs))
+            tensors = [leaf for leaf in leaves if internals.is_memoryless(leaf)]
+            if tensors:
+                run = functools.partial(original, self)
+                return _trace_of(*tensors).on_values(str(self), run, args, kwargs)
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+replace(internals.HigherOrderOperator, "__call__", _taking_functions)
+
+
+# One thread traces at a time: what it draws from, the default generators, there is once.
+_TRACING = threading.RLock()
+_tracer = 0  # the identity of the thread that does
+_PATIENCE = 0.5, 60  # seconds between looks at that thread, and at how many of these it may stand still
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """Trace, when no other thread does.
+
+    Raises:
+        UnsupportedOperation: another thread does, and its function stands still: it may wait for this one.
+    """
+    global _tracer
+    seconds, looks = _PATIENCE
+    still, seen = 0, None
+    while not _TRACING.acquire(timeout=seconds):
+        now = _place(_tracer) if _RECORDING else None
+        still, seen = (still + 1 if now and now == seen else 0), now
+        if still >= looks:
+            raise UnsupportedOperation(
+                f"another thread traces a function, which has not gone on for {seconds * looks:.0f} s at "
+                f"{now}; if that waits for this call, make this call once before"
+            )
+    before, _tracer = _tracer, threading.get_ident()
+    try:
+        yield
+    finally:
+        _tracer = before
+        _TRACING.release()
+
+
+def _place(thread: int) -> str | None:
+    """Where a thread is, to the instruction."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    if frame is None:
+        return None
+    code = frame.f_code
+    return f"{code.co_qualname} ({code.co_filename}:{frame.f_lineno}, instruction {frame.f_lasti})"

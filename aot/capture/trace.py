@@ -59,7 +59,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.draws = Draws()
         self.rng_states = States(self.builder) if functionalize_rng else None
         self.hooks = Hooks(lambda: self.builder.backward)
-        self.threads = Threads(self.states, self)
+        self.threads = Threads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
 
     def forget(self) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.capture.again import Step, record_again
 from aot.capture.backward import Level
-from aot.capture.threads import TRACING
+from aot.capture.threads import tracing
 from aot.compilers import Compiler, compile_graph, example_inputs
 from aot.errors import DoubleBackwardUnsupported
 from aot.guards import Guards
@@ -59,7 +59,7 @@ class Derivative:
         key = (present, tracked, create_graph, internals.backward_key())
         way = self._known(key)
         if way is None:
-            with TRACING:
+            with tracing():
                 way = self._known(key)
                 if way is None:
                     noted = self._look()

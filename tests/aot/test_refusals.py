@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from agree import fresh, leaf, non_leaf, values
@@ -190,6 +195,20 @@ REFUSALS = (
 # The oracles read strided arguments that autograd may follow.
 OBSERVED = [r for r in REFUSALS if r.name not in ("sparse", "conjugated", "inference tensor")]
 BY_OTHER_TESTS = {errors.UnsupportedOption, errors.DoubleBackwardUnsupported}
+READS: list[tuple[str, Callable[[Tensor], Any]]] = [
+    ("item", lambda x: x[0].item()),
+    ("bool", lambda x: bool(x[0])),
+    ("tolist", lambda x: x.tolist()),
+    ("numpy", lambda x: x.numpy()),
+    ("asarray", numpy.asarray),
+    ("data_ptr", lambda x: x.data_ptr()),
+    ("dlpack", torch.from_dlpack),
+    ("deepcopy", copy.deepcopy),
+    ("pickle", pickle.dumps),
+    ("save", lambda x: torch.save(x, io.BytesIO())),
+    ("nonzero", lambda x: x.nonzero()),
+    ("send", ForkingPickler.dumps),
+]
 each = pytest.mark.parametrize("refusal", REFUSALS, ids=[r.name for r in REFUSALS])
 
 
@@ -216,6 +235,58 @@ def test_the_call_is_refused_by_name_with_advice(refusal: Refusal) -> None:
     assert type(caught.value) is refusal.error
     assert refusal.advice in str(caught.value)
     assert compiled.specializations == ()
+
+
+@each
+@pytest.mark.parametrize("then", ["goes on", "raises another"])
+def test_it_holds_where_the_function_catches_it(refusal: Refusal, then: str) -> None:
+    def f(*arguments: Any) -> Any:
+        try:
+            return refusal.function(*arguments)
+        except Exception:
+            if then == "raises another":
+                raise ValueError from None
+            return arguments[0]
+
+    with pytest.raises(refusal.error):
+        aot.aot_function(f, aot.nop)(*refusal.make())
+
+
+@pytest.mark.parametrize("read", READS, ids=[name for name, _ in READS])
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_reading_memory_is_refused_where_the_function_catches_it(
+    read: tuple[str, Callable[[Tensor], Any]], where: str
+) -> None:
+    def tried(x: Tensor) -> int:
+        try:
+            read[1](x.detach())
+        except Exception:
+            return 7
+        return 2
+
+    class Tries(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * tried(gradient)
+
+    f = (lambda x: x * tried(x)) if where == "forward" else Tries.apply
+    with pytest.raises(aot.Unsupported):
+        aot.aot_function(f, aot.nop)(leaf(3))
+
+
+def test_errors_of_eager_may_be_caught(caplog: pytest.LogCaptureFixture) -> None:
+    def f(x: Tensor) -> Tensor:
+        try:
+            return x @ torch.ones(4)
+        except RuntimeError:
+            return x * 7
+
+    assert torch.equal(aot.aot_function(f, aot.nop)(values(3)), values(3) * 7)
+    assert caplog.records == []
 
 
 @each

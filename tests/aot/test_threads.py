@@ -5,6 +5,10 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextlib
+import copy
+import ctypes
+import io
+import pickle
 import queue
 import threading
 import time
@@ -12,8 +16,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from agree import checking_nop, values
@@ -21,6 +27,7 @@ from torch import Tensor
 
 import aot
 from aot import errors
+from aot.capture import threads
 
 POOL = ThreadPoolExecutor(1)
 POOL.submit(int).result()
@@ -98,8 +105,8 @@ def pool_of_before_with_stars(work: Callable[[], Any]) -> Any:
 
 
 def pool(work: Callable[[], Any]) -> Any:
-    with ThreadPool(1) as threads:
-        return threads.apply(work)
+    with ThreadPool(1) as pool:
+        return pool.apply(work)
 
 
 Task = tuple[Callable[[], Any], "queue.SimpleQueue[Any]"]
@@ -222,15 +229,146 @@ def test_anything_else_is_not(way: Way) -> None:
     assert len(compiled.specializations) == 1
 
 
-@pytest.mark.parametrize(
-    "read", [lambda x: x.sum().item(), Tensor.tolist, lambda x: x.detach().numpy(), repr]
-)
-def test_what_a_trace_cannot_know_is_not_known_to_other_threads(read: Callable[[Tensor], Any]) -> None:
-    def f(x: Tensor) -> Tensor:
-        return x + executor(lambda: len(str(read(x))))
+WEIGHTS = torch.eye(3)
 
-    with pytest.raises(aot.Unsupported):
+
+def pickled(x: Tensor) -> Any:
+    return pickle.loads(pickle.dumps(x))
+
+
+def sent(x: Tensor) -> Any:
+    return pickle.loads(ForkingPickler.dumps(x))
+
+
+def saved(x: Tensor) -> Any:
+    torch.save(x, file := io.BytesIO())
+    return torch.load(io.BytesIO(file.getvalue()))
+
+
+def pointer(x: Tensor) -> Any:
+    return (ctypes.c_float * 3).from_address(x.data_ptr())[1]
+
+
+def condition(x: Tensor) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
+
+
+def own_generator(x: Tensor) -> Any:
+    return x * torch.rand(3, generator=torch.Generator().manual_seed(1))
+
+
+READS: list[Callable[[Tensor], Any]] = [
+    *(
+        lambda x: x.sum().item(),
+        lambda x: x.tolist(),
+        lambda x: x.detach().numpy(),
+        numpy.asarray,
+        repr,
+        saved,
+    ),
+    *(lambda x: bool(x[1] > 1), Tensor.nonzero, lambda x: WEIGHTS @ x, lambda x: x.clone().add_(WEIGHTS[0])),
+    *(copy.deepcopy, pickled, sent, pointer, torch.from_dlpack, condition, own_generator, Tensor.to_sparse),
+    *(lambda x: x.untyped_storage().tolist(), lambda x: x._typed_storage()[1], lambda x: x.max(0).indices),
+]
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage")
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("way", [executor, queue_of_before])
+def test_what_a_trace_cannot_record_is_answered_in_other_threads(
+    way: Way, read: Callable[[Tensor], Any]
+) -> None:
+    """Not only raised there: who waits for an answer would wait for ever."""
+    answers = []
+
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        answers.append(way(lambda: str(read(y))))
+        return x + 1
+
+    with pytest.raises(errors.UnsupportedOperation, match="in the thread that calls the function"):
         aot.aot_function(f, checking_nop)(values(3))
+    assert answers == [str(read(values(3) * 2))]
+    assert torch.equal(WEIGHTS, torch.eye(3))
+
+
+@pytest.mark.parametrize("storage", ["overlapping", "conjugated", "bytes"])
+def test_answers_are_of_this_calls_arguments(storage: str) -> None:
+    def arguments() -> tuple[Tensor, Tensor]:
+        base = values(4)
+        if storage == "overlapping":
+            return base[:3], base[1:]
+        if storage == "conjugated":
+            base = torch.complex(base, base + 1)
+            return base.conj(), base.conj()[1:]
+        return base, base.view(torch.int32)[1:]
+
+    answers = []
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(2)
+        answers.append(queue_of_before(lambda: (x.tolist(), y.tolist())))
+        return x + 1
+
+    with pytest.raises(errors.UnsupportedOperation, match="in the thread that calls the function"):
+        aot.aot_function(f, checking_nop)(*arguments())
+    f(*arguments())
+    assert answers[0] == answers[1]
+
+
+def test_answers_leave_what_they_read_and_the_generators_as_they_are() -> None:
+    weights = torch.ones(3)
+
+    def f(x: Tensor) -> Tensor:
+        y = torch.rand(3) * x
+        queue_of_before(lambda: (y.tolist(), weights.add_(y), x.numpy().fill(7)))
+        return y
+
+    x = values(3)
+    state = torch.get_rng_state()
+    with pytest.raises(errors.UnsupportedOperation, match="in the thread that calls the function"):
+        aot.aot_function(f, checking_nop)(x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(x, values(3)) and torch.equal(weights, torch.ones(3))
+
+
+def test_errors_of_other_threads_are_those_of_eager() -> None:
+    raised = []
+
+    def f(x: Tensor) -> Tensor:
+        try:
+            executor(lambda: x @ torch.ones(4))
+        except RuntimeError as error:
+            raised.append(str(error))
+        return x
+
+    f(values(3))
+    with pytest.raises(errors.UnsupportedOperation, match="in the thread that calls the function"):
+        aot.aot_function(f, checking_nop)(values(3))
+    assert raised[0] == raised[1]
+
+
+def test_in_a_backward_there_is_an_answer_too() -> None:
+    class Elsewhere(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:
+            return gradient * queue_of_before(lambda: len(gradient.numpy()))
+
+    x = values(3).requires_grad_()
+    with pytest.raises(errors.UnsupportedOperation, match="in the thread that calls the function"):
+        aot.aot_function(Elsewhere.apply, checking_nop)(x)
+
+
+def test_methods_that_read_are_as_ever_afterwards() -> None:
+    before = {name: getattr(Tensor, name) for name in dir(Tensor)}
+    own = set(vars(Tensor))
+    aot.aot_function(lambda x: x * 2, checking_nop)(values(3))
+    assert {name: getattr(Tensor, name) for name in dir(Tensor)} == before
+    assert set(vars(Tensor)) == own
 
 
 @ways
@@ -276,8 +414,38 @@ def test_threads_that_compile_at_once_wait_for_each_other() -> None:
         time.sleep(0.01)
         return x * 2
 
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(4) as pool:
         compiled = [aot.aot_function(f, checking_nop) for _ in range(4)]
-        results = [threads.submit(function, values(3)) for function in compiled for _ in range(2)]
+        results = [pool.submit(function, values(3)) for function in compiled for _ in range(2)]
         assert all(torch.equal(result.result(), values(3) * 2) for result in results)
     assert all(len(function.specializations) == 1 for function in compiled)
+
+
+def test_a_function_that_waits_for_a_thread_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_PATIENCE", (0.05, 4))
+    inner = aot.aot_function(lambda x: x * 2, checking_nop)
+
+    def f(x: Tensor) -> Tensor:
+        return x + executor_of_before(lambda: inner(values(2)).shape[0])
+
+    outer = aot.aot_function(f, checking_nop)
+    with pytest.raises(errors.UnsupportedOperation, match="make this call once before"):
+        outer(values(3))
+    inner(values(2))
+    assert torch.equal(outer(values(3)), values(3) + 2)
+
+
+def test_a_backend_that_takes_its_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_PATIENCE", (0.02, 2))
+    compiling = threading.Event()
+
+    def slow(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        compiling.set()
+        time.sleep(0.5)
+        return aot.nop(graph, inputs)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(aot.aot_function(lambda x: x * 2, slow), values(3))
+        compiling.wait()
+        assert torch.equal(aot.aot_function(lambda x: x * 3, checking_nop)(values(3)), values(3) * 3)
+        assert torch.equal(first.result(), values(3) * 2)
