@@ -86,6 +86,7 @@ __all__ = [
     "plain_autograd",
     "putting_together",
     "saved_tensor_hooks",
+    "sequence_number",
     "set_creation_meta",
     "set_grad_enabled",
     "set_lazy",
@@ -607,6 +608,11 @@ def accumulates(tensor: Tensor) -> bool:
         except (AssertionError, RuntimeError):
             return False
     return True
+
+
+def sequence_number(node: Node) -> int:
+    """When a node was made: the engine runs the youngest of those that can run."""
+    return int(node._sequence_nr())  # type: ignore[attr-defined]
 
 
 def make_non_leaf(tensor: Tensor) -> None:

@@ -84,6 +84,7 @@ class Segment:
         further: where gradients of the gradients go besides.
         frees: whether eager's backward frees something, so that a second one raises.
         joins: whether several gradients come to one custom function, which says itself what a missing one is.
+        turn: grows with the place that it has in eager's graph.
     """
 
     entrances: tuple[Entrance, ...]
@@ -93,6 +94,7 @@ class Segment:
     further: tuple[Target, ...] = ()
     frees: bool = False
     joins: bool = False
+    turn: int = 0
 
     @property
     def tangents(self) -> tuple[int, ...]:
@@ -243,7 +245,8 @@ class _Recording:
             segment = self._segment(nodes.entrances, recorded, keeps, self._led_to(nodes.nodes))
             frees = any(saves_something(node) for node in nodes.nodes)
             joins = _joins(graph, nodes)
-            segments.append(replace(segment, further=tuple(further), frees=frees, joins=joins))
+            turn = min(map(internals.sequence_number, nodes.nodes))
+            segments.append(replace(segment, further=tuple(further), frees=frees, joins=joins, turn=turn))
             self.levels.append(self._level(nodes.entrances, recorded, further.values()))
         for value in self.histories:
             if value not in entered:

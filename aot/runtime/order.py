@@ -142,16 +142,18 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
             visit(other)
         order[item] = None
 
+    # Gradients are added up in the order in which the engine runs the nodes, which is that of their making.
+    in_turn = sorted(range(len(segments)), key=lambda number: segments[number].turn)
     # A write moves the history of views, so whatever can be applied before is.
-    for number in range(len(segments)):
+    for number in in_turn:
         if not _waits(("segment", number), needs):
             visit(("segment", number))
     for storage in dict.fromkeys(storages):
         visit(("storage", storage))
+    for number in in_turn:
+        visit(("segment", number))
     for position in range(len(outputs)):
         visit(("output", position))
     for number in range(len(roots)):
         visit(("root", number))
-    for number in range(len(segments)):
-        visit(("segment", number))
     return tuple(order)

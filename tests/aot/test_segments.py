@@ -3,12 +3,13 @@ each other, as in eager's graph."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from agree import assert_same_story, leaf, non_leaf, values
+from agree import assert_same_story, checking_nop, leaf, non_leaf, values
 from torch import Tensor
 
 import aot
@@ -290,3 +291,24 @@ def test_a_second_backward_raises_where_eagers_does(f: Function) -> None:
         return x.grad
 
     assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_gradients_are_added_up_in_the_order_of_eager(order: tuple[int, ...], written: bool) -> None:
+    """To the last digit: a sum of four in another order is another one."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        y = x.mul_(3) if written else x * 3
+        results = (y / 3, y.exp(), y.to(torch.float64), y.sin())
+        return tuple(results[i] for i in order)
+
+    def gradient(function: Function) -> Tensor:
+        torch.manual_seed(1)
+        x = torch.rand(200).requires_grad_()
+        results = function(x * 1)
+        torch.autograd.backward(results, [torch.rand_like(result) for result in results])
+        assert x.grad is not None
+        return x.grad
+
+    assert torch.equal(gradient(aot.aot_function(f, checking_nop)), gradient(f))
