@@ -612,7 +612,7 @@ def accumulates(tensor: Tensor) -> bool:
 
 def sequence_number(node: Node) -> int:
     """When a node was made: the engine runs the youngest of those that can run."""
-    return int(node._sequence_nr())  # type: ignore[attr-defined]
+    return int(node._sequence_nr())
 
 
 def make_non_leaf(tensor: Tensor) -> None:
