@@ -201,6 +201,8 @@ class Entry:
         edges: the gradient edge of each when the function starts; None where it requires none.
         bases: fake bases of views whose base is not itself an argument, each with the index of one view.
         base_edges: their gradient edges.
+        forgetful: those that require grad by way of a leaf which is a view, as they are, of a base that does
+            not: where they are written to under no_grad, autograd forgets the leaf.
     """
 
     fakes: tuple[Tensor, ...]
@@ -213,6 +215,7 @@ class Entry:
     edges: tuple[GradientEdge | None, ...]
     bases: tuple[tuple[Tensor, int], ...]
     base_edges: tuple[GradientEdge | None, ...]
+    forgetful: frozenset[int]
 
 
 def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]) -> Entry:
@@ -258,7 +261,13 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         edges=edges,
         bases=tuple(hidden),
         base_edges=base_edges,
+        forgetful=frozenset(i for i, tensor in enumerate(tensors) if _is_forgetful(tensor)),
     )
+
+
+def _is_forgetful(tensor: Tensor) -> bool:
+    base = tensor._base if tensor.requires_grad and not tensor.is_leaf and tensor._is_view() else None
+    return base is not None and not base.requires_grad
 
 
 def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor | None:

@@ -1,7 +1,7 @@
 """Where the backward of a trace begins and ends: the edges of its autograd graph that the caller knows.
 
 In: a `Forward` and its `Effects`. Out: `Exposed` tensors, and the edges where the arguments entered; and the
-refusal of hooks on what is the caller's.
+refusal of what goes wrong at these edges: hooks on what is the caller's, histories that autograd forgets.
 """
 
 from __future__ import annotations
@@ -13,8 +13,19 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot.capture.forward import Forward
-from aot.capture.segments import ArgumentEdge, Exposed, Graph, Key, OutputEdge, WrittenEdge, key_of
+from aot.capture.segments import (
+    ArgumentEdge,
+    Exposed,
+    Graph,
+    Key,
+    OutputEdge,
+    Target,
+    WrittenEdge,
+    key_of,
+)
 from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, is_current, root_of
+from aot.errors import AutogradStateMutation
+from aot.versions import version_of
 
 
 def exposed_of(
@@ -93,6 +104,26 @@ def check_hooks(forward: Forward, exposed: list[Exposed], ends: Mapping[Key, Arg
     hooks.check("tensor", _edges_of(enumerate(forward.entry.fakes)))
     hooks.check("output", _edges_of(enumerate(forward.outputs)))
     hooks.check_outside(_made_by_callers(exposed, ends), [node for node, _ in ends])
+
+
+def check_remembered(forward: Forward, targets: Iterable[Target]) -> None:
+    """Refuse gradients of arguments of which autograd forgets the history, as it does in eager for what
+    comes after the write.
+
+    Raises:
+        AutogradStateMutation: there is one.
+    """
+    entry = forward.entry
+    for target in targets:
+        if isinstance(target, ArgumentEdge) and not target.of_base and target.tensor in entry.forgetful:
+            fake, edge = entry.fakes[target.tensor], entry.edges[target.tensor]
+            same = edge is not None and fake.requires_grad and get_gradient_edge(fake) == edge
+            if same and version_of(fake) != entry.versions[target.tensor]:
+                raise AutogradStateMutation(
+                    f"tensor {target.tensor} requires grad by way of a leaf that is a part of a tensor which "
+                    f"does not, and is written to under torch.no_grad(): where the gradient goes depends on "
+                    f"what was computed before; write to it outside"
+                )
 
 
 def _made_by_callers(exposed: list[Exposed], ends: Mapping[Key, ArgumentEdge]) -> set[Key]:

@@ -17,7 +17,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
-from aot.capture.edges import check_hooks, ends_of, exposed_of
+from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder, by_name, call_by_name
 from aot.capture.kept import Kept, find_kept, saves_something
@@ -143,6 +143,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     """Differentiate the recorded forward, inside its trace, and close the graph.
 
     Raises:
+        AutogradStateMutation: autograd would not find the way back to an argument.
         LeafCreatedInside: something requires grad although no argument does.
         UnsupportedOperation: a checkpoint with ``use_reentrant=True``.
         UnsupportedHook: the function has registered a hook where the caller may register others.
@@ -169,6 +170,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
         builder.backward = True
         recording = _Recording(forward, effects, histories, ends)
         segments = recording.run(tangent_nodes, gradient_nodes)
+        check_remembered(forward, [gradient.target for s in segments for gradient in s.gradients])
         levels = [*recording.levels, *[None] * (len(segments) - len(recording.levels))]
         scripts = recording.scripts
     kept = {write.value: write.tensor for write in effects.kept}

@@ -182,6 +182,13 @@ REFUSALS = (
         lambda: [leaf(3)],
     ),
     Refusal("backward", errors.AutogradStateMutation, "autograd.grad", _backward_inside, lambda: [leaf(3)]),
+    Refusal(
+        "forgotten leaf",
+        errors.AutogradStateMutation,
+        "outside",
+        _write_and(torch.sin),
+        lambda: [values(4)[1:].requires_grad_()[1:]],
+    ),
     Refusal("leaf inside", errors.LeafCreatedInside, "outside", _write_and(_leaf_inside), lambda: [leaf(3)]),
     Refusal(
         "exchanged",

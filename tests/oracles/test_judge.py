@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -292,3 +293,39 @@ def test_reference_of_another_structure_is_not_used() -> None:
         make = two_leaves if useless is CASES["raises"].function else leaf
         verdict = judge(eager, target, Asked(useless, make), Asked(torch.sin, leaf))
         assert verdict.outcome is Outcome.FINDING
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_what_depends_on_how_cotangents_lie_in_eager_proves_nothing(special: bool) -> None:
+    """The kernel of `hardtanh`'s backward takes NaN for a number within the limits where a cotangent lies in
+    steps, and for one outside where it does not; for all other numbers there is no such excuse."""
+
+    def arguments() -> Arguments:
+        x = torch.full((8, 8), math.nan if special else 0.5).requires_grad_()
+        return Arguments((x,))
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, torch.nn.functional.hardtanh(x)
+
+    def compiled(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, _InRows.apply(x)
+
+    def judged(target: Callable[[Tensor], Any]) -> Outcome:
+        eager, seen = observe(f, arguments), observe(target, arguments)
+        return judge(eager, seen, None, lambda: observe(f, arguments, terms=True)).outcome
+
+    assert judged(compiled) is (Outcome.POISONED if special else Outcome.AGREE)
+    assert judged(lambda x: (x * 3, _InRows.apply(x))) is (Outcome.POISONED if special else Outcome.FINDING)
+
+
+class _InRows(torch.autograd.Function):
+    """`hardtanh` that differentiates with the cotangent in row-major order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.nn.functional.hardtanh(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.ops.aten.hardtanh_backward(gradient.contiguous(), ctx.saved_tensors[0], -1.0, 1.0)
