@@ -225,6 +225,8 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
         state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
+        if tensor.is_leaf and _is_part(tensor):
+            recorder.parts.append(fake)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(recorder.lifetimes.note(fake), where, node)
@@ -261,12 +263,13 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         edges=edges,
         bases=tuple(hidden),
         base_edges=base_edges,
-        forgetful=frozenset(i for i, tensor in enumerate(tensors) if _is_forgetful(tensor)),
+        forgetful=frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)),
     )
 
 
-def _is_forgetful(tensor: Tensor) -> bool:
-    base = tensor._base if tensor.requires_grad and not tensor.is_leaf and tensor._is_view() else None
+def _is_part(tensor: Tensor) -> bool:
+    """Whether it requires grad, and is a view of a tensor that does not."""
+    base = tensor._base if tensor.requires_grad and tensor._is_view() else None
     return base is not None and not base.requires_grad
 
 

@@ -41,6 +41,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         threads: what happens in other threads.
         inference: whether the call is made in inference mode.
         results: the tensors that the function has returned.
+        parts: arguments that are leaves, and views of a tensor that does not require grad.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hooks = Hooks(lambda: self.builder.backward)
         self.threads = Threads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
+        self.parts: list[Tensor] = []
 
     def forget(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
         self.let_go()
         self.states.clear()
         self.results = ()
+        self.parts.clear()
 
     def let_go(self) -> None:
         """Let go of what the function, or a backward, has let go of, as eager does.

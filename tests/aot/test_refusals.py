@@ -57,6 +57,12 @@ def _grad_mode_left_off(x: Tensor) -> Tensor:
     return x * CLOSED_OVER
 
 
+def _view_of_a_part(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        y = x[1:]
+    return y.sin()
+
+
 STORED: list[Tensor] = []
 
 
@@ -188,6 +194,13 @@ REFUSALS = (
         "outside",
         _write_and(torch.sin),
         lambda: [values(4)[1:].requires_grad_()[1:]],
+    ),
+    Refusal(
+        "view of a part",
+        errors.AutogradStateMutation,
+        "detach it",
+        _view_of_a_part,
+        lambda: [values(4)[1:].requires_grad_()],
     ),
     Refusal("leaf inside", errors.LeafCreatedInside, "outside", _write_and(_leaf_inside), lambda: [leaf(3)]),
     Refusal(
