@@ -5,6 +5,7 @@ Example:
     >>> compiled = aot.aot_function(f, fw_compiler=aot.nop)
 """
 
+from aot.aot_module import AOTModule, aot_module, aot_module_simplified
 from aot.api import CompiledFunction, aot_function
 from aot.compilers import make_boxed_compiler, make_boxed_func, nop
 from aot.errors import (
@@ -21,6 +22,7 @@ from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
 
 __all__ = [
+    "AOTModule",
     "AotError",
     "BackendError",
     "CompiledFunction",
@@ -34,6 +36,8 @@ __all__ = [
     "Unsupported",
     "ViewAndMutationMeta",
     "aot_function",
+    "aot_module",
+    "aot_module_simplified",
     "default_partition",
     "explain",
     "make_boxed_compiler",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
@@ -103,22 +104,37 @@ class CompiledFunction:
         leaves, tree = flattened(args, kwargs)
         arguments = take_apart(leaves)
         key = (tree, arguments.key, internals.ambient_key())
-        specialization = self._known(key)
-        if specialization is None:
-            with tracing():
-                specialization = self._known(key)
-                if specialization is None:
-                    _, spec = internals.tree_flatten((args, kwargs))
-                    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
-                    with (
-                        internals.plain_autograd(),
-                        internals.outside_inference_mode(),
-                        torch.set_grad_enabled(grad),
-                    ):
-                        specialization = self._specialize(arguments, spec, inference)
-                    self._remember(key, specialization)
+        specialization = self._known(key) or self._new(key, arguments, args, kwargs)
         outputs = specialization.call(*arguments.tensors)
         return specialization.together(outputs)
+
+    def specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
+        """What answers a call with these arguments; it is not made, but compiled if it has to be.
+
+        Raises:
+            Unsupported: see `aot.errors`.
+        """
+        leaves, tree = flattened(args, kwargs)
+        arguments = take_apart(leaves)
+        key = (tree, arguments.key, internals.ambient_key())
+        return self._known(key) or self._new(key, arguments, args, kwargs)
+
+    def _new(
+        self, key: object, arguments: Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Specialization:
+        with tracing():
+            specialization = self._known(key)  # by now, by another thread
+            if specialization is None:
+                _, spec = internals.tree_flatten((args, kwargs))
+                inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+                with (
+                    internals.plain_autograd(),
+                    internals.outside_inference_mode(),
+                    torch.set_grad_enabled(grad),
+                ):
+                    specialization = self._specialize(arguments, spec, inference)
+                self._remember(key, specialization)
+        return specialization
 
     def _known(self, key: object) -> Specialization | None:
         for specialization in self._cache.get(key, ()):
@@ -137,7 +153,7 @@ class CompiledFunction:
                 f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
                 f"is a number",
                 errors.RecompileWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _specialize(self, arguments: Arguments, spec: internals.TreeSpec, inference: bool) -> Specialization:
@@ -177,15 +193,16 @@ class CompiledFunction:
         inference: bool,
     ) -> Specialization:
         grad = torch.is_grad_enabled()
-        forward = run_once(
-            flat, arguments, self._decompositions, lifetimes, inference, self._functionalize_rng
-        )
         try:
-            entry = forward.entry
-            expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
-            effects = analyze(forward, self._keep)
-            metadata = describe(forward, effects, self._keep)
-            joint = record_backward(forward, effects)
+            with self._recording():
+                forward = run_once(
+                    flat, arguments, self._decompositions, lifetimes, inference, self._functionalize_rng
+                )
+                entry = forward.entry
+                expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
+                effects = analyze(forward, self._keep)
+                metadata = describe(forward, effects, self._keep)
+                joint = record_backward(forward, effects)
             noted.guards.check()
             numbers: dict[int, int] = {}
             keys = [internals.storage_key(t) for t in arguments.tensors]
@@ -224,13 +241,21 @@ class CompiledFunction:
             backwards,
             _levels(joint, backwards),
             self._bw_compiler,
-            look=lambda: Noted(*scripts, *modules),
+            look=self._look(scripts, modules),
         )
         rehearse(built.define, fw_module, arguments.tensors, expected, inference)
         graphs = tuple(b for b in backwards if b is not None)
         call = checking(built.call, forward.differentiated) if forward.differentiated else built.call
         spec, together = forward.spec, internals.putting_together(forward.spec)
         return Specialization(call, spec, together, fw_module, graphs, built.source, metadata, noted.guards)
+
+    def _recording(self) -> contextlib.AbstractContextManager[None]:
+        """What the function and its backward run in while they are recorded."""
+        return contextlib.nullcontext()
+
+    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
+        """What tells, at a backward, what its Python reads: of `scripts`, and `modules` that they got."""
+        return lambda: Noted(*scripts, *modules)
 
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated

@@ -156,6 +156,11 @@ def _refusal_aot(error: BaseException) -> str | None:
     return type(error).__name__ if isinstance(error, Unsupported) else None
 
 
+def _refusal_aot_compile(error: BaseException) -> str | None:
+    # (Dynamo wraps what a backend raises when it is given a graph.)
+    return _refusal_aot(getattr(error, "inner_exception", error))
+
+
 def _compile_torch_aot_function(function: Function) -> Function:
     """Through a dict of one entry: torch's `aot_function` returns a list where the function returns a tuple.
 
@@ -271,6 +276,15 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_rng,
             _refusal_aot,
             once=True,
+        ),
+        Target(
+            "aot-compile",
+            "the same through torch.compile: Dynamo's graphs, backend aotfuzz",
+            _compile_with("aotfuzz"),
+            _refusal_aot_compile,
+            prepare=_prepare_dynamo,
+            reset=reset_dynamo,
+            warm=_warm_dynamo,
         ),
         Target(
             "torch-aot-function",

@@ -468,7 +468,7 @@ def test_targets_lists_what_can_be_tested(capsys: pytest.CaptureFixture[str]) ->
         "aot-min-cut",
         "aot-recompute",
         "aot-rng",
-        "torch-aot-function",
+        "aot-compile",
     ]
     assert main(["targets", "--json"]) == 0
     assert {row["name"] for row in _json(capsys)["targets"]} >= {"aot", "torch-inductor"}

@@ -1,0 +1,294 @@
+"""`aot_module`: compile a module; its parameters and buffers become arguments of what is compiled.
+
+So they are read at each call, and what the module writes to them is written to them. While the module is
+traced the stand-ins of its parameters and buffers are in their places, where all of its code finds them:
+hooks, submodules, and what a backward runs again (`torch.utils.checkpoint`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.api import CompiledFunction, Partitioner, Specialization
+from aot.compilers import Compiler
+from aot.modules import Noted
+from aot.partition.default import default_partition
+
+# Where a module keeps a tensor: the dict that holds it, and the name.
+_Place = tuple[dict[str, Any], str]
+
+# Examples that a front end gives before the arguments are there.
+_UNKNOWN = (internals.FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class CompiledModule(CompiledFunction):
+    """The function that a module is, compiled: of its state, and of the arguments of a call."""
+
+    def __init__(self, module: nn.Module, *options: Any) -> None:
+        def lifted(state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return self._lifted(module, state, args, kwargs)  # the guards look at what is named here
+
+        super().__init__(lifted, *options)
+        self.__name__ = type(module).__name__
+        self.__doc__ = module.__doc__
+        self.module = module
+        self._swapping = threading.Lock()
+        self._stand_ins: tuple[Any, ...] = ()  # in this trace
+        self._tracer: int | None = None  # the thread that traces
+        self._callers: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the module."""
+        places = _places(self.module)
+        result, put = self(self._state(places), args, kwargs)
+        for number, value in put.items():
+            owner, name = places[number]
+            owner[name] = value
+        return result
+
+    def prepare(self, args: tuple[Any, ...]) -> None:
+        """Compile for a call with such arguments, without making it."""
+        self.specialize((self._state(_places(self.module)), args, {}), {})
+
+    def _state(self, places: Sequence[_Place]) -> list[Any]:
+        with self._swapping:
+            if self._tracer in (None, threading.get_ident()):
+                return [owner[name] for owner, name in places]
+            return [self._callers.get((id(owner), name), owner[name]) for owner, name in places]
+
+    def _lifted(
+        self, module: nn.Module, state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The module's result, and what it puts into the places of its state, by their numbers."""
+        places = _places(module)
+        self._stand_ins = tuple(state)
+        self._swap(state)
+        result = module(*args, **kwargs)
+        now = _places(module)
+        if [(id(owner), name) for owner, name in now] != [(id(owner), name) for owner, name in places]:
+            raise errors.ClosureMutation(
+                f"{self.__name__} registers parameters or buffers when it is called, or takes some away; "
+                f"call it once before it is compiled"
+            )
+        values = enumerate(owner[name] for owner, name in places)
+        return result, {i: value for i, value in values if value is not state[i]}
+
+    def _trace(self, *stages: Any) -> Specialization:
+        try:
+            return super()._trace(*stages)
+        finally:
+            self._stand_ins = ()
+
+    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
+        if not scripts:
+            return super()._look(scripts, modules)
+        stand_ins = self._stand_ins
+
+        @contextlib.contextmanager
+        def recording() -> Iterator[None]:
+            with self._recording():
+                self._swap(stand_ins)
+                yield
+
+        return lambda: _NotedOfModule(recording, *scripts, *modules)
+
+    def _swap(self, state: Sequence[Any]) -> None:
+        with self._swapping:
+            for (owner, name), value in zip(_places(self.module), state, strict=True):
+                owner[name] = value
+
+    @contextlib.contextmanager
+    def _recording(self) -> Iterator[None]:
+        """When this is over, parameters and buffers are what they were; meanwhile other threads' calls find
+        them here."""
+        owners: list[dict[str, Any]] = [owner for one in self.module.modules() for owner in _owners(one)]
+        before = [dict(owner) for owner in owners]
+        outer = self._tracer, self._callers
+        with self._swapping:
+            self._tracer = threading.get_ident()
+            self._callers = {(id(owner), name): owner[name] for owner, name in _places(self.module)}
+        try:
+            yield
+        finally:
+            with self._swapping:
+                for owner, values in zip(owners, before, strict=True):
+                    owner.clear()
+                    owner.update(values)
+                self._tracer, self._callers = outer
+
+
+class _NotedOfModule(Noted):
+    """What a backward reads that is recorded again, with stand-ins in the module."""
+
+    def __init__(self, recording: Callable[[], contextlib.AbstractContextManager[None]], *roots: Any) -> None:
+        super().__init__(*roots)
+        self._recording = recording
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        with super().running(), self._recording():
+            yield
+
+
+def _owners(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    return module._parameters, module._buffers
+
+
+def _places(module: nn.Module) -> list[_Place]:
+    return [
+        (owner, name)
+        for one in module.modules()
+        for owner in _owners(one)
+        for name, value in owner.items()
+        if value is not None
+    ]
+
+
+class AOTModule(nn.Module):
+    """A compiled module; call it as the original.
+
+    Attributes:
+        orig_module: the original, whose parameters and buffers are read and written.
+        compiled: what it is compiled to; `aot.explain` takes it.
+    """
+
+    def __init__(self, module: nn.Module, compiled: CompiledModule) -> None:
+        super().__init__()
+        self.orig_module = module
+        self.compiled = compiled
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the original returns."""
+        return self.compiled.run(args, kwargs)
+
+
+def aot_module(
+    mod: nn.Module,
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Partitioner | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    *,
+    functionalize_rng_ops: bool = False,
+) -> AOTModule:
+    """Compile a module ahead of time, as `aot_function` does a function.
+
+    Parameters and buffers (those that are tied once) are arguments of the graphs, first of all; `mod` keeps
+    them, trains with them, and has what its code writes to them, or puts in their places. Training mode,
+    hooks and attributes are those of the call.
+
+    Args:
+        mod: takes and returns tensors, numbers, strings, None and containers of them.
+        fw_compiler, bw_compiler, partition_fn, decompositions, keep_inference_input_mutations,
+            inference_compiler, functionalize_rng_ops: see `aot_function`.
+
+    Raises:
+        Unsupported: when called, see `aot.errors`; nothing has been changed by then.
+
+    Example:
+        >>> import torch, aot
+        >>> layer = torch.nn.BatchNorm1d(2)
+        >>> compiled = aot.aot_module(layer, aot.nop)
+        >>> compiled(torch.ones(3, 2)).sum().backward()
+        >>> layer.num_batches_tracked.item(), layer.bias.grad.tolist()
+        (1, [3.0, 3.0])
+    """
+    compiled = _compiled(
+        mod,
+        fw_compiler,
+        bw_compiler,
+        partition_fn,
+        decompositions,
+        keep_inference_input_mutations,
+        inference_compiler,
+        functionalize_rng_ops,
+    )
+    return AOTModule(mod, compiled)
+
+
+def aot_module_simplified(
+    mod: nn.Module,
+    args: Sequence[Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    partition_fn: Partitioner | None = None,
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+    keep_inference_input_mutations: bool = False,
+    inference_compiler: Compiler | None = None,
+    *,
+    functionalize_rng_ops: bool = False,
+) -> Callable[..., Any]:
+    """The same for front ends that make graphs: positional arguments, compiled at once.
+
+    Args:
+        mod: what the front end has made, usually an `fx.GraphModule`.
+        args: example arguments. It is compiled for these, unless there are fake tensors or symbols
+            among them: then at the first call, for that one's. Calls of other kinds are compiled as they
+            come.
+
+    Returns:
+        A function of the same positional arguments, which returns what `mod` returns. It has `mod`'s
+        ``zero_grad``, ``named_parameters`` and ``named_buffers``, and is compiled to its ``compiled``.
+
+    Raises:
+        Unsupported: as `aot_function`, here already where it is compiled here.
+
+    Example:
+        >>> import torch, aot
+        >>> graph = torch.fx.symbolic_trace(torch.nn.Linear(2, 1))
+        >>> forward = aot.aot_module_simplified(graph, [torch.ones(3, 2)], aot.nop)
+        >>> forward(torch.ones(3, 2)).shape
+        torch.Size([3, 1])
+    """
+    compiled = _compiled(
+        mod,
+        fw_compiler,
+        bw_compiler,
+        partition_fn,
+        decompositions,
+        keep_inference_input_mutations,
+        inference_compiler,
+        functionalize_rng_ops,
+    )
+    if not any(isinstance(arg, _UNKNOWN) for arg in args):
+        compiled.prepare(tuple(args))
+
+    def forward(*runtime_args: Any) -> Any:
+        return compiled.run(runtime_args, {})
+
+    attributes = ("zero_grad", "named_parameters", "named_buffers")
+    vars(forward).update({name: getattr(mod, name) for name in attributes}, compiled=compiled)
+    return forward
+
+
+def _compiled(
+    mod: nn.Module,
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None,
+    partition_fn: Partitioner | None,
+    decompositions: dict[Any, Callable[..., Any]] | None,
+    keep_inference_input_mutations: bool,
+    inference_compiler: Compiler | None,
+    functionalize_rng_ops: bool,
+) -> CompiledModule:
+    return CompiledModule(
+        mod,
+        fw_compiler,
+        bw_compiler or fw_compiler,
+        inference_compiler or fw_compiler,
+        partition_fn or default_partition,
+        decompositions or {},
+        len(_places(mod)),
+        keep_inference_input_mutations,
+        functionalize_rng_ops,
+    )

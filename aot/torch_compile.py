@@ -1,0 +1,81 @@
+"""The backend `aotfuzz` of `torch.compile`: Dynamo's graphs, compiled by this project and run as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+
+from aot import errors
+from aot.aot_module import aot_module_simplified
+from aot.api import Partitioner
+from aot.compilers import nop
+from aot.partition.default import default_partition
+from aot.partition.min_cut import min_cut_rematerialization_partition
+
+PARTITIONERS: Mapping[str, Partitioner] = {
+    "default": default_partition,
+    "min-cut": min_cut_rematerialization_partition,
+}
+
+
+def aotfuzz(
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile one of Dynamo's graphs.
+
+    Dynamo gives fake tensors as examples, so that a graph is compiled at its first call; and once more for
+    each kind of call that Dynamo does not tell from another: each size, with ``dynamic=True``.
+
+    Args:
+        mode: none but ``"default"``, which torch leaves out.
+        options: ``{"partitioner": "default"}`` or ``"min-cut"``.
+
+    Raises:
+        UnsupportedOption: anything else.
+        Unsupported: when called, see `aot.errors`.
+
+    Example:
+        >>> import torch
+        >>> torch.compile(torch.sin, backend="aotfuzz", options={"partitioner": "min-cut"})  # doctest: +SKIP
+    """
+    if mode is not None:
+        raise errors.UnsupportedOption(f"mode={mode!r}: the backend aotfuzz has no modes; leave it out")
+    given = {"partitioner": "default", **(options or {})}
+    if given.keys() != {"partitioner"} or given["partitioner"] not in PARTITIONERS:
+        raise errors.UnsupportedOption(
+            f"options={dict(options or {})!r}: the backend aotfuzz takes 'partitioner', one of "
+            f"{', '.join(PARTITIONERS)}"
+        )
+    graph, numbers = _with_numbers(graph)
+    examples = _read(example_inputs, numbers)
+    forward = aot_module_simplified(graph, examples, nop, partition_fn=PARTITIONERS[given["partitioner"]])
+    if not numbers:
+        return forward
+    return lambda *args: forward(*_read(args, numbers))
+
+
+def _with_numbers(graph: fx.GraphModule) -> tuple[fx.GraphModule, frozenset[int]]:
+    """The same with numbers in place of inputs that are nothing but numbers in tensors, as Dynamo hands over
+    floats that it does not want to compile for; and the positions of these inputs."""
+    copied = fx.Graph()
+    copied.output(copied.graph_copy(graph.graph, {}))
+    numbers = set()
+    for position, node in enumerate(copied.find_nodes(op="placeholder")):
+        if node.users and all((user.op, user.target) == ("call_method", "item") for user in node.users):
+            numbers.add(position)
+            for user in tuple(node.users):
+                user.replace_all_uses_with(node)
+                copied.erase_node(user)
+    return (fx.GraphModule(graph, copied), frozenset(numbers)) if numbers else (graph, frozenset())
+
+
+def _read(args: Sequence[Any], numbers: frozenset[int]) -> list[Any]:
+    """Arguments, with numbers in place of tensors that are nothing but numbers; examples of these are not
+    known."""
+    return [arg.item() if i in numbers else arg for i, arg in enumerate(args)]

@@ -1,0 +1,98 @@
+"""The backend `aotfuzz` of `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import aot
+from aot import errors
+from aot.torch_compile import aotfuzz
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Any, **options: Any) -> Any:
+    return torch.compile(function, backend="aotfuzz", **options)
+
+
+MODULES: list[tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = [
+    (lambda: nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)), lambda: torch.rand(3, 4)),
+    (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), lambda: torch.rand(2, 3, 6, 6)),
+    (lambda: nn.TransformerEncoderLayer(8, 2, 16), lambda: torch.rand(5, 2, 8)),
+]
+
+
+@pytest.mark.parametrize("make, inputs", MODULES)
+@pytest.mark.parametrize("options", [{}, {"options": {"partitioner": "min-cut"}}, {"dynamic": True}])
+def test_modules_train_as_in_eager(
+    make: Callable[[], nn.Module], inputs: Callable[[], Tensor], options: dict[str, Any]
+) -> None:
+    states = []
+    for compile in (lambda module: module, lambda module: compiled(module, **options)):
+        torch.manual_seed(1)
+        module = make()
+        function = compile(module)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            function(inputs()).square().sum().backward()
+            optimizer.step()
+        states.append(module.state_dict())
+    assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+
+
+def test_graph_breaks_and_writes() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x.mul_(2)
+        torch._dynamo.graph_break()
+        return x.t(), y.add_(x)
+
+    arguments = [(torch.ones(2, 3), torch.ones(2, 3)) for _ in range(2)]
+    (a, b), (c, d) = f(*arguments[0]), compiled(f)(*arguments[1])
+    assert torch.equal(a, c) and torch.equal(b, d)
+    assert d is arguments[1][1]
+    assert c._base is arguments[1][0]
+
+
+def test_sizes_that_dynamo_does_not_tell_apart_are_compiled_each() -> None:
+    function = compiled(lambda x: x.view(-1) * x.shape[0], dynamic=True)
+    for size in (2, 3, 4, 3):
+        x = torch.rand(size, 2)
+        assert torch.equal(function(x), x.view(-1) * size)
+
+
+def test_stock_backends_work_beside_it() -> None:
+    x = torch.rand(3, requires_grad=True)
+    for backend in ("aotfuzz", "aot_eager", "aotfuzz"):
+        y = torch.compile(lambda x: x.sin() * 2, backend=backend)(x)
+        (gradient,) = torch.autograd.grad(y.sum(), x)
+        assert torch.equal(gradient, x.cos() * 2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "reduce-overhead"}, {"options": {"partitioner": "best"}}, {"options": {"fast": True}}],
+)
+def test_what_it_does_not_know_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(errors.UnsupportedOption, match="the backend aotfuzz"):
+        aotfuzz(torch.fx.symbolic_trace(nn.ReLU()), [torch.ones(2)], **options)
+
+
+def test_refusals_come_through() -> None:
+    def f(x: Tensor) -> Tensor:
+        result: Tensor = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
+        return result
+
+    with pytest.raises(Exception, match="takes functions") as caught:
+        compiled(f, fullgraph=True)(torch.ones(3))
+    assert isinstance(getattr(caught.value, "inner_exception", caught.value), aot.Unsupported)
