@@ -35,6 +35,7 @@ _COMPILE = {
         "aot.aot_function(f, aot.nop, partition_fn=functools.partial("
         "aot.min_cut_rematerialization_partition, memory_budget=0), functionalize_rng_ops=True)",
     ),
+    "aot-compile": ("import aot", 'torch.compile(f, backend="aotfuzz")'),
     "torch-aot-function": (
         "from functorch.compile import aot_function, nop",
         # In a dict, because aot_function returns a list for a tuple, which is another difference.
@@ -52,6 +53,7 @@ _EXACT = (
     "aot-min-cut",
     "aot-recompute",
     "aot-rng",
+    "aot-compile",
     "torch-aot-function",
     "torch-aot-eager",
     "torch-dynamo",
