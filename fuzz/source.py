@@ -281,9 +281,13 @@ def _checkpoint(name: str, statements: Sequence[Statement], lines: Sequence[str]
     taken = dict.fromkeys(o for statement in statements for o in statement.operands if o not in made)
     yield f"def {name}({', '.join(taken)}):"
     yield from (f"    {line}" for line in lines)
-    yield f"    return {', '.join(made)}"
     given = ", ".join((name, *taken))
-    yield f"{', '.join(made)} = torch.utils.checkpoint.checkpoint({given}, use_reentrant=False)"
+    run = f"torch.utils.checkpoint.checkpoint({given}, use_reentrant=False)"
+    if made:
+        yield f"    return {', '.join(made)}"
+        yield f"{', '.join(made)} = {run}"
+    else:
+        yield run  # a tensor of length 0 unbinds into nothing
 
 
 def _comment(statement: Statement, state: State) -> str:

@@ -83,6 +83,18 @@ def test_the_text_is_the_programs() -> None:
     assert render(PROGRAM) == TEXT.replace("LEAF", "(torch.arange(6).reshape(2, 3) * 7 + 5) % 13 / 4 - 1.625")
 
 
+def test_a_checkpointed_part_that_gives_nothing_is_called() -> None:
+    nothing = Statement("unbind", ("a0",), (("dim", 0),), (), "checkpoint")
+    double = Statement("mul_number", ("a0",), (("value", 2.0),), ("v0",))
+    program = Program(
+        (Storage("float32", (0, 2), 1),), (Root(0),), (Ref("a0"),), (nothing, double), Ref("v0")
+    )
+    loaded = load(program)
+    assert "\n    torch.utils.checkpoint.checkpoint(part0, a0, use_reentrant=False)\n" in loaded.text
+    args, _, _ = loaded.make()
+    assert loaded.f(*args).shape == (0, 2)
+
+
 def test_the_device_is_printed() -> None:
     text = render(dataclasses.replace(PROGRAM, scenario=Scenario("cuda:0")))
     assert 'torch.arange(4, device="cuda:0")' in text
