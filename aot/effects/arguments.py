@@ -10,16 +10,14 @@ from torch import Tensor
 
 from aot import errors, views
 from aot import torch_internals as internals
-from aot.capture.journal import Rebind, Reshape
+from aot.capture.journal import Rebind
 from aot.capture.steps import Mode
 from aot.capture.storages import StorageState
+from aot.effects.histories import goes_unnoticed, undone
 from aot.effects.model import Change, Write
 from aot.effects.world import World, is_current, root_of
 from aot.geometry import Geometry, Places, alike, covers, geometry
 from aot.versions import version_of
-
-# Autograd refuses these where there is a history.
-_RESIZES = (torch.ops.aten.resize_.default, torch.ops.aten.resize_as_.default)
 
 
 class ArgumentEffects:
@@ -230,10 +228,12 @@ class ArgumentEffects:
             return geometry(root)
         if self._is_left(root):
             return self._entry_of(root)
-        if any(map(_goes_unnoticed, self.recorder.journal.changes_of(root))):
+        unnoticed = [goes_unnoticed(event) for event in self.recorder.journal.changes_of(root)]
+        if any(unnoticed):
             # Autograd counts elements where they lay before, and cannot be asked for a view of these now.
             before = self._entry_of(root)
-            if root.shape == before.size and all(covers(before, w) for w in wheres):
+            fits = root.shape == before.size or not all(unnoticed)
+            if fits and all(covers(before, w) for w in wheres):
                 return before
         members = self._families.get((state, id(root)), [])
         candidates = [*wheres, *(self.forward.entry.before[i] for i in members)]
@@ -282,7 +282,7 @@ class ArgumentEffects:
         entry = None if index is None else self.forward.entry.states[index]
         if any(isinstance(event, Rebind) and event.state is not entry for event in changes):
             return self._is_left(root)
-        unnoticed = [_goes_unnoticed(event) for event in changes]
+        unnoticed = [goes_unnoticed(event) for event in changes]
         if not any(unnoticed):
             return True  # autograd takes note of the changes, whichever came first
         edge = self.forward.entry.edges[self.world.index_of[id(root)]]
@@ -326,10 +326,13 @@ class ArgumentEffects:
         there = self._entry_of(root) if early else geometry(root)
         through = None if region == there else region
         fake = root
-        # (What goes past autograd leaves gradients at their indices, wherever the elements lie now.)
-        past = early and region == there and root.shape == region.size
-        past = past and all(map(_goes_unnoticed, self.recorder.journal.changes_of(root)))
-        if region != geometry(root) and not self._is_left(root) and not past:
+        changes = self.recorder.journal.changes_of(root)
+        unnoticed = [goes_unnoticed(event) for event in changes]
+        fits = root.shape == region.size or not all(unnoticed)
+        if any(unnoticed) and early and region == there and fits:
+            with self.recorder, torch.enable_grad():
+                fake = undone(root, region.size, changes)
+        elif region != geometry(root):
             self.recorder.follow_growth(root)
             with self.recorder, torch.enable_grad():
                 fake = views.seen_as(root, region)
@@ -431,8 +434,3 @@ class ArgumentEffects:
             if len({self.world.counter(self.fakes[i]) for i in members}) > 1:
                 found.update(members)
         return frozenset(found)
-
-
-def _goes_unnoticed(event: Reshape | Rebind) -> bool:
-    """Whether autograd takes no note of a change of metadata."""
-    return isinstance(event, Rebind) or event.mode is not Mode.GRAD or event.op in _RESIZES

@@ -15,6 +15,12 @@ from aot import torch_internals as internals
 from aot.capture.journal import Rebind, ViewOrigin
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
+from aot.effects.histories import (
+    has_history_of_a_view,
+    is_of_stale,
+    leads_to,
+    made_by_function,
+)
 from aot.effects.model import (
     AliasRoot,
     ArgumentRoot,
@@ -95,7 +101,7 @@ class OutputEffects:
         moved = origin is not None and version_of(value) != origin.version
         stale = moved and root.requires_grad
         # (Autograd had to derive the history of what it is a view of anew, from how that lies.)
-        derived = root.requires_grad and _is_of_stale(value, origin)
+        derived = root.requires_grad and is_of_stale(value, origin)
         if rebound is not None and (stale or derived):
             raise errors.StorageMutation(
                 f"an output of shape {tuple(value.shape)} is a view that was put onto other memory, and what "
@@ -123,7 +129,7 @@ class OutputEffects:
                 )
             view = View(self.root(start), steps, None, True)
             return replace(view, taken=Taken.UNREQUIRED, required=index, rebound=rebound)
-        if start is not root and id(start) in self._required and not _leads_to(value, start):
+        if start is not root and id(start) in self._required and not leads_to(value, start):
             raise errors.AutogradStateMutation(
                 f"an output of shape {tuple(value.shape)} was taken of a view, before the function let that "
                 f"require grad; call requires_grad_ outside of the function"
@@ -218,7 +224,7 @@ class OutputEffects:
     def _linked(self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]) -> View:
         steps: list[ViewStep] = []
         origin, version = self._origin(value), version_of(value)
-        ordinary = _has_history_of_a_view(value) and view.rebound is None
+        ordinary = has_history_of_a_view(value) and view.rebound is None
         root, parent = self.world.root(value), value
         while origin is not None and parent is not root:  # (which may be an alias that is no view)
             step, parent = origin.step, origin.parent
@@ -243,7 +249,7 @@ class OutputEffects:
             origin.reshapes == self.recorder.journal.reshaped(parent)
             and origin.parent_where == geometry(parent)
             and self.recorder.state(parent) is origin.state
-            and _has_history_of_a_view(parent)
+            and has_history_of_a_view(parent)
         )
 
     def _put(self, value: Tensor, origin: ViewOrigin | None) -> Rebound | None:
@@ -314,7 +320,7 @@ class OutputEffects:
         origin, view = self._origin(value), value
         while origin is not None:
             parent = origin.parent
-            by_function = view is not parent and _made_by_function(view, parent)
+            by_function = view is not parent and made_by_function(view, parent)
             made = value.requires_grad and view is not parent and _made_a_leaf(view)
             step = origin.step
             if by_function or made:
@@ -453,48 +459,6 @@ class OutputEffects:
         return {state: len(found) for state, found in roots.items()}
 
 
-def _is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:
-    """Whether a view was taken of a view whose version counter had moved since that was taken, other than by
-    a custom `autograd.Function`, whose views have a history of their own."""
-    while origin is not None and origin.before is not None:
-        if view is not origin.parent and _made_by_function(view, origin.parent):
-            return False
-        if not origin.step.in_place and origin.version != origin.before.version:
-            return True
-        view, origin = origin.parent, origin.before
-    return False
-
-
-def _has_history_of_a_view(view: Tensor) -> bool:
-    """Whether autograd knows a view as one of what it was taken of."""
-    ordinary = internals.creation_meta(view) in ("DEFAULT", "MULTI_OUTPUT_NODE")
-    return ordinary and is_current(view) and view.requires_grad and not view.is_leaf
-
-
-def _leads_to(value: Tensor, leaf: Tensor) -> bool:
-    """Whether what a tensor was computed from is a leaf, or it has no history at all."""
-    if not is_current(value) or value.grad_fn is None:
-        return True
-    nodes, seen = [value.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if getattr(node, "variable", None) is leaf:
-            return True
-        following = [below for below, _ in node.next_functions if below is not None and below not in seen]
-        seen.update(following)
-        nodes += following
-    return False
-
-
 def _made_a_leaf(view: Tensor) -> bool:
     """Whether the function has made a leaf of a view, by `requires_grad_`."""
     return is_current(view) and view.is_leaf and view.requires_grad and not root_of(view).requires_grad
-
-
-def _made_by_function(view: Tensor, parent: Tensor) -> bool:
-    """Whether a custom `autograd.Function` made a view, where its parent was made otherwise."""
-
-    def by_function(tensor: Tensor) -> bool:
-        return tensor._is_view() and internals.creation_meta(tensor) == "IN_CUSTOM_FUNCTION"
-
-    return by_function(view) and not by_function(parent)

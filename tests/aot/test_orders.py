@@ -88,6 +88,33 @@ def test_where_history_begins(statements: tuple[str, ...], kind: str) -> None:
     assert_agrees(_program(*statements), lambda: [KINDS[kind](2, 3), leaf(2, 3)], backward_raises=unseen)
 
 
+# What autograd notices moves gradients along, and what goes past it leaves them at their indices.
+NOTICED_OR_NOT = (
+    ("x.mul_(2)", "x.squeeze_(0)", "x.data = x.t()"),
+    ("x.t_()", "x.mul_(2)", "x.data = x.t()"),
+    ("x.mul_(2)", "x.unsqueeze_(0)", "x.data = x.transpose(1, 2)", "x.squeeze_(0)"),
+    ("x[0].mul_(2)", "x.t_()", "with torch.no_grad(): x.t_()"),
+    ("x.mul_(2)", "with torch.no_grad(): x.as_strided_((3, 3), (1, 3))", "x.swapdims_(0, 1)"),
+    ("x.mul_(2)", "x.t_()", "x.data = y"),
+    ("x.mul_(2)", "x.data = y", "x.t_()"),
+    ("x.mul_(2)", "x.t_()", "with torch.no_grad(): x.set_(y)"),
+)
+
+
+@pytest.mark.parametrize("statements", NOTICED_OR_NOT, ids="; ".join)
+def test_changes_that_autograd_notices_and_others(statements: tuple[str, ...]) -> None:
+    assert_agrees(_program(*statements, "None"), lambda: [non_leaf(3, 3), values(3, 3, start=5)])
+
+
+@pytest.mark.parametrize("change", ["x.as_strided_((3, 3), (1, 3))", "x.unsqueeze_(0)"])
+def test_changes_that_autograd_notices_and_others_are_refused(change: str) -> None:
+    """By strides, of which the history does not tell, and where the history has another shape."""
+    other = "x.t_()" if "strided" in change else "x.squeeze_()"
+    first = ("x.mul_(2)", change, f"with torch.no_grad(): {other}")
+    with pytest.raises(errors.AutogradStateMutation, match="takes note"):
+        aot.aot_function(_program(*first, "None"), aot.nop)(non_leaf(3, 3), None)
+
+
 def test_a_view_argument_that_begins_to_require_grad() -> None:
     def make() -> list[Tensor]:
         base = values(4, 4)

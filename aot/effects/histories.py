@@ -1,0 +1,115 @@
+"""What autograd knows of tensors that were changed, and of views of them: what a history counts by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.journal import Rebind, Reshape, ViewOrigin
+from aot.capture.operations import functional_form
+from aot.capture.steps import Mode
+from aot.effects.world import is_current
+
+aten = torch.ops.aten
+
+# Autograd refuses these where there is a history.
+_RESIZES = (aten.resize_.default, aten.resize_as_.default)
+
+# In-place operations whose result has its elements at other indices; each undoes itself.
+_EXCHANGES = (aten.t_.default, aten.transpose_.default, aten.swapdims_.default, aten.swapaxes_.default)
+
+
+def goes_unnoticed(event: Reshape | Rebind) -> bool:
+    """Whether autograd takes no note of a change of metadata."""
+    return isinstance(event, Rebind) or event.mode is not Mode.GRAD or event.op in _RESIZES
+
+
+def undone(root: Tensor, size: tuple[int, ...], changes: Sequence[Reshape | Rebind]) -> Tensor:
+    """A tensor with the history of `root` before these changes of its metadata.
+
+    A history counts elements by their indices: what autograd has noticed is undone on these, and the rest has
+    moved elements without moving gradients, wherever they lie now.
+
+    Args:
+        size: the size of the root before the changes.
+
+    Raises:
+        AutogradStateMutation: one that goes past autograd changes the size, so that the history does not fit
+            the tensor, or one that autograd notices goes by strides.
+    """
+    if all(map(goes_unnoticed, changes)):
+        return root
+    sizes = [size]
+    undo: list[tuple[Reshape, tuple[int, ...]]] = []
+    for event in changes:
+        unnoticed = goes_unnoticed(event)
+        after = _size_after(event, sizes[-1])
+        by_strides = isinstance(event, Reshape) and event.op is aten.as_strided_.default
+        if (after != sizes[-1]) if unnoticed else by_strides:
+            raise errors.AutogradStateMutation(
+                f"a tensor of shape {size} was written to in grad mode, and its metadata was changed both so "
+                f"that autograd takes note and so that it does not (under torch.no_grad, .data = ...), with "
+                f"another shape or by strides; change it outside"
+            )
+        if isinstance(event, Reshape) and not unnoticed:
+            undo.append((event, sizes[-1]))
+        sizes.append(after)
+    for event, before in reversed(undo):
+        exchanged = event.op in _EXCHANGES
+        root = functional_form(event.op)(root, *event.args) if exchanged else root.reshape(before)
+    return root
+
+
+def _size_after(event: Reshape | Rebind, size: tuple[int, ...]) -> tuple[int, ...]:
+    if isinstance(event, Rebind):
+        return event.where.size
+    if event.op in (*_RESIZES, aten.as_strided_.default):
+        return tuple(event.args[0])
+    changed = functional_form(event.op)(torch.empty(size, device="meta"), *event.args, **event.kwargs)
+    return tuple(changed.shape)
+
+
+def is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:
+    """Whether a view was taken of a view whose version counter had moved since that was taken, other than by
+    a custom `autograd.Function`, whose views have a history of their own."""
+    while origin is not None and origin.before is not None:
+        if view is not origin.parent and made_by_function(view, origin.parent):
+            return False
+        if not origin.step.in_place and origin.version != origin.before.version:
+            return True
+        view, origin = origin.parent, origin.before
+    return False
+
+
+def has_history_of_a_view(view: Tensor) -> bool:
+    """Whether autograd knows a view as one of what it was taken of."""
+    ordinary = internals.creation_meta(view) in ("DEFAULT", "MULTI_OUTPUT_NODE")
+    return ordinary and is_current(view) and view.requires_grad and not view.is_leaf
+
+
+def leads_to(value: Tensor, leaf: Tensor) -> bool:
+    """Whether what a tensor was computed from is a leaf, or it has no history at all."""
+    if not is_current(value) or value.grad_fn is None:
+        return True
+    nodes, seen = [value.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if getattr(node, "variable", None) is leaf:
+            return True
+        following = [below for below, _ in node.next_functions if below is not None and below not in seen]
+        seen.update(following)
+        nodes += following
+    return False
+
+
+def made_by_function(view: Tensor, parent: Tensor) -> bool:
+    """Whether a custom `autograd.Function` made a view, where its parent was made otherwise."""
+
+    def by_function(tensor: Tensor) -> bool:
+        return tensor._is_view() and internals.creation_meta(tensor) == "IN_CUSTOM_FUNCTION"
+
+    return by_function(view) and not by_function(parent)
