@@ -19,6 +19,9 @@ aten = torch.ops.aten
 # Autograd refuses these where there is a history.
 _RESIZES = (aten.resize_.default, aten.resize_as_.default)
 
+# View operations that go by how a tensor lies, and not by its indices alone.
+BY_STRIDES = (aten.view.default, aten._unsafe_view.default, aten.as_strided.default)
+
 # In-place operations whose result has its elements at other indices; each undoes itself.
 _EXCHANGES = (aten.t_.default, aten.transpose_.default, aten.swapdims_.default, aten.swapaxes_.default)
 

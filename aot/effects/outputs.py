@@ -16,6 +16,7 @@ from aot.capture.journal import Rebind, ViewOrigin
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
 from aot.effects.histories import (
+    BY_STRIDES,
     has_history_of_a_view,
     is_of_stale,
     leads_to,
@@ -167,8 +168,22 @@ class OutputEffects:
             return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
         elsewhere = elsewhere or self.recorder.journal.reshaped(start) != reshapes
         first = index is not None and not reshapes and version == self.world.forward.entry.versions[index]
-        if elsewhere and first and steps and not (stale or derived):
-            return View(self.root(start), steps, None, True, Taken.FIRST, rebound=rebound)
+        if elsewhere and index is not None and steps and not reshapes and not (stale or derived):
+            taken = Taken.FIRST if first else Taken.LEFT
+            return View(self.root(start), steps, None, True, taken, rebound=rebound)
+        if elsewhere and steps and value.requires_grad and not (stale or derived):
+            # (What put it there went past autograd, for which the view is what its operations make of the
+            # indices.)
+            if geometry(start).size != place.size or any(step.op in BY_STRIDES for step in steps):
+                raise errors.StorageMutation(
+                    f"an output of shape {tuple(value.shape)} is a view of a tensor that was put elsewhere "
+                    f"since (.data = ...), with another shape, or where the view cannot be taken (`view`, "
+                    f"`as_strided`); return a new tensor"
+                )
+            if rebound is None:
+                where = geometry(value)
+                rebound = self.world.rebound(Rebind(state, where, True, Mode.GRAD), where)
+            return View(self.root(start), steps, None, True, rebound=rebound)
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
             view = self._by_geometry(value, source, root, stale)

@@ -115,6 +115,30 @@ def test_changes_that_autograd_notices_and_others_are_refused(change: str) -> No
         aot.aot_function(_program(*first, "None"), aot.nop)(non_leaf(3, 3), None)
 
 
+# What is returned at the end is a view that was taken before `.data =` put elsewhere what it is a view of.
+LEFT_BY_DATA = (
+    ("x.mul_(2)", "v = x[0]", "x.data = x.t()", "v"),
+    ("x.mul_(2)", "x.t_()", "v = x[0][1:]", "x.data = x.t()", "v, x"),
+    ("x.data = x.t()", "v = x[0]", "x.data = x.t()", "v, x * 2"),
+    ("x.t_()", "v, w, u = x.unbind()", "x.data = x.t()", "v, w, x"),
+    ("z = x * 2", "v = z[0]", "z.data = z.t()", "v, z"),
+    ("z = x * 2", "z.t_()", "v = z[0]", "z.data = z.t()", "z.mul_(2)", "v, z"),
+)
+
+
+@pytest.mark.parametrize("statements", LEFT_BY_DATA, ids="; ".join)
+def test_views_of_what_is_put_elsewhere_since(statements: tuple[str, ...]) -> None:
+    assert_agrees(_program(*statements), lambda: [non_leaf(3, 3), None])
+
+
+@pytest.mark.parametrize("view", ["x.view(9)", "x.as_strided((2,), (1,))", "x[0]"])
+def test_views_that_cannot_be_taken_any_more_are_refused(view: str) -> None:
+    put = "x[1:]" if view == "x[0]" else "x.t()"
+    program = _program("x.data = x.t()", "x.data = x.t()", f"v = {view}", f"x.data = {put}", "v")
+    with pytest.raises(errors.StorageMutation, match="put elsewhere since"):
+        aot.aot_function(program, aot.nop)(non_leaf(3, 3), None)
+
+
 def test_a_view_argument_that_begins_to_require_grad() -> None:
     def make() -> list[Tensor]:
         base = values(4, 4)
