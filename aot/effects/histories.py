@@ -11,8 +11,9 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.journal import Rebind, Reshape, ViewOrigin
 from aot.capture.operations import functional_form
-from aot.capture.steps import Mode
+from aot.capture.steps import Mode, ViewStep
 from aot.effects.world import is_current
+from aot.geometry import Geometry, alike
 
 aten = torch.ops.aten
 
@@ -74,6 +75,25 @@ def _size_after(event: Reshape | Rebind, size: tuple[int, ...]) -> tuple[int, ..
         return tuple(event.args[0])
     changed = functional_form(event.op)(torch.empty(size, device="meta"), *event.args, **event.kwargs)
     return tuple(changed.shape)
+
+
+def derived_anew(root: Tensor, origin: ViewOrigin) -> tuple[Geometry | None, tuple[ViewStep, ...]]:
+    """How autograd comes to a view whose root was changed since: by its geometry; but operations that show
+    elements as other numbers are repeated, on what they were called with. (As `View.where` and `steps`.)"""
+    chain = [origin]
+    while chain[0].before is not None and chain[0].parent is not root:
+        chain.insert(0, chain[0].before)
+    where: Geometry | None = chain[-1].where
+    steps: list[ViewStep] = []
+    for one in chain:
+        if not alike(one.parent_where, one.where):
+            if not steps:
+                where = None if one.parent is root else one.parent_where
+            steps.append(one.step)
+        elif steps:
+            size, stride, offset = one.where[:3]
+            steps.append(ViewStep(aten.as_strided.default, (size, stride, offset), {}, None, Mode.GRAD))
+    return where, tuple(steps)
 
 
 def is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:

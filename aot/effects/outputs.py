@@ -17,6 +17,7 @@ from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
 from aot.effects.histories import (
     BY_STRIDES,
+    derived_anew,
     has_history_of_a_view,
     is_of_stale,
     leads_to,
@@ -160,7 +161,8 @@ class OutputEffects:
             return replace(self._by_geometry(value, start, root, False), requires_grad=True, rebound=rebound)
         after = start is not root and id(start) in self._required
         if not leaf and value.requires_grad and not root.requires_grad and not after:
-            if index is None or reshapes or stale or not self._required_grad(root):
+            later = index is not None and not self.world.forward.entry.leaves[index] and leads_to(value, root)
+            if index is None or reshapes or stale or later or not self._required_grad(root):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
@@ -181,9 +183,16 @@ class OutputEffects:
                     f"`as_strided`); return a new tensor"
                 )
             if rebound is None:
-                where = geometry(value)
-                rebound = self.world.rebound(Rebind(state, where, True, Mode.GRAD), where)
+                here = geometry(value)
+                rebound = self.world.rebound(Rebind(state, here, True, Mode.GRAD), here)
             return View(self.root(start), steps, None, True, rebound=rebound)
+        ordinary = internals.creation_meta(value) == "DEFAULT" and not any(step.in_place for step in steps)
+        if (stale or derived) and steps and ordinary:
+            assert origin is not None
+            where, repeated = derived_anew(root, origin)
+            if repeated:
+                other = where is not None and not alike(where, geometry(root))
+                return View(self.root(root), repeated, where, True, reinterpreted=other, rebound=rebound)
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
             view = self._by_geometry(value, source, root, stale)

@@ -656,3 +656,32 @@ def test_a_view_of_a_custom_functions_view_of_a_view_whose_base_was_written(grad
         return made[...]  # type: ignore[no-any-return]
 
     assert_agrees(f, lambda: [non_leaf(4)])
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (2, 1)], ids=str)
+@pytest.mark.parametrize(
+    "take",
+    [
+        lambda x: x.conj(),
+        lambda x: x.conj().conj(),
+        torch.view_as_real,
+        lambda x: torch.view_as_real(x.t())[1],
+        lambda x: x[1:].conj().t(),
+    ],
+)
+def test_a_lazy_view_whose_history_is_derived_anew(
+    take: Callable[[Tensor], Tensor], strides: tuple[int, int]
+) -> None:
+    """Autograd repeats what shows elements as other numbers; a view by strides shares out the gradient of
+    an element that is shown several times."""
+
+    def f(whole: Tensor, x: Tensor) -> Tensor:
+        view = take(x)
+        whole.transpose_(0, 0)  # moves the version counter that both have
+        return view
+
+    def make() -> list[Tensor]:
+        whole = values(2, 2, dtype=torch.complex64)
+        return [whole, whole.as_strided((2, 2), strides).detach().requires_grad_()]
+
+    assert_agrees(f, make)

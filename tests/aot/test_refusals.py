@@ -179,6 +179,13 @@ REFUSALS = (
         lambda x: x.detach_().requires_grad_() * 2,
         lambda: [non_leaf(3)],
     ),
+    Refusal(
+        "detached, then a leaf for a while",
+        errors.AutogradStateMutation,
+        "outside",
+        lambda x: (x.detach_().requires_grad_()[0], x.requires_grad_(False))[0],
+        lambda: [non_leaf(3)],
+    ),
     Refusal("stored outside", errors.EscapedTensor, "return it", _stores, lambda: [values(3)]),
     Refusal(
         "changes what it reads",
