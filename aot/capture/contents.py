@@ -99,6 +99,9 @@ class Contents:
 
     def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
         """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
+        if where.is_lazy and parent.overlaps_itself_somehow:
+            # (What shows an element several times is laid out anew where its numbers are computed.)
+            parent, where = parent.physical, where.physical
         if parent != where and where not in self._views and not self._leads_to(parent, where):
             self._views[where] = (parent, step)
 

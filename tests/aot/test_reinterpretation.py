@@ -169,3 +169,13 @@ def test_the_same_of_what_is_made_inside(way: str) -> None:
         return made, before
 
     assert_agrees(f, lambda: [values(5)])
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda z: z.conj().t(), lambda z: z.conj().imag.t(), lambda z: z.conj()[None].transpose(0, 2)],
+)
+def test_what_is_computed_of_a_lazy_view_of_repeated_elements_lies_as_in_eager(
+    take: Callable[[Tensor], Tensor],
+) -> None:
+    assert_agrees(lambda z: (torch.zeros_like(take(z)), take(z) * 2), lambda: [numbers(2).expand(2, 2)])
