@@ -152,8 +152,12 @@ def _call(program: Program, function: Function, make: Make, compiled: _Compiled)
     def control() -> Observation:
         return _observe(program, function, make, terms=True)
 
+    def densely() -> Observation:
+        return _observe(program, function, make, densely=True)
+
     intact = not _raised(seen) or _intact()
-    verdict = judge(eager, seen, reference if twin and intact else None, control if intact else None)
+    further = (reference if twin else None, control, densely) if intact else ()
+    verdict = judge(eager, seen, *further)
     if verdict.outcome is Outcome.FINDING:
         return Result("finding", verdict.findings, verdict.reason, intact=intact)
     if compiled.target.once and runs > 1:
@@ -199,7 +203,13 @@ def _intact() -> bool:
 
 
 def _observe(
-    program: Program, function: Function, make: Make, refusal: Refusal | None = None, terms: bool = False
+    program: Program,
+    function: Function,
+    make: Make,
+    refusal: Refusal | None = None,
+    *,
+    terms: bool = False,
+    densely: bool = False,
 ) -> Observation:
     scenario = program.scenario
 
@@ -217,6 +227,7 @@ def _observe(
         steps=_steps(program),
         refusal=refusal,
         terms=terms,
+        densely=densely,
     )
 
 

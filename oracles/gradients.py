@@ -13,6 +13,7 @@ from functools import lru_cache
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from .layouts import as_asked
 from .observation import GradientRun, LaterWrite, Raised, Value
 from .states import Known, Register, leaf_and_grad_fn, reader, value_of
 
@@ -203,7 +204,7 @@ def _differentiated(
     gradients: tuple[torch.Tensor | None, ...] = ()
     terms: dict[str, torch.Tensor] = {}
     try:
-        with _terms(roots, targets) as terms:
+        with _terms(roots, targets) as terms, as_asked():
             gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
     except Exception as exception:
         error = exception.with_traceback(None)  # whose frames would keep tensors alive

@@ -21,6 +21,7 @@ def judge(
     target: Observation,
     reference: Callable[[], Observation] | None = None,
     control: Callable[[], Observation] | None = None,
+    densely: Callable[[], Observation] | None = None,
     *,
     exact: bool = False,
 ) -> Verdict:
@@ -30,8 +31,10 @@ def judge(
     differ by more than a few units in the last place. Where the call drew random numbers it counts only if
     it leaves the generators as eager does: then it has drawn the same numbers. Give None for a program that
     has no such twin. `control` runs eager again on fresh arguments, and measures the terms of gradients; it
-    is called only when there is something to find. With `exact` elements must be equal bit for bit and the
-    reference is not used.
+    is called only when there is something to find. `densely` runs eager on fresh arguments with dense
+    operands for each operation, and is called only when elements differ all the same: what eager computes
+    may depend on how tensors lie, and a target is right as well if it computes that. With `exact` elements
+    must be equal bit for bit, and neither the reference nor dense operands are used.
 
     The case is poisoned when the target refused it (without leaving a mark), when eager and its control
     differ, or when all that differs are elements that are noise in eager itself.
@@ -60,6 +63,8 @@ def judge(
             found = differences(eager, target, double, again)
             if not found:
                 return Verdict(Outcome.AGREE, (), "agree within the rounding of the gradients' terms")
+            if densely is not None and not differences(densely(), target, double, again):
+                return Verdict(Outcome.AGREE, (), "agree with eager on dense operands")
     telling = tuple(item.finding for item in found if not item.noise)
     if not telling:
         return Verdict(Outcome.POISONED, (), f"eager's own numbers are noise: {found[0].finding}")

@@ -26,6 +26,7 @@ from .gradients import (
     measuring,
     record_exception,
 )
+from .layouts import as_asked, lying_densely
 from .lifetime import Lifetimes
 from .observation import Ambient, Arguments, GradientRun, LaterWrite, Observation, Refusal
 from .probe import probe
@@ -45,6 +46,7 @@ def observe(
     steps: Sequence[Step] = (),
     refusal: Refusal | None = None,
     terms: bool = False,
+    densely: bool = False,
 ) -> Observation:
     """Call `function(*make().args)` once and record all that can be seen afterwards.
 
@@ -55,7 +57,8 @@ def observe(
     grad, in order, then the arguments and other inputs whose autograd history the call has changed;
     None is all of them. A second backward starts from the first result alone. `steps`, if there are any, are
     done instead of these backwards and of the writes after them. `refusal` tells legitimate refusals among
-    the exceptions of the call and of its backwards. With `terms` the terms of gradients are measured.
+    the exceptions of the call and of its backwards. With `terms` the terms of gradients are measured;
+    with `densely` operations get dense operands (`layouts`).
 
     Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
     The results are written to, so the function must not return aliases of tensors that outlive the call
@@ -65,7 +68,7 @@ def observe(
 
         observe(torch.sin, lambda: Arguments((torch.ones(2),))).raised    # None
     """
-    with contained() as ambient, measuring(terms):
+    with contained() as ambient, measuring(terms), lying_densely(densely):
         lifetimes = Lifetimes()
         asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal)
         observation = _observe(function, asked, ambient, lifetimes)
@@ -97,7 +100,8 @@ def _observe(
     with torch.inference_mode(asked.inference or ambient.inference_mode):
         torch.set_grad_enabled(asked.grad)
         try:
-            result = function(*inputs.arguments.args)
+            with as_asked():
+                result = function(*inputs.arguments.args)
         except Exception as exception:
             error = exception.with_traceback(None)  # whose frames would keep tensors alive
         left = record_ambient()
