@@ -124,11 +124,8 @@ class _Cotangent:
 
 
 @lru_cache(maxsize=1024)
-def _cotangent(
-    ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, in_rows: bool
-) -> _Cotangent:
-    """The cotangent of a root: odd eighths up to LARGEST_COTANGENT, which every floating dtype holds; in
-    row-major order, or as it comes."""
+def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> _Cotangent:
+    """The cotangent of a root: odd eighths up to LARGEST_COTANGENT, which every floating dtype holds."""
     steps = torch.arange(math.prod(shape) + 1, dtype=torch.float64)
     numbers = (((7 * steps + 3 * ordinal) % 11) * 2 - 11) / 8
     numbers = torch.complex(numbers[:-1], numbers[1:]) if dtype.is_complex else numbers[:-1]
@@ -136,8 +133,6 @@ def _cotangent(
         # A user's cotangent has any strides: a backward that counts on contiguous ones is wrong.
         numbers = numbers.reshape(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
     tensor = numbers.reshape(shape).to(device=device, dtype=dtype)
-    if in_rows:
-        tensor = tensor.contiguous()
     read = reader(tensor)
     return _Cotangent(tensor, read, read())
 
@@ -197,7 +192,7 @@ def _differentiated(
     take: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]],
 ) -> Differentiated:
     cotangents = [
-        _cotangent(ordinal, tuple(tensor.shape), tensor.dtype, tensor.device, _measuring.get())
+        _cotangent(ordinal, tuple(tensor.shape), tensor.dtype, tensor.device)
         for ordinal, (_, tensor) in zip(ordinals, roots, strict=True)
     ]
     error: Exception | None = None
@@ -228,11 +223,7 @@ _measuring = ContextVar("_measuring", default=False)
 
 @contextmanager
 def measuring(on: bool) -> Iterator[None]:
-    """Whether backwards note the terms of the gradients as well, for as long as it lasts.
-
-    Cotangents lie in row-major order then: some kernels of torch give other gradients of NaN and infinities
-    for those that do not (`hardtanh`, `hardshrink`, `elu`), which shows as eager differing from itself.
-    """
+    """Whether backwards note the terms of the gradients as well, for as long as it lasts."""
     token = _measuring.set(on)
     try:
         yield

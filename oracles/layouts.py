@@ -2,8 +2,8 @@
 
 ATen has several loops for one operation, for tensors that are dense and for those with gaps or in another
 order, and these need not compute the same: `erf` and functions that are made of it (`gelu`) differ in the
-last digit, which is many digits after cancellation; and the gradient of `hardtanh` lets that of a NaN pass in
-one of them.
+last digit, which is many digits after cancellation; and gradients of NaN and infinities are others in one of
+them than in the other (`hardtanh`, `hardshrink`, `elu`).
 """
 
 from __future__ import annotations
