@@ -76,6 +76,7 @@ __all__ = [
     "is_packed",
     "is_traced_elsewhere",
     "is_transforming",
+    "lying",
     "make_non_leaf",
     "memoryless",
     "memoryless_storage",
@@ -399,6 +400,25 @@ def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
     with below_autograd(), torch._C._ExcludeDispatchKeyGuard(_COUNTED):
         tensor.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
     torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+
+@contextlib.contextmanager
+def lying(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Iterator[None]:
+    """While this lasts, a memoryless tensor lies otherwise in its storage; autograd does not notice, and its
+    operations are not recorded."""
+    before = tensor.size(), tensor.stride(), int(tensor.storage_offset())
+
+    def lie(size: Sequence[int], stride: Sequence[int], offset: int) -> None:
+        with below_autograd(), torch._C._ExcludeDispatchKeyGuard(_COUNTED):
+            tensor.set_(tensor.untyped_storage(), offset, size, stride)
+        torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+    with with_memoryless():
+        lie(size, stride, offset)
+        try:
+            yield
+        finally:
+            lie(*before)
 
 
 def fake_tensor(

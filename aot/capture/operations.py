@@ -230,6 +230,20 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return tuple(isinstance(r, Tensor) and r._is_view() for r in results)
 
 
+def run_on_blanks(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what eager raises for tensors of zeros with the metadata of the arguments."""
+
+    def blank(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        with torch.inference_mode(value.is_inference()):
+            return blank_like(value)
+
+    with internals.nothing_on(), torch.no_grad():
+        blanks = internals.tree_map(blank, (args, kwargs))
+        func(*blanks[0], **blanks[1])
+
+
 def casts_within(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether autocast, if it is on, casts what an operation is made of, below autograd, so that results have
     another dtype. Eager decides, on zeros, once for each operation and dtypes."""

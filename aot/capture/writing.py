@@ -18,6 +18,7 @@ from aot.capture.operations import (
     classify,
     given,
     is_written,
+    run_on_blanks,
     with_defaults,
 )
 from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
@@ -38,8 +39,10 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if given(i, args, kwargs)]
         flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
         self._check_overlap(func, flat, args, kwargs)
-        if len(flat) != len(targets):
+        if any(isinstance(target, (list, tuple)) for target in targets):
             check_lists(func, flat, args)
+            if self._inference_tensors and not torch.is_inference_mode_enabled():
+                run_on_blanks(func, args, kwargs)  # which raises for inference tensors, or does not
         for target in flat:
             self.journal.settle(target)
             check_partial_overlap(target, args)

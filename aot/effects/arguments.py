@@ -332,6 +332,10 @@ class ArgumentEffects:
         if any(unnoticed) and early and region == there and fits:
             with self.recorder, torch.enable_grad():
                 fake = undone(root, region.size, changes)
+        elif changes and all(unnoticed) and early and self.recorder.state(root) is state:
+            # The history is that of a tensor that lies as the root did, not as it does since.
+            with internals.lying(root, *there[:3]), torch.enable_grad():
+                fake = views.seen_as(root, region)
         elif region != geometry(root):
             self.recorder.follow_growth(root)
             with self.recorder, torch.enable_grad():

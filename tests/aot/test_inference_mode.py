@@ -339,3 +339,22 @@ def test_odd_inference_tensors_are_refused(kind: str) -> None:
             x.requires_grad_()
     with pytest.raises(errors.UnsupportedArgument, match="clone it"):
         aot.aot_function(lambda x: x * 2, aot.nop)(x)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("inside", [True, False])
+def test_lists_of_inference_tensors_are_written_in_that_mode_only(count: int, inside: bool) -> None:
+    def f(x: Tensor) -> Any:
+        with torch.inference_mode():
+            made = [x * (i + 2) for i in range(count)]
+        with torch.inference_mode(inside):
+            torch._foreach_mul_(made, -0.25)
+            return sum(made).clone()
+
+    compiled = aot.aot_function(f, checking_nop)
+    if inside:
+        assert torch.equal(compiled(values(3)), f(values(3)))
+        return
+    for function in (f, compiled):
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+            function(values(3))

@@ -314,6 +314,26 @@ def test_a_write_to_a_list_is_counted(grad: bool) -> None:
     assert_agrees(f, make)
 
 
+@pytest.mark.parametrize("through", ["itself", "view", "argument"])
+@pytest.mark.parametrize("change", [lambda x: x.unsqueeze_(1), lambda x: x.t_()])
+def test_metadata_that_is_changed_past_autograd_after_a_write(through: str, change: Function) -> None:
+    """The write's history is that of a tensor of the size that it had then."""
+
+    def f(x: Tensor, part: Tensor) -> Tensor:
+        written = {"itself": x, "view": x[:, 1:], "argument": part}[through].mul_(3)
+        result = written * 2
+        with torch.no_grad():
+            change(x)
+        return result
+
+    def make() -> Arguments:
+        base = leaf(2, 2)
+        x = base * 1
+        return Arguments((x, x[:, 1:]), {"base": base})
+
+    assert_agrees(f, make)
+
+
 def test_the_strides_of_what_a_kernel_lays_out_anew() -> None:
     def f(x: Tensor) -> None:
         x.data = torch.nn.functional.logsigmoid(x.t())
