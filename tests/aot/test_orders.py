@@ -315,9 +315,12 @@ def test_a_write_to_a_list_is_counted(grad: bool) -> None:
 
 
 @pytest.mark.parametrize("through", ["itself", "view", "argument"])
-@pytest.mark.parametrize("change", [lambda x: x.unsqueeze_(1), lambda x: x.t_()])
-def test_metadata_that_is_changed_past_autograd_after_a_write(through: str, change: Function) -> None:
-    """The write's history is that of a tensor of the size that it had then."""
+@pytest.mark.parametrize("change, raises", [(lambda x: x.unsqueeze_(1), True), (lambda x: x.t_(), False)])
+def test_metadata_that_is_changed_past_autograd_after_a_write(
+    through: str, change: Function, raises: bool
+) -> None:
+    """The write's history is that of a tensor of the size that it had then. (A gradient of the argument
+    itself does not fit that any more, and raises in eager.)"""
 
     def f(x: Tensor, part: Tensor) -> Tensor:
         written = {"itself": x, "view": x[:, 1:], "argument": part}[through].mul_(3)
@@ -331,7 +334,7 @@ def test_metadata_that_is_changed_past_autograd_after_a_write(through: str, chan
         x = base * 1
         return Arguments((x, x[:, 1:]), {"base": base})
 
-    assert_agrees(f, make)
+    assert_agrees(f, make, backward_raises=raises)
 
 
 def test_the_strides_of_what_a_kernel_lays_out_anew() -> None:
