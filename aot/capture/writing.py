@@ -40,7 +40,8 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
         self._check_overlap(func, flat, args, kwargs)
         if any(isinstance(target, (list, tuple)) for target in targets):
-            check_lists(func, flat, args)
+            if len(flat) > 1:
+                check_lists(func, flat, args)
             if self._inference_tensors and not torch.is_inference_mode_enabled():
                 run_on_blanks(func, args, kwargs)  # which raises for inference tensors, or does not
         for target in flat:
