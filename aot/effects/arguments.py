@@ -328,18 +328,18 @@ class ArgumentEffects:
         fake = root
         changes = self.recorder.journal.changes_of(root)
         unnoticed = [goes_unnoticed(event) for event in changes]
-        fits = root.shape == region.size or not all(unnoticed)
-        if any(unnoticed) and early and region == there and fits:
+        fits = root.shape == there.size or not all(unnoticed)
+        if any(unnoticed) and early and fits:
             with self.recorder, torch.enable_grad():
-                fake = undone(root, region.size, changes)
+                fake = undone(root, there.size, changes)
         elif changes and all(unnoticed) and early and self.recorder.state(root) is state:
             # The history is that of a tensor that lies as the root did, not as it does since.
             with internals.lying(root, *there[:3]), torch.enable_grad():
-                fake = views.seen_as(root, region)
-        elif region != geometry(root):
+                fake = views.seen_as(root, there)
+        elif there != geometry(root):
             self.recorder.follow_growth(root)
             with self.recorder, torch.enable_grad():
-                fake = views.seen_as(root, region)
+                fake = views.seen_as(root, there)
         value = self.world.value(state.read(region), region, fake)
         other = not alike(there, region)
         return Write(tensor, value, True, True, early, through, base, reinterpreted=other)

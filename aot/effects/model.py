@@ -26,7 +26,8 @@ class Value:
     Attributes:
         node: where it is computed.
         where: its size, stride and dtype as the caller must see them.
-        history: the fake tensor whose autograd history it carries; None where it carries none.
+        history: the fake tensor whose autograd history it carries; None where it carries none. Of what is
+            written to a part of a tensor, that is all of the tensor.
         inference: whether the caller gets it as an inference tensor.
     """
 
@@ -41,13 +42,12 @@ class Write:
     """Copy a value into an argument.
 
     Attributes:
-        tracked: the write carries the value's autograd history; the others go past autograd.
+        tracked: the tensor that is written to, the base for a view, gets the value's autograd history. (No
+            operation in grad mode writes: it would add zeros of its own to the gradient at the old edge.)
         counted: the write moves the argument's version counter.
         early: done before changes of metadata and storage are repeated.
-        through: write through a new view of this geometry. A tracked write goes through a new view of a
-            root: that moves the history of all views on it alike, and spares the engine an assertion that
-            fails when a gradient at a view's old edge is asked for. A write to a tensor that shows
-            elements several times goes through one that shows them once.
+        through: write through a new view of this geometry. A write to a tensor that shows elements several
+            times goes through one that shows them once.
         base: whether that is a view of the argument's base.
         entry: whether it is one of the storage that the argument lay in when the call began.
         reinterpreted: whether it shows the base as another dtype, or lazily as other numbers.

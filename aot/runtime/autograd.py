@@ -74,6 +74,7 @@ def build(
         "nothing": _nothing,
         "nowhere": _nowhere,
         "passing": _Passing.apply,
+        "written": _Written.apply,
         "tangent": restrided,
         "physical": views.physical,
         "seen_as": views.seen_as,
@@ -152,6 +153,21 @@ class _Passing(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> Tensor | None:
         return gradient
+
+
+class _Written(torch.autograd.Function):
+    """A tensor that was written to gets the history of what was written; its old edge gets no gradient from
+    here, as the one that is due to it is part of that history."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, history: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, Tensor | None]:
+        return None, gradient
 
 
 def _nowhere() -> Tensor:

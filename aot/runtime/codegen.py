@@ -130,7 +130,13 @@ class _Call:
         self.plan = plan
         self.mode = GradMode(writer, plan.grad, plan.inference)
         self.moved = moved_by_outputs(plan.outputs, plan.roots, plan.storages)
-        self.tracked = {e.value for part in plan.parts for e in part.segment.entrances}
+        self.written = {w.value for w in plan.writes if w.tracked}
+        self.entrances = {
+            entrance.value: EntranceEdge(number, e)
+            for number, part in enumerate(plan.parts)
+            for e, entrance in enumerate(part.segment.entrances)
+            if entrance.value is not None
+        }
         # Values that reach the caller as an alias of other memory, not as the graph returned them.
         self.carried = {
             r.history: r
@@ -275,13 +281,12 @@ class _Call:
         views = {value: root for value, root in carried.items() if isinstance(root, FunctionViewRoot)}
         handed = self._handed(views, values)
         for e, entrance in enumerate(segment.entrances):
-            if entrance.value is None:
+            if entrance.value is None or entrance.value in self.written:
                 size, dtype = self.writer.literal(entrance.size), self.writer.name("dtype", entrance.dtype)
                 results.append(f"nothing({size}, {dtype}, {self.writer.name('device', entrance.device)})")
-                names.append(f"h{number}_{e}")
-                continue
-            results.append(handed.get(entrance.value) or self._result(entrance.value))
-            names.append(f"v{entrance.value}")
+            else:
+                results.append(handed.get(entrance.value) or self._result(entrance.value))
+            names.append(self._target(EntranceEdge(number, e)))
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
         edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
@@ -328,7 +333,8 @@ class _Call:
         if isinstance(target, OutputEdge):
             return f"o{target.output}"
         value = self.plan.parts[target.segment].segment.entrances[target.entrance].value
-        return f"h{target.segment}_{target.entrance}" if value is None else f"v{value}"
+        hidden = value is None or value in self.written
+        return f"h{target.segment}_{target.entrance}" if hidden else f"v{value}"
 
     def _edge(self, target: Target, name: str) -> str:
         """A tensor that has the edge of a target and does not keep its memory, if the edge does not."""
@@ -394,15 +400,14 @@ class _Call:
                 writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
 
     def _write(self, write: Write) -> None:
-        if write.tracked:
-            self.mode.set(True)
-            target = f"t{write.tensor}._base" if write.base else f"t{write.tensor}"
-        else:
-            target = _past_autograd(write)
+        target = _past_autograd(write)
         if write.through is not None:
             target = seen_as(self.writer, target, write.through, write.reinterpreted)
         within = self.mode.within(Mode.INFERENCE) if write.inference else ""
         self.writer.line(f"{within}{target}.copy_(v{write.value})")
+        if write.tracked:
+            self.mode.set(True)
+            self.writer.line(f"written({_root_of(write)}, {self._target(self.entrances[write.value])})")
 
     def _left(self) -> list[int]:
         """The arguments whose memory on entry is needed after they were put elsewhere."""
@@ -446,7 +451,7 @@ class _Call:
         if isinstance(root, BaseRoot):
             return f"t{root.tensor}._base"
         if isinstance(root, ValueRoot):
-            return f"v{root.value}" if root.value in self.tracked else f"detached(v{root.value})"
+            return f"v{root.value}" if root.value in self.entrances else f"detached(v{root.value})"
         if isinstance(root, FunctionViewRoot) or root.history is not None:
             return f"v{root.history}"
         return alias(self.writer, root)
@@ -474,9 +479,14 @@ def _is_first(output: Output) -> TypeGuard[View]:
     return isinstance(output, View) and output.taken is Taken.FIRST
 
 
+def _root_of(write: Write) -> str:
+    """The argument that is written to, or its base."""
+    return f"t{write.tensor}._base" if write.base else f"t{write.tensor}"
+
+
 def _past_autograd(write: Write) -> str:
-    """An alias of an argument that has no history, and the argument's version counter or one of its own."""
-    name = f"m{write.tensor}" if write.entry else f"t{write.tensor}"
+    """An alias of what is written to that has no history, and its version counter or one of its own."""
+    name = f"m{write.tensor}" if write.entry else _root_of(write)
     return f"{name}.detach()" if write.counted else f"{name}.data"
 
 

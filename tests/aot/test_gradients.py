@@ -74,6 +74,57 @@ def test_an_overwritten_value_has_a_gradient_of_zeros() -> None:
     assert_agrees(f, lambda: [leaf(3), leaf(3, start=3)])
 
 
+def _all_of_it(x: Tensor, zero: Tensor) -> None:
+    x.div_(zero)
+
+
+def _a_part(x: Tensor, zero: Tensor) -> None:
+    x[0].div_(zero)
+
+
+@pytest.mark.parametrize("f", [_all_of_it, _a_part])
+def test_nothing_is_added_to_the_gradient_of_what_is_written(f: Callable[[Tensor, Tensor], Any]) -> None:
+    """An infinite complex number to which zero was added is NaN: one of the two is multiplied by 1."""
+
+    def make() -> list[Tensor]:
+        return [non_leaf(2, 2, dtype=torch.complex64), torch.zeros((), dtype=torch.int8)]
+
+    assert_agrees(f, make, grad=True)
+
+
+@pytest.mark.parametrize("part", [..., 1])
+def test_the_sign_of_a_zero_that_is_the_gradient_of_what_was_written(part: Any) -> None:
+    def f(x: Tensor) -> None:
+        x[part].mul_(3)
+
+    for run in (f, aot.aot_function(f, aot.nop)):
+        start = leaf(2, 2)
+        x = start * 1
+        run(x)
+        (gradient,) = torch.autograd.grad(x, start, torch.full((2, 2), -0.0))
+        assert gradient.signbit().all()
+
+
+class Overwriting(torch.autograd.Function):
+    """Writes ones, and has no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.fill_(1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> None:
+        return None
+
+
+def test_a_write_without_a_gradient_has_none() -> None:
+    def f(x: Tensor) -> Tensor:
+        return Overwriting.apply(x) * 2  # type: ignore[no-any-return, no-untyped-call]
+
+    assert_agrees(f, lambda: [non_leaf(3)], grad=True)
+
+
 def test_a_gradient_of_zeros_of_an_output_that_is_not_differentiated() -> None:
     def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         z = x * 2

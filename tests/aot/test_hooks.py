@@ -97,6 +97,17 @@ def test_a_hook_on_what_is_written_to_a_part_of_an_argument() -> None:
     assert_agrees(f, lambda: [non_leaf(2, 3)], grad=True)
 
 
+def test_a_hook_on_the_node_of_a_written_argument() -> None:
+    def f(x: Tensor) -> Tensor:
+        x[0].mul_(3)
+        assert x.grad_fn is not None
+        x.grad_fn.register_prehook(lambda outputs: (outputs[0] * 5,))
+        x.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] * 10, *inputs[1:]))
+        return x * 2
+
+    assert_agrees(f, lambda: [non_leaf(2, 3)], grad=True)
+
+
 def test_hooks_that_nothing_runs() -> None:
     def f(x: Tensor) -> Tensor:
         y = x.sin()
@@ -191,12 +202,6 @@ def _before_the_node_of_an_argument(x: Tensor) -> Tensor:
     return x * 2
 
 
-def _on_the_node_of_a_written_argument(x: Tensor) -> Tensor:
-    x[0].mul_(3)
-    _node(x).register_hook(lambda inputs, outputs: (inputs[0] * 10, *inputs[1:]))
-    return x * 2
-
-
 def _on_a_node_for_its_side_effect(x: Tensor) -> Tensor:
     y = x * 2
     _node(y).register_hook(lambda inputs, outputs: None)
@@ -222,7 +227,6 @@ REFUSED = [
     _on_the_node_of_a_view_of_an_argument,
     _on_the_node_of_an_argument,
     _before_the_node_of_an_argument,
-    _on_the_node_of_a_written_argument,
     _on_a_node_for_its_side_effect,
     _before_a_node_for_its_side_effect,
     _on_an_argument,
