@@ -46,8 +46,9 @@ class Step:
         count: how many gradients there are.
         further: by gradient, the layout of its tangent; of those that have a history that can be followed.
         failing: those whose history cannot be followed, and what eager raises.
-        gradients: for each tangent that has a history and then for each end, which gradient of gradients goes
-            there.
+        gradients: for each tangent that has a history, then for each of `own`, and then for each end, which
+            gradient of gradients goes there.
+        own: the entrances that gradients of gradients go to.
         entrances, ends: of the next level; the entrances by gradient.
         nodes: the trace's nodes by their names in the graph.
     """
@@ -60,18 +61,23 @@ class Step:
     further: dict[int, Geometry]
     failing: dict[int, Failure]
     gradients: tuple[int | None, ...]
+    own: tuple[int, ...]
     entrances: dict[int, tuple[Key, Tensor]]
     ends: tuple[Key, ...]
     nodes: dict[str, fx.Node]
 
 
-def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int]) -> Step:
+def record_again(
+    level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int], own: Sequence[int]
+) -> Step:
     """Run a piece of the autograd graph under the ambient state of now.
 
     Args:
         given: the entrances that get a tangent.
         create_graph: whether the gradients get a history.
         tracked: the entrances whose tangents have one.
+        own: the entrances that gradients of the gradients may go to. They are added to what else comes in
+            there before they go on, as in eager.
 
     Raises:
         DoubleBackwardUnsupported: it needs a value of the forward that is not saved; or the gradients get a
@@ -95,7 +101,7 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
     builder.graph, builder.backward = fx.Graph(), True
     try:
         with internals.plain_autograd():
-            return _record(level, given, create_graph, tracked)
+            return _record(level, given, create_graph, tracked, own)
     finally:
         builder.graph, builder.backward = before
         # (Some nodes that have read something are the caller's, and would keep his tensors alive.)
@@ -103,7 +109,9 @@ def record_again(level: Level, given: Sequence[int], create_graph: bool, tracked
         level.recorder.lifetimes.reserve()  # a traceback may hold some
 
 
-def _record(level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int]) -> Step:
+def _record(
+    level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int], own: Sequence[int]
+) -> Step:
     recorder = level.recorder
     builder = recorder.builder
     entrances = {j: level.entrances[j] for j in given}
@@ -113,8 +121,11 @@ def _record(level: Level, given: Sequence[int], create_graph: bool, tracked: Col
     values = [_read(recorder, result) for result in results]
     roots: dict[int, tuple[Key, Tensor]] = {}
     ends = list(level.ends)
+    places: dict[int, int] = {}  # of the segment's own entrances among the ends
     if create_graph:
-        ends = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in given if j in tracked] + ends
+        cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in given if j in tracked]
+        places = {len(cotangents) + i: e for i, e in enumerate(own)}
+        ends = [*cotangents, *(level.entrances[e][0] for e in own), *ends]
         # Gradients that are one tensor, or a tangent as it came, are to be told apart.
         with recorder, torch.enable_grad():
             likes = {i: result.view_as(result) for i, result in enumerate(results) if result.requires_grad}
@@ -125,19 +136,22 @@ def _record(level: Level, given: Sequence[int], create_graph: bool, tracked: Col
     inputs = [tangent.node for tangent in (*tangents, *further.values())]
     outputs = [*values, *(_read(recorder, higher[end]) for end in sorted(higher))]
     graph, taken, nodes = _assemble(builder, level.available, inputs, outputs, first)
-    places = {end: k for k, end in enumerate(sorted(found))}
-    higher_places = {end: k for k, end in enumerate(sorted(higher))}
+    numbers = {end: k for k, end in enumerate(sorted(found))}
+    higher_numbers = {end: k for k, end in enumerate(sorted(higher))}
+    # (Hooks on a result would see that nothing comes where nothing can.)
+    reached = [end for end in range(len(ends)) if end not in places or end in higher]
     return Step(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
         tangents=tuple(tangent.where for tangent in tangents),
-        results=tuple(places.get(end) for end in range(len(level.ends))),
+        results=tuple(numbers.get(end) for end in range(len(level.ends))),
         count=len(results),
         further={i: tangent.where for i, tangent in further.items()},
         failing=failing,
-        gradients=tuple(higher_places.get(end) for end in range(len(ends))) if create_graph else (),
+        gradients=tuple(higher_numbers.get(end) for end in reached) if create_graph else (),
+        own=tuple(places[end] for end in reached if end in places),
         entrances=roots,
-        ends=tuple(ends),
+        ends=tuple(ends[end] for end in reached),
         nodes=nodes,
     )
 

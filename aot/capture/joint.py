@@ -7,7 +7,7 @@ that the backward consists of: what comes in, what goes out to where, and what o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autoc
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder, by_name, call_by_name
-from aot.capture.kept import Kept, find_kept, saves_something
+from aot.capture.kept import Kept, find_kept, find_kept_entrances, saves_something
 from aot.capture.operations import call_on_clones
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
@@ -48,6 +48,8 @@ class Entrance:
         value: the value, or None.
         size, dtype, device: what a gradient looks like.
         tangent: the layout that its gradient was traced with; None if it never has one.
+        kept: whether the segment keeps the tensor that has this edge, so that gradients of its gradients come
+            in here as well.
     """
 
     value: int | None
@@ -55,6 +57,7 @@ class Entrance:
     dtype: torch.dtype
     device: torch.device
     tangent: Geometry | None
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +237,10 @@ class _Recording:
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         with torch.autograd.set_multithreading_enabled(False):
             kept = find_kept(recorder, graph, engine, self.forward.entry.fakes, self.effects.root_fakes)
+        own = find_kept_entrances(recorder, graph)
         segments = []
         entered: set[int | None] = set()
-        for nodes, recorded, keeps in zip(graph.segments, engine.segments, kept, strict=True):
+        for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
             entered.update(nodes.entrances.values())
             if not recorded.gradients:
                 recorded.tangents.clear()
@@ -244,7 +248,7 @@ class _Recording:
             with torch.no_grad():
                 gradients.extend(recorder.read(g) for g in recorded.gradients.values())
             further = self._further(nodes.nodes, recorded)
-            segment = self._segment(nodes.entrances, recorded, keeps, self._led_to(nodes.nodes))
+            segment = self._segment(nodes.entrances, recorded, keeps, mine, self._led_to(nodes.nodes))
             frees = any(saves_something(node) for node in nodes.nodes)
             joins = _joins(graph, nodes)
             turn = min(map(internals.sequence_number, nodes.nodes))
@@ -278,6 +282,7 @@ class _Recording:
         entrances: Mapping[Key, int | None],
         recorded: Recorded,
         kept: tuple[Kept, ...],
+        own: Collection[Key],
         led_to: Iterable[Target],
     ) -> Segment:
         bits = {entrance: 1 << j for j, entrance in enumerate(sorted(recorded.tangents))}
@@ -291,7 +296,7 @@ class _Recording:
             gradients.append(Gradient(target, k, mask(recorded.reach[target])))
         return Segment(
             tuple(
-                self._entrance(value, edge, recorded.tangents.get(e))
+                self._entrance(value, edge, recorded.tangents.get(e), edge in own)
                 for e, (edge, value) in enumerate(entrances.items())
             ),
             # Formulas that give nothing (a norm of order 0) run all the same, and check what they keep.
@@ -367,7 +372,9 @@ class _Recording:
         gradients.append(tangent.node)
         return Segment((self._entrance(value, edge, tangent),), (Gradient(self.ends[edge], 0, 1),))
 
-    def _entrance(self, value: int | None, edge: Key, tangent: Tangent | None) -> Entrance:
+    def _entrance(
+        self, value: int | None, edge: Key, tangent: Tangent | None, kept: bool = False
+    ) -> Entrance:
         like: Tensor | None = None
         if value is not None:
             like = self.histories[value]
@@ -376,7 +383,7 @@ class _Recording:
         if like is None:
             return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
         where = None if tangent is None else tangent.where
-        return Entrance(value, tuple(like.shape), like.dtype, like.device, where)
+        return Entrance(value, tuple(like.shape), like.dtype, like.device, where, kept)
 
 
 def _joins(graph: Graph, nodes: NodeSet) -> bool:

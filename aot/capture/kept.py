@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine
 from aot.capture.recorder import Recorder
-from aot.capture.segments import Graph
+from aot.capture.segments import Graph, Key, key_of
 from aot.versions import counter_groups, has_counter, moved_version
 
 
@@ -97,6 +97,29 @@ def find_kept(
             elif internals.storage_key(fake) in saved[number]:
                 kept.append(Kept(None, k, 0, counted=False))
         found.append(tuple(kept))
+    return found
+
+
+def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:
+    """For each segment, the edges at which gradients come in and to which gradients of its gradients go: its
+    nodes have kept the tensor with that edge, or a view of it."""
+    read: list[list[Tensor]] = [[] for _ in graph.segments]
+    for fake, node in recorder.backward_reads:
+        if node is not None and node in graph.segment_of:
+            read[graph.segment_of[node]].append(fake)
+    found: list[frozenset[Key]] = []
+    for number, segment in enumerate(graph.segments):
+        saved = (tensor for node in segment.nodes for tensor in _saved_tensors(node))
+        stack = [key_of(get_gradient_edge(t)) for t in (*saved, *read[number]) if t.grad_fn is not None]
+        seen: set[Key] = set()
+        while stack:
+            edge = stack.pop()
+            if edge in seen or graph.is_end(edge) or graph.segment_of.get(edge[0], number) != number:
+                continue
+            seen.add(edge)
+            if edge not in segment.entrances:
+                stack.extend(below for _, below in graph.below(edge[0]))
+        found.append(frozenset(seen.intersection(segment.entrances)))
     return found
 
 

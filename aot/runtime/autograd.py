@@ -26,6 +26,7 @@ from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, restrided, runner
 from aot.runtime.plan import Plan
+from aot.runtime.saving import Own
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,10 @@ def build(
         "copied": _copied,
         "nothing": _nothing,
         "nowhere": _nowhere,
-        "passing": _Passing.apply,
-        "written": _Written.apply,
+        "passing": _passing,
+        "written": _written,
+        "edge_of": _edge_of,
+        "edge_of_written": _edge_of_written,
         "tangent": restrided,
         "physical": views.physical,
         "seen_as": views.seen_as,
@@ -108,8 +111,9 @@ def build(
     code = compile(source, name, "exec")
     exec(code, namespace)
     for number in range(len(plan.parts)):
+        own = plan.parts[number].own
         methods = {
-            "forward": staticmethod(_forward),
+            "forward": staticmethod(_keeping(own) if own else _forward),
             "backward": staticmethod(namespace[f"backward{number}"]),
         }
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
@@ -135,11 +139,47 @@ def _forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*saved)
     ctx.spent = False
+    ctx.written = {}
     ctx.packed = (
         internals.saved_tensor_hooks() is not None
     )  # by hooks that may have kept what they were given
     box[:] = [ctx]
     return results  # type: ignore[no-any-return]
+
+
+def _keeping(own: Sequence[Own]) -> Callable[..., tuple[Tensor, ...]]:
+    """`_forward` for a node that keeps some of its results. (Autograd keeps a result without its node, which
+    would keep the result.)"""
+
+    def forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
+        saved, results = list(box[0]), box[1]
+        packed = internals.saved_tensor_hooks() is not None
+        for one in own:
+            if one.position < len(saved):
+                saved[one.position] = results[one.entrance]
+            else:  # hooks are not for what eager does not keep
+                saved.append(None if packed else results[one.entrance])
+        box[0] = tuple(saved)
+        return _forward(ctx, box, *edges)
+
+    return forward
+
+
+def _edge_of(result: Tensor | None) -> Tensor | None:
+    """A tensor that has the edge of a result that was kept, and not its memory."""
+    return None if result is None else _passing(result)  # type: ignore[no-untyped-call]
+
+
+def _edge_of_written(ctx: Any, entrance: int) -> Tensor | None:
+    """The same for what was written to an argument; None when nobody has its edge any more."""
+    node = ctx.written[entrance]()
+    if node is None:
+        return None
+    try:
+        saved = node.saved_tensors
+    except RuntimeError:  # freed, or written to since: so is what would be added up there
+        return None
+    return _edge_of(*saved) if saved else None
 
 
 class _Passing(torch.autograd.Function):
@@ -155,19 +195,38 @@ class _Passing(torch.autograd.Function):
         return gradient
 
 
+# (What `Function.apply` asks of `torch.func` the segments' nodes have asked.)
+_passing = super(torch.autograd.Function, _Passing).apply
+
+
 class _Written(torch.autograd.Function):
-    """A tensor that was written to gets the history of what was written; its old edge gets no gradient from
-    here, as the one that is due to it is part of that history."""
+    """A tensor that is written to gets the history of what is written; its old edge gets no gradient from
+    here, as the one that is due to it is part of that history.
+
+    What is written is the value that has that history, unless it was written before (`copies`). The node of
+    that history may be one that keeps the tensor (`keeper`, and which of its entrances it is).
+    """
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, history: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, tensor: Tensor, history: Tensor, copies: bool, keeper: Any = None, entrance: int = 0
+    ) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.mark_dirty(tensor)
+        ctx.mark_dirty(tensor)  # which moves its version counter
+        if copies:
+            tensor.data.copy_(history)
+        if keeper is not None:
+            keeper.written[entrance] = weakref.ref(ctx)
+            if internals.saved_tensor_hooks() is None:
+                ctx.save_for_backward(tensor)
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, Tensor | None]:
-        return None, gradient
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
+        return None, gradient, None, None, None
+
+
+_written = super(torch.autograd.Function, _Written).apply
 
 
 def _nowhere() -> Tensor:

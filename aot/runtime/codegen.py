@@ -2,7 +2,7 @@
 
 What was known when compiling is not tested at the call: there is no loop over metadata, only the statements
 that this specialization needs. `generate` returns text; `build` turns it into the callable and the backward
-of each segment's `autograd.Function`.
+of each segment's `autograd.Function`, which `backward` writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from aot.effects import (
     moved_by_outputs,
     value_of,
 )
-from aot.runtime.plan import Part, Plan
+from aot.runtime.backward import write_backward
+from aot.runtime.plan import Plan
 from aot.runtime.saving import Saving
 from aot.runtime.source import GradMode, Writer, alias, as_strided, seen_as, write_change, write_view
 
@@ -42,84 +43,11 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     """
     writer = Writer()
     for number, part in enumerate(plan.parts):
-        _backward(writer, number, part, plan.scripted)
+        written = {w.value for w in plan.writes if w.tracked}
+        write_backward(writer, number, part, plan.scripted, written)
         writer.line("")
     _Call(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
-
-
-def _backward(writer: Writer, number: int, part: Part, scripted: bool) -> None:
-    segment = part.segment
-    tangents = segment.tangents
-    writer.line(f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.entrances)))}):")
-    writer.indent += 1
-    if segment.failure is not None:
-        kind, text = segment.failure
-        writer.line("if g0 is not None:")
-        writer.line(f"    raise {writer.name('error', kind)}({text!r})")
-    several = len(tangents) > 1
-    everything = (1 << len(tangents)) - 1
-    if several:
-        bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
-        writer.line(f"given = {' | '.join(bits)}")
-    elif tangents and segment.results:
-        writer.line(f"if g{tangents[0]} is None:")
-        writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
-    if segment.frees and not part.saved:
-        writer.line("if ctx.spent:")
-        writer.line("    raise freed()")
-        writer.line("ctx.spent = not graph_is_retained()")
-    donates = any(one.donated for one in part.saved)
-    if donates:
-        writer.line("if ctx.spent:")
-        writer.line("    raise spent()")
-    for i, watch in enumerate(part.watched):
-        partial = several and watch.tangents != everything
-        needed = f"given & {watch.tangents} and " if partial else ""
-        writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
-        writer.line(f"    raise modified(*ctx.watched[{i}])")
-    inputs = [f"s{i}" for i in range(len(part.saved))]
-    if part.saved:
-        writer.line(f"{', '.join(inputs)}, = ctx.saved_tensors")
-    resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
-    if resident:
-        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
-    if segment.results and tangents:
-        given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
-        otherwise = " or not scripts_hold()" if scripted else ""
-        otherwise += f" or given != {everything}" if several and segment.joins else ""
-        writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
-        again = f"again{number}([{', '.join(inputs)}], [{given}], ctx.edges)"
-        writer.line(f"    return (None, *{again}[:{len(segment.gradients)}])")
-    for e in tangents:
-        where = segment.entrances[e].tangent
-        assert where is not None
-        size, stride = writer.literal(where.size), writer.literal(where.stride)
-        if several:
-            writer.line(f"if g{e} is not None:")
-        line = f"g{e} = tangent(g{e}, {size}, {stride})"
-        writer.line("    " + line if several else line)
-    inputs += [f"g{e}" for e in tangents]
-    names = [f"d{g.result}" for g in segment.gradients if g.result is not None]
-    if names:
-        spend = ""
-        if donates:
-            writer.line("ctx.spent = not (ctx.packed or graph_is_retained())")
-            spend = ", ctx.spent"
-        run = f"run_backward{number}([{', '.join(inputs)}]{spend})"
-        if several:
-            run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
-        writer.line(f"{', '.join(names)}, = {run}")
-    results = []
-    for gradient in segment.gradients:
-        if gradient.result is None:
-            results.append("None")
-        elif several and gradient.tangents != everything:
-            results.append(f"d{gradient.result} if given & {gradient.tangents} else None")
-        else:
-            results.append(f"d{gradient.result}")
-    writer.line(f"return None, {''.join(r + ', ' for r in results or ['None'])}")
-    writer.indent -= 1
 
 
 class _Call:
@@ -130,7 +58,8 @@ class _Call:
         self.plan = plan
         self.mode = GradMode(writer, plan.grad, plan.inference)
         self.moved = moved_by_outputs(plan.outputs, plan.roots, plan.storages)
-        self.written = {w.value for w in plan.writes if w.tracked}
+        # A write to a part has the history of the whole, which no value looks like.
+        self.written = {w.value for w in plan.writes if w.tracked and w.through is not None}
         self.entrances = {
             entrance.value: EntranceEdge(number, e)
             for number, part in enumerate(plan.parts)
@@ -400,14 +329,19 @@ class _Call:
                 writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
 
     def _write(self, write: Write) -> None:
-        target = _past_autograd(write)
-        if write.through is not None:
-            target = seen_as(self.writer, target, write.through, write.reinterpreted)
-        within = self.mode.within(Mode.INFERENCE) if write.inference else ""
-        self.writer.line(f"{within}{target}.copy_(v{write.value})")
+        copies = write.tracked and write.through is None
+        if not copies:
+            target = _past_autograd(write)
+            if write.through is not None:
+                target = seen_as(self.writer, target, write.through, write.reinterpreted)
+            within = self.mode.within(Mode.INFERENCE) if write.inference else ""
+            self.writer.line(f"{within}{target}.copy_(v{write.value})")
         if write.tracked:
             self.mode.set(True)
-            self.writer.line(f"written({_root_of(write)}, {self._target(self.entrances[write.value])})")
+            edge = self.entrances[write.value]
+            kept = self.plan.parts[edge.segment].segment.entrances[edge.entrance].kept
+            keeper = f", b{edge.segment}[0], {edge.entrance}" if kept else ""
+            self.writer.line(f"written({_root_of(write)}, {self._target(edge)}, {copies}{keeper})")
 
     def _left(self) -> list[int]:
         """The arguments whose memory on entry is needed after they were put elsewhere."""
@@ -487,7 +421,8 @@ def _root_of(write: Write) -> str:
 def _past_autograd(write: Write) -> str:
     """An alias of what is written to that has no history, and its version counter or one of its own."""
     name = f"m{write.tensor}" if write.entry else _root_of(write)
-    return f"{name}.detach()" if write.counted else f"{name}.data"
+    counted = write.counted and not write.tracked  # as what gets a history is
+    return f"{name}.detach()" if counted else f"{name}.data"
 
 
 def _tuple(names: list[str]) -> str:

@@ -38,7 +38,11 @@ class Derivative:
         self._ways: dict[object, tuple[_Way, ...]] = {}
 
     def __call__(
-        self, saved: Sequence[Tensor | None], given: Sequence[Tensor | None], edges: Sequence[Tensor | None]
+        self,
+        saved: Sequence[Tensor | None],
+        given: Sequence[Tensor | None],
+        edges: Sequence[Tensor | None],
+        entrances: Sequence[Tensor | None] = (),
     ) -> list[Tensor | None]:
         """The gradient for each end.
 
@@ -46,6 +50,7 @@ class Derivative:
             saved: the values of the forward that are available.
             given: a tangent for each entrance, or None.
             edges: for each end a tensor that has its edge, or None where nobody has one.
+            entrances: the same for each entrance that gradients of the gradients may go to.
 
         Raises:
             DoubleBackwardUnsupported: with ``create_graph=True``, where it cannot be exact.
@@ -56,7 +61,8 @@ class Derivative:
             return [None] * len(self._level.ends)
         create_graph = torch.is_grad_enabled()
         tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
-        key = (present, tracked, create_graph, internals.backward_key())
+        own = tuple(e for e, tensor in enumerate(entrances) if tensor is not None) if create_graph else ()
+        key = (present, tracked, create_graph, own, internals.backward_key())
         way = self._known(key)
         if way is None:
             with tracing():
@@ -64,11 +70,12 @@ class Derivative:
                 if way is None:
                     noted = self._look()
                     with noted.running():
-                        step = record_again(self._level, present, create_graph, tracked)
+                        step = record_again(self._level, present, create_graph, tracked, own)
                     noted.guards.check()
                     way = _Way(self._level, step, self._compiler, self._look, noted.guards)
                     self._ways[key] = (way, *self._ways.get(key, ()))
-        return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], edges)
+        targets = [*(entrances[e] for e in way.step.own), *edges]
+        return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], targets)
 
     def _known(self, key: object) -> _Way | None:
         return next((way for way in self._ways.get(key, ()) if way.guards.hold()), None)

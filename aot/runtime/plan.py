@@ -16,7 +16,7 @@ from aot.capture.joint import Joint, Segment
 from aot.effects import Change, Effects, Output, Root, Write
 from aot.geometry import Geometry
 from aot.runtime.order import Item, arrange
-from aot.runtime.saving import Saved, Savings, Watch
+from aot.runtime.saving import Own, Saved, Savings, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class Part:
     segment: Segment
     saved: tuple[Saved, ...]
     watched: tuple[Watch, ...]
+    own: tuple[Own, ...]
 
 
 @dataclass(frozen=True, slots=True)

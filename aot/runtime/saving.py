@@ -67,6 +67,19 @@ class Watch:
     tangents: int
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """A result of a segment's node that the node itself keeps, for its edge.
+
+    Attributes:
+        entrance: the entrance that it is.
+        position: where among what the node saves.
+    """
+
+    entrance: int
+    position: int
+
+
 # What a value lies in: a storage of the arguments, or a value that the caller gets.
 _Memory = tuple[str, int]
 
@@ -94,6 +107,7 @@ class Savings:
         self._effects = effects
         self._storages = storages
         self._saved = results[joint.values :]
+        self._results = dict(zip(joint.returned, results, strict=False))
         self._roots = memory_roots(forward.graph)
         inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]  # (states come last)
         self._primal_of = dict(zip(inputs, range(len(joint.primals)), strict=False))
@@ -123,7 +137,7 @@ class Savings:
 
     def decide(
         self, segment: Segment, backward: fx.GraphModule | None, taken: tuple[int, ...]
-    ) -> tuple[tuple[Saved, ...], tuple[Watch, ...]]:
+    ) -> tuple[tuple[Saved, ...], tuple[Watch, ...], tuple[Own, ...]]:
         """For one segment, whose graph takes the saved values `taken`."""
         everything = (1 << len(segment.tangents)) - 1
         shown: dict[_Memory, int] = {}
@@ -162,7 +176,31 @@ class Savings:
                 needs[memory] = needs.get(memory, 0) | (checked if settled else need | checked)
                 if one.how is not Saving.AS_IS:
                     unchecked.add(memory)
-        return tuple(saved), self._watched(segment, shown, needs, unchecked)
+        own = self._own(segment, saved, shown, uncounted)
+        return tuple(saved), self._watched(segment, shown, needs, unchecked), own
+
+    def _own(
+        self, segment: Segment, saved: list[Saved], shown: dict[_Memory, int], uncounted: set[_Memory]
+    ) -> tuple[Own, ...]:
+        """The results that a segment's node keeps itself: those that eager's does, as long as the checks of
+        autograd are eager's, and those without memory that stand for something in between."""
+        everything = (1 << len(segment.tangents)) - 1
+        values = {root.value for root in self._effects.roots if isinstance(root, ValueRoot)}
+        found: list[Own] = []
+        end = len(saved)
+        for e, entrance in enumerate(segment.entrances):
+            place: int | None = None
+            if not entrance.kept or not (entrance.value is None or entrance.value in values):
+                continue
+            if entrance.value is not None:
+                node, memory = self._results[entrance.value], ("value", entrance.value)
+                if self._how(node, memory, everything, shown, uncounted, everything) is not Saving.AS_IS:
+                    continue
+                alike = (i for i, one in enumerate(saved) if self._saved[one.index] is node)
+                place = next((i for i in alike if saved[i].how is Saving.AS_IS), None)
+            found.append(Own(e, end if place is None else place))
+            end += place is None
+        return tuple(found)
 
     def _is_own(self, node: fx.Node, memory: _Memory | None) -> bool:
         """Whether a value that is saved as it is lies in memory that the forward made for it alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,11 @@ import pytest
 import torch
 from agree import assert_same_story, leaf
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
+
+import aot
 
 Function = Callable[..., Any]
 F64 = torch.float64
@@ -193,5 +197,158 @@ def test_a_single_element_and_a_view_of_it_without_dimensions() -> None:
         result = function(x, v)
         (gradient,) = torch.autograd.grad(result, root, create_graph=True)
         return gradient, gradient.requires_grad
+
+    assert_same_story(f, story)
+
+
+class Exp(torch.autograd.Function):
+    """`torch.exp`, which keeps its result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = x.exp()
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (result,) = ctx.saved_tensors
+        return gradient * result  # type: ignore[no-any-return]
+
+
+def _a_result(x: Tensor) -> Tensor:
+    return x.exp()
+
+
+def _a_result_of_a_custom_function(x: Tensor) -> Tensor:
+    return Exp.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _a_result_beside_another(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.exp()
+    return y, functional.hardswish(y)
+
+
+def _what_two_results_come_from(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.exp()
+    return functional.hardswish(y), y * 3
+
+
+def _all_of_an_argument(x: Tensor) -> None:
+    x.exp_()
+
+
+def _an_argument_beside_a_result(x: Tensor) -> Tensor:
+    x.exp_()
+    return functional.hardswish(x)
+
+
+def _a_part_of_an_argument(x: Tensor) -> Tensor:
+    x[1].mul_(2)
+    view = x[0]
+    view.exp_()
+    return functional.hardswish(x)
+
+
+KEPT = (
+    _a_result,
+    _a_result_of_a_custom_function,
+    _a_result_beside_another,
+    _what_two_results_come_from,
+    _all_of_an_argument,
+    _an_argument_beside_a_result,
+    _a_part_of_an_argument,
+)
+
+
+def _with_results(function: Function, start: Tensor) -> list[Tensor]:
+    """What a function gives, and its argument as it is then."""
+    x = start * 1
+    return [x, *(r for r in tree_leaves(function(x)) if r is not None)]
+
+
+@pytest.mark.parametrize("f", KEPT)
+def test_second_derivatives_go_to_what_the_first_has_kept(f: Function) -> None:
+    """A result that is kept has its place in the caller's graph: hooks on it see them, and it can be
+    differentiated with respect to."""
+
+    def story(function: Function) -> Any:
+        start = leaf(2, 3, dtype=F64)
+        results = _with_results(function, start)
+        (first,) = torch.autograd.grad(_weighted(*results), start, create_graph=True)
+        told: list[Any] = []
+        for number, result in enumerate(results):
+            result.retain_grad()
+            result.register_hook(lambda gradient, n=number: told.append((n, gradient.clone())))
+        told += torch.autograd.grad(
+            first.pow(2).sum(), [start, *results], retain_graph=True, allow_unused=True
+        )
+        (first.sum() + _weighted(*results)).backward()
+        seen = sorted((t for t in told if isinstance(t, tuple)), key=lambda t: t[0])
+        others = [t for t in told if not isinstance(t, tuple)]
+        return others, seen, start.grad, [result.grad for result in results]
+
+    assert_same_story(f, story)
+
+
+@pytest.mark.parametrize(
+    "f", [_a_result_beside_another, _what_two_results_come_from, _an_argument_beside_a_result]
+)
+def test_what_comes_to_an_infinite_result_is_added_up_before_it_is_multiplied(f: Function) -> None:
+    """Of 0 and 1, of which only the sum does not become NaN."""
+    for function in (f, aot.aot_function(f, aot.nop)):
+        start = torch.full((2, 3), 800.0, dtype=F64, requires_grad=True)
+        _, *results = _with_results(function, start)
+        (first,) = torch.autograd.grad([r.sum() for r in results], start, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), start)
+        assert second.isposinf().all()
+
+
+@pytest.mark.parametrize("f", KEPT)
+def test_third_derivatives_go_to_what_was_kept_as_well(f: Function) -> None:
+    def story(function: Function) -> Any:
+        start = leaf(2, 3, dtype=F64)
+        results = _with_results(function, start)
+        loss = _weighted(*results)
+        told = []
+        for _ in range(3):
+            gradients = torch.autograd.grad(loss, [start, *results], create_graph=True, allow_unused=True)
+            told.append([None if g is None else g.detach() for g in gradients])
+            loss = _weighted(gradients[0])
+        return told
+
+    assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("f", KEPT)
+def test_what_is_kept_for_second_derivatives_is_let_go(f: Function) -> None:
+    compiled = aot.aot_function(f, aot.nop)
+    for derivatives in range(3):
+        start = leaf(2, 3)
+        results = _with_results(compiled, start)
+        watched = [weakref.ref(t.untyped_storage()) for t in (start, *results)]
+        if derivatives:
+            (first,) = torch.autograd.grad(results[-1].sum(), start, create_graph=True)
+            if derivatives > 1:
+                first.sum().backward()
+            del first
+        del results, start
+        assert all(storage() is None for storage in watched)
+
+
+@pytest.mark.parametrize("f", [_a_result, _what_two_results_come_from, _all_of_an_argument])
+def test_pack_hooks_get_nothing_more_than_in_eager(f: Function) -> None:
+    def story(function: Function) -> Any:
+        packed: list[Tensor] = []
+
+        def pack(tensor: Tensor) -> Tensor:
+            packed.append(tensor.detach().clone())
+            return tensor
+
+        start = leaf(2, 3, dtype=F64)
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            results = _with_results(function, start)
+        (first,) = torch.autograd.grad(results[-1].sum(), start, create_graph=True)
+        return len(packed), torch.autograd.grad(first.pow(2).sum(), start)
 
     assert_same_story(f, story)

@@ -162,7 +162,7 @@ def test_what_is_more_than_new_data_is_left_to_the_wrapper(
     f(*expected)
     written, one = keeping(f, *arguments)
     assert written == []
-    assert "copy_(" in one.wrapper
+    assert "copy_(" in one.wrapper or "written(" in one.wrapper
     for mine, its in zip(arguments, expected, strict=True):
         assert torch.equal(mine, its)
 
@@ -186,4 +186,4 @@ def test_a_kind_of_call_with_a_backward_returns_its_writes() -> None:
     plain, differentiated = compiled.specializations
     assert len(copies(plain.forward)) == 1
     assert copies(differentiated.forward) == []
-    assert "copy_(" in differentiated.wrapper
+    assert "written(" in differentiated.wrapper

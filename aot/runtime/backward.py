@@ -1,0 +1,104 @@
+"""The source of a segment's backward, which the engine calls with the gradients that come in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from aot.runtime.plan import Part
+from aot.runtime.saving import Saving
+from aot.runtime.source import Writer
+
+
+def write_backward(writer: Writer, number: int, part: Part, scripted: bool, written: Collection[int]) -> None:
+    """The backward of part `number` of a plan.
+
+    Args:
+        scripted: whether eager runs the function's Python in it.
+        written: the values that are written to arguments that get their history.
+    """
+    segment = part.segment
+    tangents = segment.tangents
+    writer.line(f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.entrances)))}):")
+    writer.indent += 1
+    if segment.failure is not None:
+        kind, text = segment.failure
+        writer.line("if g0 is not None:")
+        writer.line(f"    raise {writer.name('error', kind)}({text!r})")
+    several = len(tangents) > 1
+    everything = (1 << len(tangents)) - 1
+    if several:
+        bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
+        writer.line(f"given = {' | '.join(bits)}")
+    elif tangents and segment.results:
+        writer.line(f"if g{tangents[0]} is None:")
+        writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
+    if segment.frees and not part.saved:
+        writer.line("if ctx.spent:")
+        writer.line("    raise freed()")
+        writer.line("ctx.spent = not graph_is_retained()")
+    donates = any(one.donated for one in part.saved)
+    if donates:
+        writer.line("if ctx.spent:")
+        writer.line("    raise spent()")
+    for i, watch in enumerate(part.watched):
+        partial = several and watch.tangents != everything
+        needed = f"given & {watch.tangents} and " if partial else ""
+        writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
+        writer.line(f"    raise modified(*ctx.watched[{i}])")
+    inputs = [f"s{i}" for i in range(len(part.saved))]
+    extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
+    if inputs or extra:
+        writer.line(f"{', '.join(inputs + extra)}, = ctx.saved_tensors")
+    resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
+    if resident:
+        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
+    if segment.results and tangents:
+        given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
+        otherwise = " or not scripts_hold()" if scripted else ""
+        otherwise += f" or given != {everything}" if several and segment.joins else ""
+        writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
+        again = f"again{number}([{', '.join(inputs)}], [{given}], ctx.edges{_entrances(part, written)})"
+        writer.line(f"    return (None, *{again}[:{len(segment.gradients)}])")
+    for one in part.own:
+        if one.position < len(part.saved):
+            writer.line(f"s{one.position} = s{one.position}.detach()")
+    for e in tangents:
+        where = segment.entrances[e].tangent
+        assert where is not None
+        size, stride = writer.literal(where.size), writer.literal(where.stride)
+        if several:
+            writer.line(f"if g{e} is not None:")
+        line = f"g{e} = tangent(g{e}, {size}, {stride})"
+        writer.line("    " + line if several else line)
+    inputs += [f"g{e}" for e in tangents]
+    names = [f"d{g.result}" for g in segment.gradients if g.result is not None]
+    if names:
+        spend = ""
+        if donates:
+            writer.line("ctx.spent = not (ctx.packed or graph_is_retained())")
+            spend = ", ctx.spent"
+        run = f"run_backward{number}([{', '.join(inputs)}]{spend})"
+        if several:
+            run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
+        writer.line(f"{', '.join(names)}, = {run}")
+    results = []
+    for gradient in segment.gradients:
+        if gradient.result is None:
+            results.append("None")
+        elif several and gradient.tangents != everything:
+            results.append(f"d{gradient.result} if given & {gradient.tangents} else None")
+        else:
+            results.append(f"d{gradient.result}")
+    writer.line(f"return None, {''.join(r + ', ' for r in results or ['None'])}")
+    writer.indent -= 1
+
+
+def _entrances(part: Part, written: Collection[int]) -> str:
+    """An argument: the tensors with the edges of the segment's own results that it has kept, by entrance."""
+    kept = {one.entrance: f"edge_of(s{one.position})" for one in part.own}
+    for e, entrance in enumerate(part.segment.entrances):
+        if entrance.kept and entrance.value in written:
+            kept[e] = f"edge_of_written(ctx, {e})"
+    if not kept:
+        return ""
+    return f", ({''.join(kept.get(e, 'None') + ', ' for e in range(len(part.segment.entrances)))})"
