@@ -335,7 +335,7 @@ def _everything(value: Any) -> Any:
     """What can be seen of an argument."""
     if not isinstance(value, Tensor):
         return repr(type(value))
-    seen: list[Any] = [type(value), value.dtype, value.requires_grad, value.is_leaf, id(value.grad_fn)]
+    seen: list[Any] = [type(value), value.dtype, value.requires_grad, value.is_leaf, value.grad_fn]
     seen.append(value.grad if value.is_leaf else None)
     seen.append(value.to_dense().resolve_conj().tolist())
     if value.layout is torch.strided:
