@@ -83,6 +83,8 @@ class _Call:
         self._forward(inputs)
         for i in self._left():
             writer.line(f"m{i} = t{i}.detach()")
+        for i, nbytes in plan.grown:  # before a view shows what there is then
+            writer.line(f"m{i}.untyped_storage().resize_({nbytes})")
         for position, output in enumerate(plan.outputs):
             if _is_first(output):
                 self._view(position, output, self._root(plan.roots[output.root]))
@@ -182,7 +184,6 @@ class _Call:
         first = {i for i, output in enumerate(plan.outputs) if _is_first(output)}
         done = {storage for storage, outputs in self.moved.items() if first.intersection(outputs)}
         self.late = set(done)
-        self.grown: set[int] = set()
         found: dict[ArgumentEdge, None] = {}
         for kind, number in plan.order:
             if kind == "storage" and number in moving:
@@ -274,13 +275,6 @@ class _Call:
             return name
         return f"passing({name})"
 
-    def _grow(self, number: int) -> None:
-        """Make a storage as large as the function has made it, once."""
-        for tensor, nbytes in self.plan.grown:
-            if self.plan.storages[tensor] == number and number not in self.grown:
-                self.grown.add(number)
-                self.writer.line(f"m{tensor}.untyped_storage().resize_({nbytes})")
-
     def _storage(self, number: int) -> None:
         """Everything that happens to the arguments on one storage."""
         writer, plan = self.writer, self.plan
@@ -290,10 +284,6 @@ class _Call:
         for write in writes:
             if write.early and not write.tracked:
                 self._write(write)
-        self._grow(number)
-        for _, change in changes:
-            if isinstance(change, Rebound) and change.memory.tensor is not None:
-                self._grow(plan.storages[change.memory.tensor])
         required = [i for i in plan.required if plan.storages[i] == number]
         noticed = {i for i, change in changes if change.mode is Mode.GRAD or not required}
         for tensor, change in changes:

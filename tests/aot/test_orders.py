@@ -200,6 +200,11 @@ def test_an_argument_is_put_onto_the_storage_of_another_that_has_grown() -> None
     assert_agrees(program, lambda: [values(6)[3:], values(1, 2)])
 
 
+def test_a_view_of_what_has_grown_is_taken_before_that_is_put_elsewhere() -> None:
+    program = _program("x.resize_(3)", "x[2] = 3", "v = x[1:]", "x.set_()", "v")
+    assert_agrees(program, lambda: [values(2), None], grad=True)
+
+
 def test_a_view_that_is_put_elsewhere_when_nothing_is_left_where_it_was() -> None:
     program = _program("v = y.expand_as(x)", "y.t_()", "x.set_()", "v.set_(x)", "v")
 
