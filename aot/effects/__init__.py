@@ -97,6 +97,7 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
         required=required,
         released=released,
         detached=detached,
+        pinned=arguments.pinned((*released, *detached)),
         grown=arguments.grown(),
         moves=arguments.silent_moves(writes, outputs.moving),
         roots=tuple(outputs.roots),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from aot import errors, views
 from aot import torch_internals as internals
@@ -141,18 +142,22 @@ class ArgumentEffects:
     def _is_cut_off(self, i: int) -> bool:
         """Whether no gradient goes from the argument as it is now to what it was computed from."""
         edge = self.forward.entry.edges[i]
-        fake = self.fakes[i]
-        if edge is None or fake.grad_fn is None:
-            return edge is not None
-        stack, seen = [(fake.grad_fn, fake.output_nr)], set()
-        while stack:
-            node, number = stack.pop()
-            if node is edge.node and number == edge.output_nr:
-                return False
-            if node not in seen:
-                seen.add(node)
-                stack.extend((n, k) for n, k in node.next_functions if n is not None)
-        return True
+        return edge is not None and not _leads_to(self.fakes[i], edge)
+
+    def pinned(self, parted: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        """Views that lead to where the argument was that they are views of, one of `parted`, which do not
+        require grad any more or were detached; and that one. (Of a view whose version counter has moved since
+        it was last looked at autograd derives the history when it is looked at, from what its base is then.)
+        """
+        entry = self.forward.entry
+        found = []
+        for i, fake in enumerate(self.fakes):
+            owner = self.world.index_of.get(id(root_of(fake)))
+            if owner in parted and owner != i and version_of(fake) != entry.versions[i] and is_current(fake):
+                edge = entry.edges[owner]
+                if edge is not None and _leads_to(fake, edge):
+                    found.append((i, owner))
+        return tuple(found)
 
     # ---- data
 
@@ -438,3 +443,16 @@ class ArgumentEffects:
             if len({self.world.counter(self.fakes[i]) for i in members}) > 1:
                 found.update(members)
         return frozenset(found)
+
+
+def _leads_to(tensor: Tensor, edge: GradientEdge) -> bool:
+    """Whether a gradient of the tensor gets to an edge."""
+    stack, seen = [(tensor.grad_fn, tensor.output_nr)], set()
+    while stack:
+        node, number = stack.pop()
+        if node is edge.node and number == edge.output_nr:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack.extend(node.next_functions)
+    return False

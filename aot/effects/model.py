@@ -190,6 +190,7 @@ class Taken(enum.Enum):
     FIRST = "before the argument is written or changed"
     UNREQUIRED = "just before its root begins to require grad"
     LEFT = "when the argument is written, before its metadata and storage are changed"
+    REQUIRED = "just before its root ceases to require grad"
     LAST = "when everything is done"
 
 
@@ -207,7 +208,7 @@ class View:
         stale: whether the root's version counter is to move after the view was made: it is one whose
             history autograd cannot tell any more.
         requires_grad: whether it is a leaf that the function made.
-        required: the argument that begins to require grad, if the view is taken before that one does.
+        required: the argument that begins or ceases to require grad, if the view is taken just before.
         rebound: where the view was put after it was made.
         through: the output that the steps start from, where another one lies on the way: its gradient is to
             have the part that comes through this one.
@@ -269,6 +270,8 @@ class Effects:
         required: leaves that the function lets require grad.
         released: leaves that the function lets require no grad any more.
         detached: arguments whose history the function cuts off.
+        pinned: arguments that are views of released or detached ones, each with that one, and lead to where
+            it was: autograd derived their history after the last write and before that.
         grown: storages that grow, each as an argument on it on entry, and their size in bytes.
         moves: arguments of which only the version counter moves.
         roots, outputs: how the outputs are made.
@@ -286,6 +289,7 @@ class Effects:
     required: tuple[int, ...]
     released: tuple[int, ...]
     detached: tuple[int, ...]
+    pinned: tuple[tuple[int, int], ...]
     grown: tuple[tuple[int, int], ...]
     moves: tuple[int, ...]
     roots: tuple[Root, ...]

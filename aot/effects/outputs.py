@@ -161,13 +161,16 @@ class OutputEffects:
             return replace(self._by_geometry(value, start, root, False), requires_grad=True, rebound=rebound)
         after = start is not root and id(start) in self._required
         if not leaf and value.requires_grad and not root.requires_grad and not after:
-            later = index is not None and not self.world.forward.entry.leaves[index] and leads_to(value, root)
-            if index is None or reshapes or stale or later or not self._required_grad(root):
+            owner = self.world.index_of.get(id(root))
+            later = owner is None or (not self.world.forward.entry.leaves[owner] and leads_to(value, root))
+            changed = reshapes != self.recorder.journal.reshaped(start) or id(root) in state.tracked
+            if index is None or changed or later or not self._required_grad(root):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
                 )
-            return View(self.root(start), steps, None, True, taken=Taken.FIRST, rebound=rebound)
+            view = View(self.root(start), steps, None, True, taken=Taken.REQUIRED, rebound=rebound)
+            return replace(view, required=owner)
         elsewhere = elsewhere or self.recorder.journal.reshaped(start) != reshapes
         first = index is not None and not reshapes and version == self.world.forward.entry.versions[index]
         if elsewhere and index is not None and steps and not reshapes and not (stale or derived):

@@ -86,7 +86,7 @@ class _Call:
         for i, nbytes in plan.grown:  # before a view shows what there is then
             writer.line(f"m{i}.untyped_storage().resize_({nbytes})")
         for position, output in enumerate(plan.outputs):
-            if _is_first(output):
+            if _is_taken(output, Taken.FIRST):
                 self._view(position, output, self._root(plan.roots[output.root]))
         for kind, number in plan.order:
             if kind == "segment":
@@ -181,7 +181,7 @@ class _Call:
         moving = {plan.storages[w.tensor] for w in plan.writes} | {plan.storages[i] for i in plan.moves}
         moving |= {plan.storages[i] for i, _ in plan.changes}
         moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}
-        first = {i for i, output in enumerate(plan.outputs) if _is_first(output)}
+        first = {i for i, output in enumerate(plan.outputs) if _is_taken(output, Taken.FIRST)}
         done = {storage for storage, outputs in self.moved.items() if first.intersection(outputs)}
         self.late = set(done)
         found: dict[ArgumentEdge, None] = {}
@@ -291,20 +291,22 @@ class _Call:
                 write_change(writer, self.mode, f"t{tensor}", change)
         for tensor in required:
             for position, output in enumerate(plan.outputs):
-                if isinstance(output, View) and output.required == tensor:
+                if _is_taken(output, Taken.UNREQUIRED) and output.required == tensor:
                     self._view(position, output, self._root(plan.roots[output.root]))
             writer.line(f"t{tensor}.requires_grad_()")
-        for tensor in plan.released:
-            if plan.storages[tensor] == number:
-                writer.line(f"t{tensor}.requires_grad_(False)")
-        for tensor in plan.detached:
-            if plan.storages[tensor] == number:
-                writer.line(f"t{tensor}.detach_()")
+        lost = [("requires_grad_(False)", tensor) for tensor in plan.released]
+        lost += [("detach_()", tensor) for tensor in plan.detached]
+        lost = [(name, tensor) for name, tensor in lost if plan.storages[tensor] == number]
+        last = {output.required for output in plan.outputs if _is_taken(output, Taken.REQUIRED)}
+        last.update(owner for _, owner in plan.pinned)
+        for name, tensor in lost:
+            if tensor not in last:
+                writer.line(f"t{tensor}.{name}")
         for write in writes:
             if write.early and write.tracked:
                 self._write(write)
         for position, output in enumerate(plan.outputs):
-            if isinstance(output, View) and output.taken is Taken.LEFT:
+            if _is_taken(output, Taken.LEFT):
                 root = plan.roots[output.root]
                 if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
                     self._view(position, output, f"t{root.tensor}")
@@ -317,6 +319,19 @@ class _Call:
         for tensor in plan.moves:
             if plan.storages[tensor] == number:
                 writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
+        for name, tensor in lost:
+            if tensor in last:
+                self._lose(tensor, name)
+
+    def _lose(self, tensor: int, name: str) -> None:
+        """Let an argument require no grad any more, of which there are views that lead to where it was."""
+        for view, owner in self.plan.pinned:
+            if owner == tensor:
+                self.writer.line(f"t{view}.grad_fn")  # has autograd derive it
+        for position, output in enumerate(self.plan.outputs):
+            if _is_taken(output, Taken.REQUIRED) and output.required == tensor:
+                self._view(position, output, self._root(self.plan.roots[output.root]))
+        self.writer.line(f"t{tensor}.{name}")
 
     def _write(self, write: Write) -> None:
         copies = write.tracked and write.through is None
@@ -349,7 +364,7 @@ class _Call:
         root = self.plan.roots[number]
         if isinstance(root, ValueRoot) and root.requires_grad:
             for position, output in enumerate(self.plan.outputs):
-                if isinstance(output, View) and output.taken is Taken.UNREQUIRED and output.root == number:
+                if _is_taken(output, Taken.UNREQUIRED) and output.root == number:
                     self._view(position, output, f"r{number}")
             self.writer.line(f"r{number}.requires_grad_()")
 
@@ -399,8 +414,8 @@ class _Call:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
 
 
-def _is_first(output: Output) -> TypeGuard[View]:
-    return isinstance(output, View) and output.taken is Taken.FIRST
+def _is_taken(output: Output, when: Taken) -> TypeGuard[View]:
+    return isinstance(output, View) and output.taken is when
 
 
 def _root_of(write: Write) -> str:

@@ -61,7 +61,7 @@ class Plan:
         kept: the writes that the graph does itself.
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
-        writes, changes, required, released, detached, grown, moves, roots, outputs, retaining,
+        writes, changes, required, released, detached, pinned, grown, moves, roots, outputs, retaining,
             retaining_outputs: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
         inference: whether the call is made in inference mode.
@@ -86,6 +86,7 @@ class Plan:
     required: tuple[int, ...]
     released: tuple[int, ...]
     detached: tuple[int, ...]
+    pinned: tuple[tuple[int, int], ...]
     grown: tuple[tuple[int, int], ...]
     moves: tuple[int, ...]
     roots: tuple[Root, ...]
@@ -146,6 +147,7 @@ def make_plan(
         required=effects.required,
         released=effects.released,
         detached=effects.detached,
+        pinned=effects.pinned,
         grown=effects.grown,
         moves=effects.moves,
         roots=effects.roots,

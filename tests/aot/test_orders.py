@@ -17,12 +17,12 @@ from oracles import Arguments
 Function = Callable[..., Any]
 
 
-def _program(*statements: str) -> Function:
-    """A function of `x` and `y` of these statements, the last of which is what it returns."""
+def _program(*statements: str, names: str = "x, y") -> Function:
+    """A function of `x` and `y`, or `names`, of these statements, the last of which is what it returns."""
     *body, result = statements
     source = "".join(f"    {line}\n" for line in (*body, f"return {result}"))
     scope: dict[str, Any] = {"torch": torch}
-    exec(f"def f(x, y):\n{source}", scope)
+    exec(f"def f({names}):\n{source}", scope)
     return scope["f"]  # type: ignore[no-any-return]
 
 
@@ -303,6 +303,43 @@ def test_a_leaf_that_is_released_and_written() -> None:
         x.mul_(y)
 
     assert_agrees(f, lambda: [leaf(3), leaf(3)], grad=True)
+
+
+# PART lets no gradient through `x` any more. A view `p` of it leads to where it was if autograd has derived
+# its history between the last write to their storage (through `b`, which shows them as bytes) and then.
+PARTED = (
+    ("b.add_(5)", "p.sum()", "PART", "None"),
+    ("b.add_(5)", "PART", "p.sum()"),
+    ("b.add_(5)", "z = p * 2", "PART", "z, p"),
+    ("b.add_(5)", "p.sum()", "b.add_(5)", "PART", "None"),
+    ("b.add_(5)", "p.sum()", "PART", "b.add_(5)", "None"),
+    ("b.add_(5)", "p.sum()", "PART", "x.unsqueeze_(0)", "p"),
+    ("with torch.no_grad(): x.unsqueeze_(0)", "p.sum()", "PART", "p"),
+    ("b.add_(5)", "v = x[:1]", "PART", "v, v * 2, x * 3"),
+    ("b.add_(5)", "v = p[:1]", "p.sum()", "PART", "v, p"),
+    ("with torch.no_grad(): x.unsqueeze_(0)", "v = x[0, 1:]", "PART", "v"),
+    ("b.add_(5)", "v, w = x.chunk(2)", "PART", "w"),
+)
+
+
+@pytest.mark.parametrize("statements", PARTED, ids="; ".join)
+@pytest.mark.parametrize("make, part", [(leaf, "x.requires_grad_(False)"), (non_leaf, "x.detach_()")])
+def test_views_of_what_requires_no_grad_any_more(
+    statements: tuple[str, ...], make: Function, part: str
+) -> None:
+    body = _program(*(part if line == "PART" else line for line in statements), names="b, x, p")
+
+    def arguments() -> list[Tensor]:
+        x = make(6)
+        return [x.view(torch.uint8), x, x[2:4]]
+
+    assert_agrees(body, arguments)
+
+
+def test_a_view_of_what_was_written_and_detached_is_refused() -> None:
+    program = _program("x.mul_(3)", "v = x[:1]", "x.detach_()", "v")
+    with pytest.raises(errors.AutogradStateMutation, match="detached in place"):
+        aot.aot_function(program, aot.nop)(non_leaf(6), None)
 
 
 @pytest.mark.parametrize("grad", [True, False])
