@@ -52,6 +52,12 @@ class Geometry(NamedTuple):
         )
 
     @property
+    def once(self) -> Geometry:
+        """The same elements, without showing one several times by a dimension of stride 0."""
+        pairs = zip(self.size, self.stride, strict=True)
+        return self._replace(size=tuple(1 if n > 1 and s == 0 else n for n, s in pairs))
+
+    @property
     def overlaps_itself_somehow(self) -> bool:
         """Whether any element is shown several times."""
         if self.overlaps_itself or is_dense(self) or 0 in self.size:

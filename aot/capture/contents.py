@@ -346,12 +346,11 @@ class Contents:
 
     def _without_overlap(self, where: Geometry, value: fx.Node) -> tuple[Geometry, fx.Node]:
         """Only fills may write through an expanded view; all that it shows of one element is equal."""
-        size = list(where.size)
-        for dim, (n, s) in enumerate(zip(where.size, where.stride, strict=True)):
-            if n > 1 and s == 0:
+        once = where.once
+        for dim, (n, m) in enumerate(zip(where.size, once.size, strict=True)):
+            if n != m:
                 value = self._builder.emit(aten.slice.Tensor, value, dim, 0, 1)
-                size[dim] = 1
-        return where._replace(size=tuple(size)), value
+        return once, value
 
 
 def _root(node: fx.Node) -> fx.Node:

@@ -352,8 +352,7 @@ class ArgumentEffects:
     def _untracked(self, state: StorageState, member: int, where: Geometry, early: bool) -> Write:
         through = None
         if where.overlaps_itself:
-            steps = zip(where.size, where.stride, strict=True)
-            where = through = where._replace(size=tuple(1 if s == 0 else n for n, s in steps))
+            where = through = where.once
         value = self.world.value(state.read(where), where, None)
         counted = state.inference or self._counted(state, member)
         return Write(member, value, False, counted, early, through, inference=state.inference)
@@ -363,6 +362,7 @@ class ArgumentEffects:
         entered = self.world.entered[state]
         together = [i for i in entered if self.world.count_together(self.fakes[i], target)]
         member = together[0] if together else entered[0]
+        where = where.once
         value = self.world.value(state.read(where), where, None)
         other = not alike(where, self.forward.entry.before[member])
         counted = state.inference or bool(together)

@@ -205,6 +205,12 @@ def test_a_view_of_what_has_grown_is_taken_before_that_is_put_elsewhere() -> Non
     assert_agrees(program, lambda: [values(2), None], grad=True)
 
 
+@pytest.mark.parametrize("view", ["x.expand(3, 2)", "x[0, 1].expand(3)"])
+def test_what_has_grown_is_filled_through_a_view_that_shows_it_several_times(view: str) -> None:
+    program = _program("x.resize_(1, 2)", f"v = {view}", "v.fill_(2)", "x[0, 0] = 1", "v")
+    assert_agrees(program, lambda: [values(1), None])
+
+
 def test_a_view_that_is_put_elsewhere_when_nothing_is_left_where_it_was() -> None:
     program = _program("v = y.expand_as(x)", "y.t_()", "x.set_()", "v.set_(x)", "v")
 
