@@ -203,14 +203,15 @@ def aot_module(
         >>> layer.num_batches_tracked.item(), layer.bias.grad.tolist()
         (1, [3.0, 3.0])
     """
-    compiled = _compiled(
+    compiled = CompiledModule(
         mod,
         fw_compiler,
-        bw_compiler,
-        partition_fn,
-        decompositions,
+        bw_compiler or fw_compiler,
+        inference_compiler or fw_compiler,
+        partition_fn or default_partition,
+        decompositions or {},
+        len(_places(mod)),
         keep_inference_input_mutations,
-        inference_compiler,
         functionalize_rng_ops,
     )
     return AOTModule(mod, compiled)
@@ -250,7 +251,7 @@ def aot_module_simplified(
         >>> forward(torch.ones(3, 2)).shape
         torch.Size([3, 1])
     """
-    compiled = _compiled(
+    compiled = aot_module(
         mod,
         fw_compiler,
         bw_compiler,
@@ -258,8 +259,8 @@ def aot_module_simplified(
         decompositions,
         keep_inference_input_mutations,
         inference_compiler,
-        functionalize_rng_ops,
-    )
+        functionalize_rng_ops=functionalize_rng_ops,
+    ).compiled
     if not any(isinstance(arg, _UNKNOWN) for arg in args):
         compiled.prepare(tuple(args))
 
@@ -269,26 +270,3 @@ def aot_module_simplified(
     attributes = ("zero_grad", "named_parameters", "named_buffers")
     vars(forward).update({name: getattr(mod, name) for name in attributes}, compiled=compiled)
     return forward
-
-
-def _compiled(
-    mod: nn.Module,
-    fw_compiler: Compiler,
-    bw_compiler: Compiler | None,
-    partition_fn: Partitioner | None,
-    decompositions: dict[Any, Callable[..., Any]] | None,
-    keep_inference_input_mutations: bool,
-    inference_compiler: Compiler | None,
-    functionalize_rng_ops: bool,
-) -> CompiledModule:
-    return CompiledModule(
-        mod,
-        fw_compiler,
-        bw_compiler or fw_compiler,
-        inference_compiler or fw_compiler,
-        partition_fn or default_partition,
-        decompositions or {},
-        len(_places(mod)),
-        keep_inference_input_mutations,
-        functionalize_rng_ops,
-    )
