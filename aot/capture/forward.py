@@ -76,6 +76,7 @@ def run_once(
     dtype = torch.get_default_dtype()
     numbers = {id(fake): i for i, fake in enumerate(entry.fakes)}
     differentiated: set[int] = set()
+    views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
     def differentiating(given: Sequence[Any]) -> None:
         differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
@@ -88,6 +89,7 @@ def run_once(
                     recorder.hooks.watch,
                     lambda _, hook: recorder.hooks.watch_node(hook),
                     differentiating,
+                    views,
                 ),
                 internals.with_own_kernels(),
                 recorder,

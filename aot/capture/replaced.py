@@ -118,6 +118,16 @@ _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
 ]
 
 
+def _detach_in_place(ordinary: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    if any(tensor is view for view in getattr(_watch, "views", None) or ()):
+        ordinary(tensor.view_as(tensor))  # which eager refuses, other than in inference mode
+    return ordinary(tensor)
+
+
+# (An operation, but one that autograd does alone.)
+internals.define_own_kernels({torch.ops.aten.detach_.default: _detach_in_place})
+
+
 def replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
     """While any thread traces, let ``owner.name`` be what `by` makes of it, by `functools.wraps`."""
     _REPLACED.append((owner, name, by))
@@ -154,23 +164,25 @@ def watched(
     watch: Callable[[str, Tensor, Any], Any],
     node: Callable[[dict[int, Any] | None, Any], Any],
     engine: Callable[[Sequence[Any]], None] | None = None,
+    views: Sequence[Tensor] = (),
 ) -> Iterator[None]:
     """For as long as it lasts, what this thread registers on a tensor as a hook is `watch(method's name,
     tensor, hook)`, and on a node of the autograd graph `node(the hooks that it has, hook)`; what it
     differentiates with respect to goes to `engine`; a memoryless tensor can be printed, for which torch would
-    run kernels on it; and `torch.cond` and its like are refused before they call Dynamo, which an error that
-    passes through it leaves unusable.
+    run kernels on it; `views`, which stand for views of the caller's and are none, are not to be detached in
+    place; and `torch.cond` and its like are refused before they call Dynamo, which an error that passes
+    through it leaves unusable.
 
     There is nothing else that tells: a plain tensor does not say which hooks its history has. So the
     functions are replaced while any thread traces; for other threads they do what they always do.
     """
-    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "engine"))
+    before = tuple(getattr(_watch, name, None) for name in ("now", "node", "engine", "views"))
     with replacing():
-        _watch.now, _watch.node, _watch.engine = watch, node, engine
+        _watch.now, _watch.node, _watch.engine, _watch.views = watch, node, engine, views
         try:
             yield
         finally:
-            _watch.now, _watch.node, _watch.engine = before
+            _watch.now, _watch.node, _watch.engine, _watch.views = before
 
 
 @contextlib.contextmanager

@@ -120,3 +120,17 @@ def test_an_empty_argument_grows_through_a_view_that_is_written_in_grad_mode() -
         view.mul_(x)
 
     assert_agrees(f, lambda: [non_leaf(2), torch.zeros(0, 2)], backward_raises=True)
+
+
+@pytest.mark.parametrize("detach", [lambda x: x.detach_(), torch.detach_], ids=["method", "torch"])
+@pytest.mark.parametrize("base_requires_grad", [False, True])
+def test_a_leaf_that_is_a_view_is_not_detached_in_place(
+    detach: Callable[..., Any], base_requires_grad: bool
+) -> None:
+    def make() -> list[Tensor]:
+        base = values(4)
+        x = base[1:].requires_grad_()
+        base.requires_grad_(base_requires_grad)
+        return [x]
+
+    assert_agrees(detach, make, raises=RuntimeError)
