@@ -83,6 +83,7 @@ __all__ = [
     "modes_off",
     "move",
     "negative_view",
+    "next_sequence_number",
     "outside_inference_mode",
     "plain_autograd",
     "putting_together",
@@ -633,6 +634,11 @@ def accumulates(tensor: Tensor) -> bool:
 def sequence_number(node: Node) -> int:
     """When a node was made: the engine runs the youngest of those that can run."""
     return int(node._sequence_nr())
+
+
+def next_sequence_number() -> int:
+    """That of the node that this thread makes next."""
+    return int(torch._C._autograd._get_sequence_nr())
 
 
 def make_non_leaf(tensor: Tensor) -> None:

@@ -36,6 +36,7 @@ class Forward:
         spec: the outputs' tree.
         grad_after: whether grad mode was on when the function returned.
         differentiated: the tensors of the call that the function has taken gradients with respect to.
+        nodes: the sequence number of the first node of the autograd graph that was made after it.
     """
 
     recorder: Recorder
@@ -45,6 +46,7 @@ class Forward:
     spec: internals.TreeSpec
     grad_after: bool
     differentiated: frozenset[int]
+    nodes: int
 
     def storage(self, tensor: Tensor) -> tuple[StorageState, int]:
         """The storage that a tensor of the trace lies in, and its size in bytes."""
@@ -98,6 +100,7 @@ def run_once(
             ):
                 with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):
                     result = function(leaves)
+                nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
         torch.set_grad_enabled(grad_after)
@@ -122,7 +125,7 @@ def run_once(
     for position, value in enumerate(flat):
         _check_output(recorder, position, value)
     recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
-    return Forward(recorder, entry, primals, tuple(flat), spec, grad_after, frozenset(differentiated))
+    return Forward(recorder, entry, primals, tuple(flat), spec, grad_after, frozenset(differentiated), nodes)
 
 
 def _values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:

@@ -52,6 +52,7 @@ class ArgumentEffects:
 
         Raises:
             AutogradStateMutation: ``backward()`` inside the function accumulated into an argument.
+            StorageMutation: autograd derived the history of a view before ``.data =``.
         """
         entry = self.forward.entry
         for i, fake in enumerate(self.fakes):
@@ -60,6 +61,32 @@ class ArgumentEffects:
                 raise errors.AutogradStateMutation(
                     f"backward() inside the function accumulated into tensor {i}'s .grad; use autograd.grad"
                 )
+        for i, fake in enumerate(self.fakes):
+            if fake._is_view() and version_of(fake) != entry.versions[i] and self._was_derived_before(i):
+                raise errors.StorageMutation(
+                    f"the memory of tensor {i}, a view, was written to and the view used, and then it, or "
+                    f"its base, was put elsewhere with another shape or strides (.data = ...); put it there "
+                    f"outside"
+                )
+
+    def _was_derived_before(self, i: int) -> bool:
+        """Whether autograd derived the history of a view, by how it and its base lay then, before ``.data =``
+        let one of them lie in another way. (Else it does that when somebody looks.)"""
+        fake = self.fakes[i]
+        node = fake.grad_fn if is_current(fake) else None
+        if node is None or internals.sequence_number(node) >= self.forward.nodes:
+            return False
+        owner = self.world.index_of.get(id(root_of(fake)))
+        saved = (getattr(node, f"_saved_{name}", None) for name in ("size", "stride", "storage_offset"))
+        as_now = tuple(saved) == geometry(fake)[:3]
+        return any(
+            isinstance(event, Rebind)
+            and event.assigned
+            and event.where[:3] != self.forward.entry.before[k][:3]
+            for k in ((owner,) if as_now else (owner, i))
+            if k is not None
+            for event in self.recorder.journal.changes_of(self.fakes[k])
+        )
 
     # ---- metadata, storage, requires_grad
 

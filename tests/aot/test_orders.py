@@ -335,17 +335,44 @@ def test_views_of_what_requires_no_grad_any_more(
 ) -> None:
     body = _program(*(part if line == "PART" else line for line in statements), names="b, x, p")
 
-    def arguments() -> list[Tensor]:
-        x = make(6)
-        return [x.view(torch.uint8), x, x[2:4]]
-
-    assert_agrees(body, arguments)
+    assert_agrees(body, _with_view(make))
 
 
 def test_a_view_of_what_was_written_and_detached_is_refused() -> None:
     program = _program("x.mul_(3)", "v = x[:1]", "x.detach_()", "v")
     with pytest.raises(errors.AutogradStateMutation, match="detached in place"):
         aot.aot_function(program, aot.nop)(non_leaf(6), None)
+
+
+# What a view's history counts by is how it and its base lie when autograd derives it, after a write.
+DERIVED = (
+    ("b.add_(5)", "p.data = torch.ones(2)", "None"),
+    ("b.add_(5)", "p.data = torch.ones(2)", "p.sum()"),
+    ("b.add_(5)", "p.sum()", "p.data = torch.ones(2)", "b.add_(5)", "None"),
+    ("b.add_(5)", "z = p * 2", "x.data = torch.ones(6)", "z"),
+)
+
+
+def _with_view(make: Function) -> Function:
+    def arguments() -> list[Tensor]:
+        x = make(6)
+        return [x.view(torch.uint8), x, x[2:4]]
+
+    return arguments
+
+
+@pytest.mark.parametrize("statements", DERIVED, ids="; ".join)
+@pytest.mark.parametrize("make", [leaf, non_leaf])
+def test_how_a_view_lies_when_its_history_is_derived(statements: tuple[str, ...], make: Function) -> None:
+    assert_agrees(_program(*statements, names="b, x, p"), _with_view(make))
+
+
+@pytest.mark.parametrize("put", ["p.data = torch.ones(2)", "x.data = torch.ones(3)"])
+@pytest.mark.parametrize("make", [leaf, non_leaf])
+def test_how_a_view_lay_when_its_history_was_derived_is_refused(put: str, make: Function) -> None:
+    program = _program("b.add_(5)", "z = p * 2", put, "z", names="b, x, p")
+    with pytest.raises(errors.StorageMutation, match="and the view used"):
+        aot.aot_function(program, aot.nop)(*_with_view(make)())
 
 
 @pytest.mark.parametrize("grad", [True, False])
