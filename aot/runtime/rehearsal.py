@@ -80,6 +80,7 @@ def left(
             "its neg bit": tensor.is_neg(),
             "requires_grad": tensor.requires_grad,
             "its place in the autograd graph": _place(tensor),
+            "whether gradients get from it to its base": base is not None and _leads_on(tensor),
             "whether it is a view": base is not None,
             "the first view of its base": None if base is None else bases.setdefault(id(base), name),
             "whether autograd can follow writes": base is None
@@ -141,6 +142,12 @@ def _place(tensor: Tensor) -> str:
         return "a leaf" if tensor.is_leaf else "none" if tensor.grad_fn is None else "a result"
     except RuntimeError:  # a view whose history autograd cannot tell
         return "ambiguous"
+
+
+def _leads_on(view: Tensor) -> bool:
+    """Whether autograd has a view lead to what its base was computed from."""
+    node = view.grad_fn if _place(view) == "a result" else None
+    return node is not None and any(below is not None for below, _ in node.next_functions)
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:

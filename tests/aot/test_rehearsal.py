@@ -48,6 +48,23 @@ def test_one_change_is_told(change: Any, word: str) -> None:
     assert word in difference
 
 
+def test_a_view_that_leads_nowhere_is_told() -> None:
+    def made(look: bool) -> Left:
+        def change(base: Tensor, view: Tensor) -> None:
+            with torch.no_grad():
+                base.mul_(2)
+            _ = view.grad_fn if look else None
+            base.requires_grad_(False)
+
+        base = torch.ones(3, requires_grad=True)
+        return _facts(base, base[1:], change=change)
+
+    assert made(True).difference(made(True)) is None
+    difference = made(True).difference(made(False))
+    assert difference is not None
+    assert difference.startswith("tensor 1: whether gradients get from it to its base would be False")
+
+
 def test_strides_that_mean_nothing_do_not_differ() -> None:
     one = _facts(torch.empty_strided((1, 3), (3, 1)), torch.empty_strided((0, 3), (3, 1)))
     other = _facts(torch.empty_strided((1, 3), (7, 1)), torch.empty_strided((0, 3), (1, 1)))
