@@ -57,8 +57,9 @@ def find_kept(
             reached = graph.segments[number].reach[node] if internals.is_function_node(node) else 0
             saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached))
     for number, segment in enumerate(graph.segments):
+        was_run = bool(engine.segments[number].gradients)  # Eager runs what leads to no gradient, too.
         for node in segment.nodes:
-            for tensor in _saved_tensors(node):
+            for tensor in (*_saved_tensors(node), *(() if was_run else _saved_by_function(node))):
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
                 known.append((tensor, segment.reach[node]))
 
@@ -164,6 +165,17 @@ def _saved_names(node: Node) -> tuple[str, ...]:
     if names is None:
         names = _SAVED_NAMES[type(node)] = tuple(n for n in dir(node) if n.startswith("_saved_"))
     return names
+
+
+def _saved_by_function(node: Node) -> tuple[Tensor, ...]:
+    """The tensors that a custom function has saved, all of which its backward unpacks at once."""
+    if not internals.is_function_node(node) or internals.is_packed(node, "_saved_tensors"):
+        return ()
+    try:
+        saved: tuple[Tensor | None, ...] = node.saved_tensors  # type: ignore[attr-defined]
+    except RuntimeError:
+        return ()  # modified in place since, or freed
+    return tuple(tensor for tensor in saved if tensor is not None)
 
 
 def _saved_tensors(node: Node) -> Iterator[Tensor]:

@@ -141,3 +141,17 @@ def test_the_error_names_the_cause_as_eager_does() -> None:
 def test_a_formula_that_gives_nothing_still_checks_what_it_keeps() -> None:
     """The gradient of a norm of order 0 is nothing, and its backward wants its result unchanged."""
     assert_agrees(lambda x: torch.linalg.vector_norm(x, 0), lambda: [leaf(3)])
+
+
+@pytest.mark.parametrize("operation", [torch.max, torch.prod, torch.sin], ids=["max", "prod", "sin"])
+def test_a_backward_that_leads_nowhere_still_checks_what_it_keeps(operation: Callable[..., Tensor]) -> None:
+    """A view of a leaf that was taken under no_grad says that it requires grad."""
+    for function in both(operation):
+        x = leaf(3)
+        with torch.no_grad():
+            view = x[1:]
+        y = function(view).sum()
+        with torch.no_grad():
+            x.mul_(2)
+        with pytest.raises(RuntimeError, match=r"modified by an inplace|modified inplace"):
+            y.backward()
