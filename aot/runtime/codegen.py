@@ -336,6 +336,7 @@ class _Call:
     def _write(self, write: Write) -> None:
         copies = write.tracked and write.through is None
         if not copies:
+            self.mode.set(False)  # a graph may return a view of its input, which requires grad
             target = _past_autograd(write)
             if write.through is not None:
                 target = seen_as(self.writer, target, write.through, write.reinterpreted)

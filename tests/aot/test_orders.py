@@ -458,3 +458,18 @@ def test_a_view_of_a_view_that_was_put_elsewhere_is_refused() -> None:
 
     with pytest.raises(aot.errors.StorageMutation, match="put elsewhere"):
         aot.aot_function(f, aot.nop)(leaf(2, 2))
+
+
+def test_a_part_that_is_written_with_what_is_a_view_of_an_argument() -> None:
+    def f(base: Tensor, part: Tensor) -> Tensor:
+        view = part[...]
+        base.t_()
+        view.unsqueeze_(0)
+        return view
+
+    def make() -> Arguments:
+        start = leaf(2, 2)
+        base = start * 1
+        return Arguments((base, base.as_strided((2,), (1,), 2)), {"start": start})
+
+    assert_agrees(f, make)
