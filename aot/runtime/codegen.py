@@ -7,7 +7,7 @@ of each segment's `autograd.Function`, which `backward` writes.
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any
 
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.steps import Mode
@@ -17,7 +17,6 @@ from aot.effects import (
     BaseRoot,
     Constant,
     FunctionViewRoot,
-    Output,
     Rebound,
     Repeat,
     Root,
@@ -42,8 +41,8 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     the backward, ``backward{k}(ctx, ...)`` of its autograd.Function.
     """
     writer = Writer()
+    written = {w.value for w in plan.writes if w.tracked}
     for number, part in enumerate(plan.parts):
-        written = {w.value for w in plan.writes if w.tracked}
         write_backward(writer, number, part, plan.scripted, written)
         writer.line("")
     _Call(writer, plan).write()
@@ -72,6 +71,10 @@ class _Call:
             for r in plan.roots
             if isinstance(r, (AliasRoot, FunctionViewRoot)) and r.history is not None
         }
+        self.views: dict[Taken, list[tuple[int, View]]] = {}
+        for position, output in enumerate(plan.outputs):
+            if isinstance(output, View):
+                self.views.setdefault(output.taken, []).append((position, output))
 
     def write(self) -> None:
         writer, plan = self.writer, self.plan
@@ -85,9 +88,8 @@ class _Call:
             writer.line(f"m{i} = t{i}.detach()")
         for i, nbytes in plan.grown:  # before a view shows what there is then
             writer.line(f"m{i}.untyped_storage().resize_({nbytes})")
-        for position, output in enumerate(plan.outputs):
-            if _is_taken(output, Taken.FIRST):
-                self._view(position, output, self._root(plan.roots[output.root]))
+        for position, output in self.views.get(Taken.FIRST, ()):
+            self._view(position, output, self._root(plan.roots[output.root]))
         for kind, number in plan.order:
             if kind == "segment":
                 self._segment(number)
@@ -181,7 +183,7 @@ class _Call:
         moving = {plan.storages[w.tensor] for w in plan.writes} | {plan.storages[i] for i in plan.moves}
         moving |= {plan.storages[i] for i, _ in plan.changes}
         moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}
-        first = {i for i, output in enumerate(plan.outputs) if _is_taken(output, Taken.FIRST)}
+        first = {position for position, _ in self.views.get(Taken.FIRST, ())}
         done = {storage for storage, outputs in self.moved.items() if first.intersection(outputs)}
         self.late = set(done)
         found: dict[ArgumentEdge, None] = {}
@@ -290,14 +292,14 @@ class _Call:
             if tensor not in noticed:
                 write_change(writer, self.mode, f"t{tensor}", change)
         for tensor in required:
-            for position, output in enumerate(plan.outputs):
-                if _is_taken(output, Taken.UNREQUIRED) and output.required == tensor:
+            for position, output in self.views.get(Taken.UNREQUIRED, ()):
+                if output.required == tensor:
                     self._view(position, output, self._root(plan.roots[output.root]))
             writer.line(f"t{tensor}.requires_grad_()")
         lost = [("requires_grad_(False)", tensor) for tensor in plan.released]
         lost += [("detach_()", tensor) for tensor in plan.detached]
         lost = [(name, tensor) for name, tensor in lost if plan.storages[tensor] == number]
-        last = {output.required for output in plan.outputs if _is_taken(output, Taken.REQUIRED)}
+        last = {output.required for _, output in self.views.get(Taken.REQUIRED, ())}
         last.update(owner for _, owner in plan.pinned)
         for name, tensor in lost:
             if tensor not in last:
@@ -305,11 +307,10 @@ class _Call:
         for write in writes:
             if write.early and write.tracked:
                 self._write(write)
-        for position, output in enumerate(plan.outputs):
-            if _is_taken(output, Taken.LEFT):
-                root = plan.roots[output.root]
-                if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
-                    self._view(position, output, f"t{root.tensor}")
+        for position, output in self.views.get(Taken.LEFT, ()):
+            root = plan.roots[output.root]
+            if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
+                self._view(position, output, f"t{root.tensor}")
         for tensor, change in changes:
             if tensor in noticed:
                 write_change(writer, self.mode, f"t{tensor}", change)
@@ -328,8 +329,8 @@ class _Call:
         for view, owner in self.plan.pinned:
             if owner == tensor:
                 self.writer.line(f"t{view}.grad_fn")  # has autograd derive it
-        for position, output in enumerate(self.plan.outputs):
-            if _is_taken(output, Taken.REQUIRED) and output.required == tensor:
+        for position, output in self.views.get(Taken.REQUIRED, ()):
+            if output.required == tensor:
                 self._view(position, output, self._root(self.plan.roots[output.root]))
         self.writer.line(f"t{tensor}.{name}")
 
@@ -364,8 +365,8 @@ class _Call:
         """Let a root that the function made a leaf require grad, after the views that were taken before."""
         root = self.plan.roots[number]
         if isinstance(root, ValueRoot) and root.requires_grad:
-            for position, output in enumerate(self.plan.outputs):
-                if _is_taken(output, Taken.UNREQUIRED) and output.root == number:
+            for position, output in self.views.get(Taken.UNREQUIRED, ()):
+                if output.root == number:
                     self._view(position, output, f"r{number}")
             self.writer.line(f"r{number}.requires_grad_()")
 
@@ -413,10 +414,6 @@ class _Call:
             ]
             if resident:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
-
-
-def _is_taken(output: Output, when: Taken) -> TypeGuard[View]:
-    return isinstance(output, View) and output.taken is when
 
 
 def _root_of(write: Write) -> str:
