@@ -35,6 +35,7 @@ WHOLE = {
     aten.linalg_eigvalsh.default,
     aten.max_pool1d.default,
     aten.one_hot.default,
+    aten.cumprod_backward.default,
 }
 
 
@@ -164,6 +165,11 @@ class _Cumulated(torch.autograd.Function):
         rows, others = torch.where(none, one, given), torch.where(none, 1, products)
         others = aten.cumprod_backward(gradient, rows, ctx.dim, others)
         return torch.where(none, quotients, others), None, None, None
+
+
+def _is_computed(gradient: Tensor, given: Tensor, dim: int, products: Tensor) -> bool:
+    """Whether `cumprod_backward` looks at values (in some versions of torch), and is not differentiated."""
+    return not torch.is_grad_enabled() and given.numel() > 1 and given.size(dim) > 1
 
 
 def _cumulated(op: internals.OpOverload) -> Callable[..., Any]:
@@ -325,6 +331,7 @@ internals.define_own_kernels(
         **{op: _product(op) for op in (aten.prod.default, aten.prod.dim_int)},
         aten.cumprod.default: _cumulated(aten.cumprod.default),
         aten.cumprod_.default: _cumulated_in_place,
+        aten.cumprod_backward.default: _as_a_whole(aten.cumprod_backward.default, _is_computed),
         **{
             op: _chosen(op)
             for op in (

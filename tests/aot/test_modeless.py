@@ -166,17 +166,24 @@ cumulated: dict[str, Function] = {
 @pytest.mark.parametrize("f", cumulated)
 def test_the_gradients_of_cumulated_products(f: str, row: str, create_graph: bool) -> None:
     found = []
+    raised = []
     for function in both(cumulated[f]):
         x = torch.tensor(rows[row], requires_grad=True)
         weights = torch.arange(1.0, 7).reshape(2, 3)
         result = function(x)
-        (first,) = torch.autograd.grad(
-            (result * weights.reshape(result.shape)).sum(), x, create_graph=create_graph
-        )
+        loss = (result * weights.reshape(result.shape)).sum()
+        try:
+            (first,) = torch.autograd.grad(loss, x, create_graph=create_graph)
+        except RuntimeError as error:  # torch 2.11, of zeros and another dtype
+            raised.append(str(error))
+            continue
         found.append([first.detach()])
         if create_graph:
             found[-1] += torch.autograd.grad((first * weights).sum(), x)
-    torch.testing.assert_close(*found, equal_nan=True)
+    if raised:
+        assert len(raised) == 2 and raised[0] == raised[1]
+    else:
+        torch.testing.assert_close(*found, equal_nan=True)
 
 
 @pytest.mark.parametrize("gradient", [1.0, -1.0, INF])
