@@ -171,7 +171,7 @@ def test_a_full_disk_ends_a_run_with_words_and_an_intact_file() -> None:
 def _exported(name: str, jobs: int, hash_seed: int) -> list[str]:
     """A campaign in a process of its own, as it is exported, without what is measured."""
     targets = ("--target", "bad_targets:drops_mutation", "--target", "torch-aot-function")
-    command = [sys.executable, "-m", "fuzz.cli", "run", *targets, "--cases", "20", "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "fuzz.cli", "run", *targets, "--cases", "12", "--jobs", str(jobs)]
     environment = {
         **os.environ,
         "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",

@@ -121,10 +121,9 @@ def test_a_control_never_differs() -> None:
     assert summary.buckets == []
 
 
-def test_the_same_seed_gives_the_same_with_one_worker_and_with_two() -> None:
-    one, two = (_run("drops_mutation", "copies_alias", cases=25, jobs=jobs) for jobs in (1, 2))
-    assert _essence(one) == _essence(two)
-    assert _essence(one) != _essence(_run("drops_mutation", "copies_alias", cases=25, seed=4))
+def test_another_seed_gives_others() -> None:
+    one, other = (_run("drops_mutation", cases=20, seed=seed) for seed in (3, 4))
+    assert _essence(one) != _essence(other)
 
 
 def _essence(summary: Summary) -> object:
