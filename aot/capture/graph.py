@@ -19,6 +19,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.zeros import may_be_run
 from aot.geometry import Geometry
 
 
@@ -151,6 +152,33 @@ class GraphBuilder:
             known = _RECIPES.get(frozen)
             if known is not None:
                 return known
+        recipe = self._of_kernel(op, args, kwargs)
+        if recipe is None:
+            recipe = self._of_fakes(op, args, kwargs)
+        if frozen is not None:
+            if len(_RECIPES) >= _RECIPES_LIMIT:
+                _RECIPES.clear()
+            _RECIPES[frozen] = recipe
+        return recipe
+
+    def _of_kernel(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
+        if not may_be_run(op, [self.meta(node) for node in _nodes((args, kwargs))], args, kwargs):
+            return None
+        blanks: list[Tensor] = []
+
+        def blank(node: fx.Node) -> Tensor:
+            blanks.append(self._blank(node))
+            return blanks[-1]
+
+        try:
+            with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+                real = fx.node.map_arg((args, kwargs), blank)
+                result = op(*real[0], **real[1])
+        except Exception:
+            return None  # It does not take zeros.
+        return recipe_of(result, {internals.storage_key(one) for one in blanks})
+
+    def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
         fakes = fx.node.map_arg((args, kwargs), self.fake)
         try:
             if op in _WITHOUT_META:
@@ -169,10 +197,6 @@ class GraphBuilder:
         recipe = recipe_of(result, storages)
         if op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
             recipe = self._as_it_lies(recipe, op, args, kwargs)
-        if frozen is not None:
-            if len(_RECIPES) >= _RECIPES_LIMIT:
-                _RECIPES.clear()
-            _RECIPES[frozen] = recipe
         return recipe
 
     def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,0 +1,87 @@
+"""An operation's kernel is asked what it returns, on zeros, where nobody can tell and nothing is at risk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from agree import assert_agrees, leaf, values
+from torch import Tensor
+
+import aot
+from aot.capture.graph import ValueMeta
+from aot.capture.zeros import may_be_run
+
+aten = torch.ops.aten
+CPU = torch.device("cpu")
+
+
+def meta(*size: int, dtype: torch.dtype = torch.float32, device: torch.device = CPU) -> ValueMeta:
+    return ValueMeta(size, torch.empty(size, device="meta").stride(), dtype, device)
+
+
+LONGS = meta(3, dtype=torch.int64)
+INTS = meta(3, dtype=torch.int32)
+
+asked: dict[str, tuple[Any, list[ValueMeta], tuple[Any, ...], dict[str, Any]]] = {
+    "pointwise": (aten.mul.Tensor, [meta(2, 3), meta(3)], (), {}),
+    "a formula": (aten.elu_backward.default, [meta(3), meta(3)], (1.0, 1.0, 1.0, False), {}),
+    "indices": (aten.gather.default, [meta(3), LONGS], (0,), {}),
+    "a list": (aten.cat.default, [meta(64, 64)] * 30, ([None] * 30,), {}),
+    "a factory": (aten.full.default, [], ([2, 3], 1.0), {"device": CPU}),
+    "a shape": (aten.new_zeros.default, [meta(3)], ([40, 50],), {}),
+}
+not_asked: dict[str, tuple[Any, list[ValueMeta], tuple[Any, ...], dict[str, Any]]] = {
+    "draws": (aten.bernoulli.default, [meta(3)], (), {}),
+    "a shape that depends on values": (aten.nonzero.default, [meta(3)], (), {}),
+    "pivots": (aten.linalg_lu_solve.default, [meta(3, 3), INTS, meta(3, 3)], (), {}),
+    "a large argument": (aten.mul.Tensor, [meta(100, 100), meta(1)], (), {}),
+    "a large result": (aten.add.Tensor, [meta(4096, 1), meta(1, 4096), meta(3)], (), {}),
+    "a large shape": (aten.new_zeros.default, [meta(3)], ([4000, 4000, 4000],), {}),
+    "a large number": (aten.arange.default, [], (1 << 40,), {"device": CPU}),
+    "another device": (aten.mul.Tensor, [meta(3, device=torch.device("meta")), meta(3)], (), {}),
+    "to another device": (aten._to_copy.default, [meta(3)], (), {"device": torch.device("meta")}),
+    "no device": (aten.full.default, [], ([2, 3], 1.0), {}),
+}
+
+
+@pytest.mark.parametrize("name", asked)
+def test_a_kernel_is_asked(name: str) -> None:
+    assert may_be_run(*asked[name])
+
+
+@pytest.mark.parametrize("name", not_asked)
+def test_a_kernel_is_not_asked(name: str) -> None:
+    assert not may_be_run(*not_asked[name])
+
+
+def test_what_other_people_wrote_is_not_run_while_tracing() -> None:
+    runs = 0
+
+    @torch.library.custom_op("aotfuzz_zeros::counted", mutates_args=())
+    def counted(x: Tensor) -> Tensor:
+        nonlocal runs
+        runs += 1
+        return x.clone()
+
+    counted.register_fake(torch.empty_like)
+    compiled = aot.aot_function(lambda x: counted(x) + 1, aot.nop)
+    assert torch.equal(compiled(values(3)), values(3) + 1)
+    assert runs == 1
+
+
+@pytest.mark.parametrize("rounding", ["floor", "trunc"])
+def test_a_kernel_that_does_not_take_zeros(rounding: str) -> None:
+    """Whole numbers divided by zeros raise in eager."""
+    whole = torch.tensor([7, -8, 9])
+    divide = lambda x, y: torch.div(x, y, rounding_mode=rounding)  # noqa: E731
+    assert_agrees(divide, lambda: [whole.clone(), torch.tensor(2)], grad=False)
+
+
+def test_strides_are_those_of_the_kernel() -> None:
+    def laid_out(x: Tensor, y: Tensor) -> list[Tensor]:
+        return [x * y, x.softmax(1), torch.cat([x, y]), torch.where(x > 0, x, y), x.cumsum(0)]
+
+    assert_agrees(laid_out, lambda: [leaf(4, 3).t(), values(4, 3).t()])
+    assert_agrees(laid_out, lambda: [leaf(3, 8)[:, ::2], values(4, 3).t()])
