@@ -249,9 +249,13 @@ class _Compiled:
 
     def __init__(self, target: Target, function: Function) -> None:
         self.target = target
-        self.runs = 0
-        self._function = self._counted(function) if target.once else function
+        self._runs: list[None] = []
+        self._function = _noted(function, self._runs) if target.once else function
         self._compiled: Function | None = None
+
+    @property
+    def runs(self) -> int:
+        return len(self._runs)
 
     def __call__(self, *args: Any) -> Any:
         try:
@@ -263,9 +267,14 @@ class _Compiled:
         except BaseException as error:
             raise Escape(f"{type(error).__name__}: {error}") from error
 
-    def _counted(self, function: Function) -> Function:
-        def counted(*args: Any) -> Any:
-            self.runs += 1
-            return function(*args)
 
-        return counted
+def _noted(function: Function, runs: list[None]) -> Function:
+    """The function, of which each run is noted. (It refers to nothing else: a compiler may look at all that
+    a function refers to, as our own does.)"""
+    note = runs.append
+
+    def noted(*args: Any) -> Any:
+        note(None)
+        return function(*args)
+
+    return noted
