@@ -217,22 +217,26 @@ class Campaign:
         return False
 
     def _issue(self) -> None:
-        """Keep leases waiting for the workers; the target that is furthest behind comes first."""
+        """Keep leases waiting for the workers; the target that is furthest behind comes first.
+
+        Behind in time where time bounds the campaign, so that a target whose cases take seconds leaves the
+        others theirs; in cases where all come to the same number.
+        """
         configuration = self._configuration
         cases = configuration.cases
         while self._pool.backlog < self._pool.wanted and self._again < MOST_AGAIN:
-            open_lines = [
-                (line.issued, name)
-                for name, line in self._ledger.lines.items()
-                if cases is None or line.issued < cases
-            ]
+            lines, tallies = self._ledger.lines, self._ledger.tallies
+            open_lines = [name for name, line in lines.items() if cases is None or line.issued < cases]
             if not open_lines:
                 return
-            start, name = min(open_lines, key=lambda entry: entry[0])
-            stop = start + self._lease(name)
+            name = min(
+                open_lines,
+                key=lambda name: (0.0 if cases is not None else tallies[name].seconds, lines[name].issued),
+            )
+            line = lines[name]
+            start, stop = line.issued, line.issued + self._lease(name)
             if cases is not None:
                 stop = min(stop, cases)
-            line = self._ledger.lines[name]
             line.issued = stop
             # An earlier session may have the answers to some of them.
             indices = tuple(index for index in range(start, stop) if not line.knows(index))

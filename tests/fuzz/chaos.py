@@ -60,7 +60,9 @@ def attack(
     found = Attack()
     choices = random.Random(seed)
     environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--drive", str(folder), "--cases", str(cases), "--jobs", str(jobs)]
+    # Not as a script: each worker would do a script's imports again, and seldom live to see the end of it.
+    arguments = (sys.executable, "-c", "import chaos; chaos.main()", "--drive", str(folder))
+    command = [*arguments, "--cases", str(cases), "--jobs", str(jobs)]
     acknowledged: set[int] = set()
     progress = 0
     while True:
@@ -135,7 +137,8 @@ def _parents() -> dict[int, int]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Attack a campaign, or be the one that is attacked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--every", type=float, default=0.05)
@@ -154,3 +157,7 @@ if __name__ == "__main__":
         good = result.indices == list(range(options.cases)) and not result.acknowledged_lost
         if result.status != ENDED or not good:
             sys.exit(result.output)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import bad_targets
 import pytest
@@ -14,6 +14,7 @@ import pytest
 from fuzz import corpus
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign, Progress, judge_death
+from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary, summarize
@@ -146,6 +147,31 @@ def test_time_bounds_a_campaign_and_what_counts_is_a_prefix(tmp_path: Path) -> N
     rows = sqlite3.connect(tmp_path / FILE).execute("select case_index from results order by 1").fetchall()
     assert [index for (index,) in rows] == list(range(summary.total("cases")))
     assert summary.total("cases") > 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "expected"),
+    [({"cases": None, "seconds": 60.0}, "bad_targets:good"), ({"cases": 500}, "eager")],
+)
+def test_a_slow_target_leaves_the_others_their_share_of_the_time(
+    bound: dict[str, Any], expected: str
+) -> None:
+    """Bounded by time the one that has had least of it is next, bounded by cases the one with fewest."""
+    campaign = Campaign(_configuration("eager", "good", **bound))
+    submitted: list[Job] = []
+
+    class Waiting:
+        wanted = 1
+        lease_seconds = 0.25
+        submit = staticmethod(submitted.append)
+        backlog = property(lambda self: len(submitted))
+
+    campaign._pool = cast(Pool, Waiting())
+    for name, seconds, cases in (("eager", 30.0, 5), ("bad_targets:good", 2.0, 400)):
+        tally, line = campaign._ledger.tallies[name], campaign._ledger.lines[name]
+        tally.seconds, tally.cases, line.settled, line.issued = seconds, cases, cases, cases
+    campaign._issue()
+    assert [job.items[0]["target"] for job in submitted] == [expected]
 
 
 def test_results_are_stored_with_their_files(tmp_path: Path) -> None:
