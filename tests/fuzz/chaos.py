@@ -72,23 +72,22 @@ def attack(
             driver = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
             while driver.poll() is None:
                 time.sleep(every)
-                if not paced or len(_indices(folder)) > progress:
-                    progress = len(_indices(folder))
+                counted = _count(folder)
+                if not paced or counted > progress:
+                    progress = counted
                     found.workers_killed += _kill_a_worker(driver.pid, choices)
-                if found.drivers_killed < driver_kills and choices.random() < 0.2:
-                    seen = set(_indices(folder))
-                    found.acknowledged_lost += len(acknowledged - seen)
-                    acknowledged = seen
-                    if len(seen) >= goal:
-                        driver.kill()
-                        driver.wait()
-                        found.drivers_killed += 1
+                if found.drivers_killed < driver_kills and counted >= goal and choices.random() < 0.2:
+                    acknowledged.update(_indices(folder))
+                    driver.kill()
+                    driver.wait()
+                    found.drivers_killed += 1
             output.seek(0)
             found.output = output.read().decode(errors="replace")
         if driver.returncode != -signal.SIGKILL:
             found.status = driver.returncode
             break
     found.indices = _indices(folder)
+    found.acknowledged_lost = len(acknowledged - set(found.indices))
     with contextlib.closing(sqlite3.connect(folder / FILE)) as database:
         found.outcomes = Counter(word for (word,) in database.execute("select outcome from results"))
     return found
@@ -108,19 +107,27 @@ def drive(folder: Path, cases: int, jobs: int) -> int:
     return 2 if summary.troubles or summary.interrupted else ENDED
 
 
+def _count(folder: Path) -> int:
+    found = _asked(folder, "select count(*) from results")
+    return found[0] if found else 0
+
+
 def _indices(folder: Path) -> list[int]:
+    return _asked(folder, "select case_index from results order by 1")
+
+
+def _asked(folder: Path, question: str) -> list[int]:
+    """A column of the campaign's file, while it is being written; nothing if there is none yet."""
     with contextlib.suppress(sqlite3.OperationalError):
         address = f"file:{folder / FILE}?mode=ro"
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=30)) as database:
-            return [index for (index,) in database.execute("select case_index from results order by 1")]
+            return [number for (number,) in database.execute(question)]
     return []
 
 
 def _kill_a_worker(driver: int, choices: random.Random) -> int:
     """Kill a random grandchild of the driver: a child of its fork server."""
-    parents = _parents()
-    servers = {pid for pid, parent in parents.items() if parent == driver}
-    workers = sorted(pid for pid, parent in parents.items() if parent in servers)
+    workers = [worker for server in _children(driver) for worker in _children(server)]
     if not workers:
         return 0
     with contextlib.suppress(ProcessLookupError):
@@ -128,13 +135,10 @@ def _kill_a_worker(driver: int, choices: random.Random) -> int:
     return 1
 
 
-def _parents() -> dict[int, int]:
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    return found
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def main() -> None:
@@ -143,13 +147,20 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--every", type=float, default=0.05)
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--paced", action="store_true", help="kill no worker before there is another result")
     parser.add_argument("--drive", type=Path, metavar="FOLDER", help="be the campaign that is attacked")
     options = parser.parse_args()
     if options.drive is not None:
         sys.exit(drive(options.drive, options.cases, options.jobs))
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
-        result = attack(Path(folder) / "out", options.cases, every=options.every, jobs=options.jobs)
+        result = attack(
+            Path(folder) / "out",
+            options.cases,
+            every=options.every,
+            jobs=options.jobs,
+            paced=options.paced,
+        )
         print(
             f"{options.cases} cases in {time.monotonic() - start:.0f} s, {result.workers_killed} workers and "
             f"{result.drivers_killed} drivers killed, status {result.status}, {dict(result.outcomes)}"
