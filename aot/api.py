@@ -171,8 +171,7 @@ class CompiledFunction:
         noted = Noted(self.__wrapped__)
         surroundings = noted.surroundings
         try:
-            with noted.running():
-                specialization = self._trace(flat, arguments, lifetimes, noted, inference)
+            specialization = self._trace(flat, arguments, lifetimes, noted, inference)
         except BaseException:
             surroundings.put_back()
             lifetimes.reserve()
@@ -194,7 +193,7 @@ class CompiledFunction:
     ) -> Specialization:
         grad = torch.is_grad_enabled()
         try:
-            with self._recording():
+            with noted.running(), self._recording():
                 forward = run_once(
                     flat, arguments, self._decompositions, lifetimes, inference, self._functionalize_rng
                 )

@@ -1,4 +1,7 @@
-"""The backend `aotfuzz` of `torch.compile`: Dynamo's graphs, compiled by this project and run as they are."""
+"""The backends `aotfuzz` and `aotfuzz_inductor` of `torch.compile`: Dynamo's graphs, compiled here.
+
+The first runs them as they are, the second has Inductor compile them further.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from aot import errors
 from aot.aot_module import aot_module_simplified
 from aot.api import Partitioner
 from aot.compilers import nop
+from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
 
@@ -46,15 +50,67 @@ def aotfuzz(
     """
     if mode is not None:
         raise errors.UnsupportedOption(f"mode={mode!r}: the backend aotfuzz has no modes; leave it out")
-    given = {"partitioner": "default", **(options or {})}
-    if given.keys() != {"partitioner"} or given["partitioner"] not in PARTITIONERS:
+    partition, unknown = _partitioner(options or {}, "default", "aotfuzz")
+    if unknown:
         raise errors.UnsupportedOption(
-            f"options={dict(options or {})!r}: the backend aotfuzz takes 'partitioner', one of "
+            f"options={dict(options or {})!r}: the backend aotfuzz takes no option but 'partitioner'"
+        )
+    return _compiled(graph, example_inputs, fw_compiler=nop, partition_fn=partition)
+
+
+def aotfuzz_inductor(
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """The same with Inductor's kernels for the forward, and for the backward when it is first run.
+
+    Random numbers are eager's. Example inputs are as for `aotfuzz`.
+
+    Args:
+        mode: Inductor's, but for those that capture CUDA graphs.
+        options: ``{"partitioner": "min-cut"}`` (the default) or ``"default"``, and Inductor's own.
+
+    Raises:
+        UnsupportedOption: an option that Inductor does not know, or that has no meaning here.
+        Unsupported: when called, see `aot.errors`.
+
+    Example:
+        >>> import torch
+        >>> options = {"max_fusion_size": 8}
+        >>> torch.compile(torch.sin, backend="aotfuzz_inductor", options=options)  # doctest: +SKIP
+    """
+    partition, theirs = _partitioner(options or {}, "min-cut", "aotfuzz_inductor")
+    inductor = Inductor.configured(mode, theirs)
+    return _compiled(
+        graph,
+        example_inputs,
+        fw_compiler=inductor.forward,
+        bw_compiler=inductor.backward,
+        inference_compiler=inductor.inference,
+        partition_fn=partition,
+        keep_inference_input_mutations=True,
+    )
+
+
+def _partitioner(
+    options: Mapping[str, Any], default: str, backend: str
+) -> tuple[Partitioner, dict[str, Any]]:
+    """The partitioner that the options name, and the other options."""
+    name = options.get("partitioner", default)
+    if name not in PARTITIONERS:
+        raise errors.UnsupportedOption(
+            f"options={dict(options)!r}: the partitioner of the backend {backend} is one of "
             f"{', '.join(PARTITIONERS)}"
         )
+    return PARTITIONERS[name], {key: value for key, value in options.items() if key != "partitioner"}
+
+
+def _compiled(graph: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     graph, numbers = _with_numbers(graph)
-    examples = _read(example_inputs, numbers)
-    forward = aot_module_simplified(graph, examples, nop, partition_fn=PARTITIONERS[given["partitioner"]])
+    forward = aot_module_simplified(graph, _read(example_inputs, numbers), **options)
     if not numbers:
         return forward
     return lambda *args: forward(*_read(args, numbers))

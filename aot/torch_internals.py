@@ -11,6 +11,7 @@ import functools
 import logging
 import operator
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd import forward_ad
 from torch.autograd.graph import Node, get_gradient_edge
+from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -62,12 +64,17 @@ __all__ = [
     "copy_creation_meta",
     "creation_meta",
     "current_node",
+    "decomposed",
     "define_own_kernels",
     "disable_autocast",
     "fake_tensor",
     "function_of",
     "graph_is_retained",
     "has_memory",
+    "inductor_compile",
+    "inductor_decompositions",
+    "inductor_restrided",
+    "inductor_settings",
     "inference_tensor",
     "is_composite",
     "is_composite_below_autograd",
@@ -741,3 +748,78 @@ def disable_autocast() -> contextlib.AbstractContextManager[Any]:
     """Graphs hold the casts that autocast made while tracing; running them must not cast again."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._DisableAutocast()
     return manager
+
+
+# Inductor is imported when it is used: it is most of what torch.compile loads.
+
+
+def inductor_settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What `torch.compile` sets Inductor's configuration to; RuntimeError for what it does not know."""
+    from torch._inductor import config, list_mode_options
+
+    of_mode: Any = list_mode_options(mode) if mode else {}
+    settings = {**of_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
+    unknown = settings.keys() - config.get_config_copy().keys()
+    if unknown:
+        raise RuntimeError(f"Inductor has no option called {', '.join(sorted(unknown))}")
+    return settings
+
+
+def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
+    """Operations that Inductor does not compile, and functions that compute them by others."""
+    from torch._inductor import config, decomposition
+
+    with config.patch(dict(settings)):
+        return dict(decomposition.select_decomp_table())
+
+
+def decomposed(
+    function: Callable[..., Any], inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]
+) -> GraphModule:
+    """The graph of what `function` computes from fake tensors, operations decomposed."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with _mode_of(inputs), torch.no_grad(), disable_autocast():
+        return make_fx(function, dict(decompositions))(*inputs)
+
+
+def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
+    return next((value.fake_mode for value in inputs if isinstance(value, FakeTensor)), FakeTensorMode())
+
+
+def inductor_restrided(tensor: Tensor, stride: Sequence[int]) -> Tensor:
+    """A copy with dimensions in the order that these strides have, in a graph for Inductor."""
+    from torch._inductor import inductor_prims
+
+    restrided: Tensor = inductor_prims.force_stride_order(tensor, list(stride))
+    return restrided
+
+
+def inductor_compile(
+    graph: GraphModule,
+    inputs: Sequence[Any],
+    which: str,
+    settings: Mapping[str, Any],
+    donated: Sequence[int],
+) -> tuple[Callable[..., Any], list[tuple[int, ...] | None]]:
+    """Inductor's code for a graph without mutations, but for those of its inputs at its end.
+
+    Args:
+        which: "forward", "backward" or "inference".
+        donated: the inputs that may be overwritten.
+
+    Returns:
+        A boxed callable, and the strides of its results, as far as it tells them.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import compile_fx, config
+
+    context = TracingContext(_mode_of(inputs))
+    context.output_strides = []
+    # All that is read of it.
+    context.fw_metadata = types.SimpleNamespace(bw_donated_idxs=list(donated))
+    with config.patch(dict(settings)), tracing(context), disable_autocast():
+        compiled = compile_fx.compile_fx_inner(
+            graph, inputs, is_backward=which == "backward", is_inference=which == "inference"
+        )
+    return compiled, list(context.output_strides)

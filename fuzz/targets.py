@@ -287,6 +287,16 @@ def _shipped() -> Mapping[str, Target]:
             warm=_warm_dynamo,
         ),
         Target(
+            "aot-inductor",
+            "the same with Inductor below: backend aotfuzz_inductor",
+            _compile_with("aotfuzz_inductor"),
+            _refusal_aot_compile,
+            prepare=_prepare_inductor,
+            reset=reset_dynamo,
+            available=_inductor_available,
+            warm=_warm_inductor,
+        ),
+        Target(
             "torch-aot-function",
             "torch's own AOTAutograd, without Dynamo, graphs run as captured",
             _compile_torch_aot_function,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -200,6 +202,21 @@ def test_the_backward_is_compiled_when_it_is_first_run() -> None:
     torch.autograd.grad(y.sum(), x)
     torch.autograd.grad(compiled(x).sum(), x)
     assert (len(forward.modules), len(backward.modules)) == (1, 1)
+
+
+def test_what_a_compiler_imports_is_no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "of_a_compiler"
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+
+    def compiler(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        __import__(name)
+        return module
+
+    compiled = aot.aot_function(torch.sin, compiler)
+    compiled(torch.ones(2))
+    monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    compiled(torch.ones(2))
+    assert len(compiled.specializations) == 1
 
 
 def test_the_inference_compiler_is_used_where_there_is_no_backward() -> None:

@@ -463,12 +463,13 @@ def test_repro_prints_a_script(capsys: pytest.CaptureFixture[str]) -> None:
 def test_targets_lists_what_can_be_tested(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines][:5] == [
+    assert [line.split()[0] for line in lines][:6] == [
         "aot",
         "aot-min-cut",
         "aot-recompute",
         "aot-rng",
         "aot-compile",
+        "aot-inductor",
     ]
     assert main(["targets", "--json"]) == 0
     assert {row["name"] for row in _json(capsys)["targets"]} >= {"aot", "torch-inductor"}

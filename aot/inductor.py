@@ -1,0 +1,200 @@
+"""Inductor's graph compiler, below this project's AOT layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.graph import call_with_grad
+from aot.capture.operations import BATCH_NORM, call_on_clones
+from aot.compilers import Compiled
+
+# What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
+# the one value that each of these may have, and why.
+_PASSES = "passes over joint graphs and before autograd are not run"
+_FIXED: Mapping[str, tuple[Any, str]] = {
+    "triton.cudagraphs": (False, "results of a CUDA graph are overwritten by its next run"),
+    "fallback_random": (True, "random numbers are eager's"),
+    "keep_output_stride": (True, "results lie in memory as in eager"),
+    "bw_outputs_user_visible": (True, "gradients lie in memory as in eager"),
+    "freezing": (False, "parameters are read at each call"),
+    "cpp_wrapper": (False, "the wrapper of the kernels is Python"),
+    "fx_wrapper": (False, "the wrapper of the kernels is Python"),
+    "custom_partitioner_fn": (None, "the option 'partitioner' says how a graph is cut"),
+    "joint_custom_pre_pass": (None, _PASSES),
+    "joint_custom_post_pass": (None, _PASSES),
+    "pre_grad_custom_pass": (None, _PASSES),
+    "pre_grad_fusion_options": ({}, _PASSES),
+    "selective_decompose": (False, "every operation that Inductor decomposes is decomposed"),
+}
+
+# Inductor's pattern matcher takes away clones of which it does not see that memory counts: where an offset is
+# counted from the beginning of a storage, and where bytes are shown as another dtype and written to.
+_BY_MEMORY = {
+    torch.ops.aten.as_strided.default,
+    torch.ops.aten.as_strided_scatter.default,
+    torch.ops.aten.view.dtype,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inductor:
+    """Inductor as a compiler of forward, backward and inference graphs.
+
+    Attributes:
+        settings: what of its configuration is set while it compiles.
+
+    Example:
+        >>> inductor = Inductor.configured()
+        >>> compiled = aot.aot_function(
+        ...     torch.sin, inductor.forward, inductor.backward, inference_compiler=inductor.inference)
+    """
+
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def configured(cls, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Inductor:
+        """Inductor with the mode and options of `torch.compile`, and with eager's random numbers.
+
+        Raises:
+            UnsupportedOption: an option that Inductor does not know, or one of stages that are not run here.
+        """
+        try:
+            settings = internals.inductor_settings(mode, options)
+        except RuntimeError as error:
+            raise errors.UnsupportedOption(
+                f"mode={mode!r}, options={dict(options or {})!r}: {error}"
+            ) from error
+        for name, (value, reason) in _FIXED.items():
+            if settings.get(name, value) != value:
+                raise errors.UnsupportedOption(
+                    f"{name}={settings[name]!r}{f', of mode={mode!r}' if mode else ''}: it can only be "
+                    f"{value!r} here, as {reason}; leave it out"
+                )
+        return cls({**settings, "fallback_random": True})
+
+    def forward(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        """Compile the forward graph of a call that has a backward."""
+        return self._compile(module, example_inputs, "forward")
+
+    def backward(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        """Compile a backward graph; donated inputs may be overwritten."""
+        return self._compile(module, example_inputs, "backward")
+
+    def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        """Compile the graph of a call without a backward, which may write to its inputs at its end."""
+        return self._compile(module, example_inputs, "inference")
+
+    def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
+        lowering = _Lowering(module)
+        literals = [node.meta["val"] for node in lowering.literals.values()]
+        inputs = [*example_inputs, *literals]
+        table = internals.inductor_decompositions(self.settings)
+        graph = internals.decomposed(lowering.function(), inputs, table)
+        (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
+        results = output.args[0]
+        # Inductor chooses how other results lie.
+        output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
+        donated = module.meta.get("donated", ())
+        graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
+        settings = dict(self.settings)
+        if any(node.target in _BY_MEMORY for node in graph.graph.nodes):
+            settings["pattern_matcher"] = False
+        compiled, strides = internals.inductor_compile(graph, inputs, which, settings, donated)
+        wrong = [
+            (i, node.meta["val"].shape, node.meta["val"].stride())
+            for i, (node, given) in enumerate(zip(wanted.args[0], strides, strict=False))
+            if isinstance(node, fx.Node) and given is not None and not _lies(node.meta["val"], given)
+        ]
+        return _completed(compiled, [getattr(module, name) for name in lowering.literals], wrong)
+
+
+class _Lowering(fx.Interpreter):
+    """Runs a graph for a tracer that makes one of it that Inductor takes.
+
+    Attributes:
+        literals: its constants by name; they are inputs here, after the graph's.
+    """
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self._graph = module.graph
+        self.literals = {str(node.target): node for node in module.graph.find_nodes(op="get_attr")}
+        self._given: dict[str, Any] = {}
+
+    def function(self) -> Callable[..., Any]:
+        """The graph as a function of its inputs and its constants."""
+        count = len(self._graph.find_nodes(op="placeholder"))
+
+        def run(*arguments: Any) -> Any:
+            self._given = dict(zip(self.literals, arguments[count:], strict=True))
+            return self.run(*arguments[:count])
+
+        if any(node.target is call_on_clones for node in self._graph.nodes):
+            functional: Callable[..., Any] = torch.func.functionalize(run, remove="mutations")
+            return functional
+        return run
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self._given[target]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is call_with_grad:
+            raise errors.UnsupportedOperation(
+                f"{args[0]} reads the grad mode, in which Inductor's code does not run; use the backend "
+                f"aotfuzz"
+            )
+        if target is call_on_clones and args[0] in BATCH_NORM:
+            return _batch_norm(*args)
+        return super().call_function(target, args, kwargs)
+
+    def run_node(self, node: fx.Node) -> Any:
+        """Restore the strides that the graph has: it takes views by them."""
+        result, known = super().run_node(node), node.meta.get("val")
+        if (
+            node.op == "call_function"
+            and isinstance(known, torch.Tensor)
+            and not _lies(result, known.stride())
+        ):
+            return internals.inductor_restrided(result, known.stride())
+        return result
+
+
+def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:
+    """The results of a batch norm that trains, and the new statistics."""
+    *results, mean, variance = torch.ops.aten._native_batch_norm_legit_functional(*args)
+    if len(op._schema.returns) > len(results):
+        results.append(args[0].new_zeros((0,), dtype=torch.uint8))  # what cuDNN keeps for its backward
+    return (*results, mean, variance)
+
+
+def _lies(value: Any, stride: Sequence[int]) -> bool:
+    """Whether the elements of `value` lie as in a tensor with these strides."""
+    pairs = zip(value.shape, value.stride(), stride, strict=True)
+    return 0 in value.shape or all(n == 1 or a == b for n, a, b in pairs)
+
+
+def _completed(
+    compiled: Compiled, constants: Sequence[torch.Tensor], wrong: Sequence[tuple[int, Any, Any]]
+) -> Compiled:
+    """The same, given the constants; with results at some positions laid out with other strides."""
+    if not constants and not wrong:
+        return compiled
+
+    def run(arguments: list[Any]) -> list[Any]:
+        arguments.extend(constants)
+        results = list(compiled(arguments))
+        for position, size, stride in wrong:
+            value = results[position]
+            laid_out = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
+            results[position] = laid_out.copy_(value)
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run

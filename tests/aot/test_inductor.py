@@ -1,0 +1,164 @@
+"""Inductor below the AOT layer, by itself and as the backend `aotfuzz_inductor` of `torch.compile`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._inductor.utils import run_and_get_code
+
+import aot
+from aot import errors
+from aot.inductor import Inductor
+from aot.torch_compile import aotfuzz_inductor
+from bench.models import Model, resnet, transformer
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    with torch._inductor.config.patch(compile_threads=1, fx_graph_cache=False):
+        yield
+    torch._dynamo.reset()
+
+
+def compiled(function: Any) -> Any:
+    inductor = Inductor.configured()
+    return aot.aot_function(
+        function,
+        inductor.forward,
+        inductor.backward,
+        aot.min_cut_rematerialization_partition,
+        inference_compiler=inductor.inference,
+        keep_inference_input_mutations=True,
+    )
+
+
+def test_forward_and_backward_are_inductors() -> None:
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        x.mul_(torch.tensor([1.0, 2.0, 3.0]))
+        return (x * w.sin()).softmax(-1), x.t()
+
+    def run(function: Any) -> list[Tensor]:
+        torch.manual_seed(0)
+        x, w = torch.rand(4, 3), torch.rand(4, 3, requires_grad=True)
+        result, view = function(x, w)
+        once = torch.autograd.grad(result.square().sum(), w, retain_graph=True)
+        twice = torch.autograd.grad(result.square().sum(), w)
+        assert view._base is x
+        return [x, result.detach(), *once, *twice]
+
+    function = compiled(f)
+    expected = run(f)
+    given, codes = run_and_get_code(run, function)
+    for value, other in zip(given, expected, strict=True):
+        torch.testing.assert_close(value, other)
+    assert len(codes) >= 2 and all("cpp_fused" in code for code in codes)
+    (one,) = function.specializations
+    assert "_softmax" in one.forward.code  # what Inductor decomposed is a copy
+
+
+def test_a_graph_without_a_backward_writes_to_its_inputs() -> None:
+    function = compiled(lambda x: x.cos_().sum())
+    x, y = torch.rand(5), torch.rand(5)
+    total, (code,) = run_and_get_code(function, x)
+    assert "cpp_fused" in code and total.item() == pytest.approx(x.sum().item())
+    (info,) = function.specializations[0].metadata.input_info
+    assert info.mutation_type is aot.MutationType.MUTATED_IN_GRAPH
+    expected = y.cos()
+    assert function(y).item() == pytest.approx(expected.sum().item())
+    torch.testing.assert_close(y, expected)
+
+
+def test_offsets_are_counted_from_the_beginning_of_a_storage() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(2)
+        return y + 1
+
+    def arguments() -> tuple[Tensor, Tensor]:
+        x = torch.arange(12.0)[4:10]
+        return x, x.view(torch.int32)
+
+    expected, given = arguments(), arguments()
+    result = compiled(f)(*given)
+    assert torch.equal(result, f(*expected)) and torch.equal(given[0], expected[0])
+
+
+def train(make: Callable[[], Model], compile: Callable[[nn.Module], Any], steps: int) -> list[Tensor]:
+    """Everything that training leaves behind."""
+    torch.manual_seed(1)
+    model = make()
+    function = compile(model.module)
+    optimizer = torch.optim.SGD(model.module.parameters(), 0.1)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model.loss(function(model.batch[0]), model.batch[-1])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return [*losses, *model.module.state_dict().values(), torch.get_rng_state()]
+
+
+def assert_trains_as_eager(make: Callable[[], Model], steps: int) -> None:
+    def through_inductor(module: nn.Module) -> Any:
+        return torch.compile(module, backend=aotfuzz_inductor)
+
+    expected = train(make, lambda module: module, steps)
+    given, codes = run_and_get_code(train, make, through_inductor, steps)
+    for value, other in zip(given, expected, strict=True):
+        torch.testing.assert_close(value, other, rtol=1e-3, atol=1e-4)
+    assert len(codes) >= 2 and all("cpp_fused" in code for code in codes)
+
+
+def mlp(*layers: nn.Module) -> Model:
+    module = nn.Sequential(nn.Linear(4, 8), *layers, nn.Linear(8, 2))
+    return Model(module, (torch.rand(3, 4), torch.rand(3, 2)), nn.functional.mse_loss)
+
+
+def test_a_module_trains_with_eagers_random_numbers_and_statistics() -> None:
+    assert_trains_as_eager(lambda: mlp(nn.BatchNorm1d(8), nn.Dropout(0.5)), 3)
+
+
+MODELS: dict[str, Callable[[], Model]] = {
+    "mlp": lambda: mlp(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)),
+    "resnet": lambda: resnet(4, 4, 8, 2),
+    "transformer": lambda: transformer(2, 6, 8, 2),
+}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_to_the_losses_of_eager(name: str) -> None:
+    assert_trains_as_eager(MODELS[name], 5)
+
+
+def test_torch_finds_the_backend_by_its_name() -> None:
+    (entry,) = entry_points(group="torch_dynamo_backends", name="aotfuzz_inductor")
+    assert entry.load() is aotfuzz_inductor
+
+
+def test_modes_and_options_are_passed_on() -> None:
+    assert Inductor.configured("max-autotune-no-cudagraphs").settings["max_autotune"] is True
+    settings = Inductor.configured(options={"max-fusion-size": 8}).settings
+    assert settings["max_fusion_size"] == 8 and settings["fallback_random"] is True
+
+
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        ({"mode": "reduce-overhead"}, "triton.cudagraphs=True, of mode='reduce-overhead'"),
+        ({"mode": "fastest"}, "fastest"),
+        ({"options": {"fallback_random": False}}, "random numbers are eager's"),
+        ({"options": {"freezing": True}}, "freezing=True"),
+        ({"options": {"no_such_option": 1}}, "no option called no_such_option"),
+        ({"options": {"partitioner": "best"}}, "min-cut"),
+    ],
+)
+def test_other_options_are_refused(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(errors.UnsupportedOption, match=reason):
+        aotfuzz_inductor(torch.fx.symbolic_trace(nn.ReLU()), [torch.ones(2)], **options)
