@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fuzz import refusals
 from fuzz.feature_table import FEATURES
 from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, calls, references
-from fuzz.operators import OPERATORS, Change, Expanded, Kind
+from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous, covered, overlaps_itself, shares_elements
 from fuzz.operators.row import Constant, Meta, Operator
@@ -72,6 +72,8 @@ class _Walk:
         self.viewed: set[int] = set()  # memories of which views were taken
         self.depth: dict[int, int] = {}  # tensor -> how many views it is away from its base
         self.kinds: dict[int, frozenset[str]] = {}  # view -> what is special about its making
+        self.given = {id(tensor): tensor.meta for tensor in self.inputs}
+        self.laid_otherwise: set[int] = set()  # arguments whose metadata was another one for some time
         self.unsettled: set[int] = set()  # views of arguments whose metadata had been changed
 
     def add(self, *names: str) -> None:
@@ -179,12 +181,18 @@ class _Walk:
             self.add("error: refused")
         if row.mutates:
             self.write(row, operands[0])
+            before = self.program.statements[index - 1] if index else None
+            if before is not None and INVERSES.get(before.operator) == row.name:
+                same = (before.operands, before.attributes) == (statement.operands, statement.attributes)
+                if same and operands[0].memory in self.memories:
+                    self.add("data: undone")
             if use.inference and operands[0].memory in self.memories:
                 self.add("data: under inference mode")
         if row.metadata:
             self.reshape(row, operands)
         size = operands[0].meta.size if operands else ()
         advance(state, index, statement)
+        self.laid_otherwise |= {id(one) for one in self.inputs if one.meta != self.given[id(one)]}
         if (
             row.change is Change.RESIZE
             and id(operands[0]) in self.own
@@ -214,6 +222,8 @@ class _Walk:
             self.add("data: differentiable view")
         elif grad and not target.grad_fn:
             self.add("data: leaf")
+        elif id(target) in self.own:
+            self.add("data: non-leaf" if grad else "data: without gradient")
         if not grad and any(one.requires_grad and one.memory == target.memory for one in self.inputs):
             self.add("data: hidden")
         if id(target) in self.own:
@@ -286,6 +296,8 @@ class _Walk:
         if len(set(names)) < len(names):
             self.add("output: twice")
         self.add(*_tree_features(self.program.returns))
+        if any(id(one) in self.laid_otherwise and one.meta == self.given[id(one)] for one in self.inputs):
+            self.add("metadata: undone")
         results = list({id(tensor): tensor for tensor in _tensors(self.state, dict.fromkeys(names))}.values())
         for i, one in enumerate(results):
             self.output(one)

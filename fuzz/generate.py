@@ -20,7 +20,7 @@ from fuzz import refusals
 from fuzz.again import draw_later, draw_steps
 from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.choices import Choices
-from fuzz.operators import OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
+from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.parts import INDEX, anything
 from fuzz.operators.row import Constant, Meta
@@ -112,7 +112,20 @@ class _Builder:
         _, rows = self.choices.pick(self.tickets)
         row = OPERATORS[self.choices.pick(rows)]
         found = self.operands(row, mode)
-        return found is not None and self.append(row, *found, mode) is not None
+        if found is None or self.append(row, *found, mode) is None:
+            return False
+        self.perhaps_undo(mode)
+        return True
+
+    def perhaps_undo(self, mode: str) -> None:
+        """Now and then take back what the last statement did to a tensor."""
+        last, chance = self.statements[-1], self.profile.undo
+        inverse = INVERSES.get(last.operator)
+        if inverse is not None and chance and not self.over and self.choices.chance(chance):
+            row = OPERATORS[inverse]
+            metas = [self.state.tensor(name).meta for name in last.operands]
+            if metas[0].dtype in row.operands[0].dtypes:
+                self.append(row, last.operands, metas, mode, dict(last.attributes))
 
     def append(
         self,

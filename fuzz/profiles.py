@@ -63,6 +63,7 @@ class Profile:
     passed: float = 0.3  # each argument is a result, too
     steps: float = 0.1  # after the call something else is done than usual
     again: float = 0.08  # the function is called again, with something changed
+    undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
 
 
@@ -86,6 +87,7 @@ def _profiles() -> Mapping[str, Profile]:
             flat=0.08,
             focus=0.6,
             passed=0.4,
+            undo=0.08,
         ),
         replace(
             _BASE,
@@ -94,6 +96,7 @@ def _profiles() -> Mapping[str, Profile]:
             share=0.5,
             focus=0.6,
             statements=(2, 8),
+            undo=0.08,
         ),
         replace(_BASE, name="duplicates", arguments=(2, 4), same=0.5, share=0.4, passed=0.5),
         replace(

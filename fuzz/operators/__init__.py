@@ -35,6 +35,7 @@ from fuzz.operators.row import (
 )
 
 __all__ = [
+    "INVERSES",
     "OPERATORS",
     "Attribute",
     "Change",
@@ -75,3 +76,16 @@ def _table() -> Mapping[str, Operator]:
 
 
 OPERATORS: Mapping[str, Operator] = _table()
+
+# The row that takes back what another has done to its first operand, given the same operands and attributes.
+INVERSES: Mapping[str, str] = MappingProxyType(
+    {
+        "add_number_": "sub_number_",
+        "sub_number_": "add_number_",
+        "neg_": "neg_",
+        "t_": "t_",
+        "transpose_": "transpose_",
+        "swapdims_": "swapdims_",
+        "unsqueeze_": "squeeze_dim_",
+    }
+)

@@ -14,7 +14,7 @@ import torch
 from rows import singles
 
 from fuzz.arguments import DTYPES as GENERATED_DTYPES
-from fuzz.operators import OPERATORS, Kind, Link, Operator
+from fuzz.operators import INVERSES, OPERATORS, Kind, Link, Operator
 from fuzz.operators.dtypes import DTYPES, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
 from fuzz.operators.row import Meta
@@ -75,6 +75,16 @@ def test_rule_agrees_with_eager(name: str) -> None:
             check_links(program, row, args, results, loaded.text)
     assert tried >= 5
     assert bool(changed) == (row.mutates or row.metadata)
+
+
+@pytest.mark.parametrize("name", INVERSES)
+def test_an_inverse_takes_back_what_its_row_did(name: str) -> None:
+    for program in itertools.islice(singles(OPERATORS[name], 12), 12):
+        (done,) = program.statements
+        undone = dataclasses.replace(done, operator=INVERSES[name], results=("u",) if done.results else ())
+        args = run(dataclasses.replace(program, statements=(done, undone)))[1]
+        before = load(program).make()[0]
+        torch.testing.assert_close(args[0], before[0], check_stride=True)
 
 
 def check_links(program: Program, row: Operator, args: list[Any], results: list[Any], text: str) -> None:

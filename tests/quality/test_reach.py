@@ -21,6 +21,7 @@ PROFILES = ("mixed", "aliasing", "metadata", "scenarios")
 RARE = {
     "mixed": {
         "data: expanded",
+        "data: undone",
         "data: filled through expand",
         "metadata: grown from nothing",
         "metadata: onto another argument",
@@ -35,14 +36,15 @@ RARE = {
     },
     "scenarios": {
         *("metadata: grown from nothing", "metadata: onto another argument", "metadata: both of a group"),
-        *("data: expanded", "metadata: onto a new storage"),
+        *("data: expanded", "metadata: onto a new storage", "data: undone", "metadata: undone"),
     },
 }
 
 # What the compiler is to get right, kind by kind, and the features that show that a campaign has been there.
 KINDS = {
     "data of leaves, non-leaves, tensors without gradient": (
-        *("data: argument", "data: leaf", "data: hidden", "data: differentiable view"),
+        *("data: argument", "data: leaf", "data: non-leaf", "data: without gradient", "data: hidden"),
+        *("data: differentiable view", "data: undone", "metadata: undone"),
     ),
     "several writes, and what was written returned": (
         *("data: several arguments", "data: twice", "output: written argument", "data: view of an argument"),
