@@ -127,8 +127,13 @@ def _overwriting(module: Any, _example_inputs: Any) -> Function:
 def _compile_aot_min_cut(function: Function) -> Function:
     import aot
 
-    partition = aot.min_cut_rematerialization_partition
-    compiled: Function = aot.aot_function(function, aot.nop, _overwriting, partition)
+    compiled: Function = aot.aot_function(
+        function,
+        aot.nop,
+        _overwriting,
+        aot.min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
     return compiled
 
 
@@ -258,7 +263,7 @@ def _shipped() -> Mapping[str, Target]:
         ),
         Target(
             "aot-min-cut",
-            "the same with the min-cut partitioner, donated buffers overwritten",
+            "the same with min-cut, donated buffers overwritten, mutations kept in inference graphs",
             _compile_aot_min_cut,
             _refusal_aot,
             once=True,
