@@ -168,17 +168,16 @@ class CompiledFunction:
             return self.__wrapped__(*args, **kwargs)
 
         lifetimes = Lifetimes()
-        noted = Noted(self.__wrapped__)
-        surroundings = noted.surroundings
+        noted = Noted(self.__wrapped__, runs=True)
         try:
             specialization = self._trace(flat, arguments, lifetimes, noted, inference)
         except BaseException:
-            surroundings.put_back()
+            noted.surroundings.put_back()
             lifetimes.reserve()
             raise
-        surroundings.put_back()
+        noted.surroundings.put_back()
         if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
-            lifetimes.check_stored(surroundings.stored)
+            lifetimes.check_stored(noted.surroundings.stored)
         else:  # as in `forget`
             lifetimes.check()
         return specialization

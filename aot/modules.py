@@ -1,7 +1,8 @@
-"""Modules that a function gets under names that it computes, by `import_module` or `__import__`.
+"""What the walk from a function does not come to, noted while Python of it runs.
 
-The walk from the function does not come to them. So while the function runs, or Python of its in a backward,
-it is noted which modules it gets; each is walked from there and then, before anything is read of it.
+Modules that it gets under names that it computes, by `import_module` or `__import__`: each is walked from
+there and then, before anything is read of it. And code, where more is reached than can be looked through (a
+registry of all attentions there are, of which a model calls one): what is called is looked through first.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from dataclasses import replace
 from typing import Any
 
 from aot import torch_internals as internals
+from aot.called import told, within
 from aot.errors import UnsupportedOperation
 from aot.guards import Guard, Guards, Kind, compile_guards
 from aot.reads import is_library
-from aot.surroundings import guards_of
+from aot.surroundings import TooMuchCode, guards_of
 
 _now = threading.local()
 _lock = threading.Lock()
@@ -34,11 +36,22 @@ class Noted:
     Attributes:
         roots: the functions, and the modules that they got.
         surroundings: what the walk from the functions has come to.
+
+    Args:
+        runs: whether `running` will be on whenever the functions run.
     """
 
-    def __init__(self, *roots: Any) -> None:
+    def __init__(self, *roots: Any, runs: bool = False) -> None:
         self.roots = list(roots)
-        guards, self.surroundings = guards_of(*roots)
+        self._called: set[types.CodeType] | None = None
+        self._libraries: set[types.CodeType] = set()
+        try:
+            guards, self.surroundings = guards_of(*roots)
+        except TooMuchCode:
+            if not runs:
+                raise
+            self._called = set()
+            guards, self.surroundings = guards_of(*roots, called=self._called)
         self._guards = guards
 
     @property
@@ -51,11 +64,29 @@ class Noted:
         """While the functions run in this thread: note which modules they get."""
         before = getattr(_now, "noted", None)
         _now.noted = self
+        watched = contextlib.nullcontext() if self._called is None else told(self._begins)
         try:
-            with _replaced():
+            with _replaced(), watched:
                 yield
         finally:
             _now.noted = before
+
+    def _begins(self, frame: types.FrameType) -> None:
+        """Code is about to run: note what it may read, if that has not been done."""
+        assert self._called is not None
+        code = frame.f_code
+        if code in self._called or code in self._libraries:
+            return
+        if is_library(frame.f_globals.get("__name__")):
+            self._libraries.add(code)
+            return
+        self._called.update(within(code))
+        with internals.modes_off():
+            guards, found = guards_of(*self.roots, called=self._called)
+        self._add(guards, f"{code.co_qualname} is called, which")
+        known = {(id(space), name) for space, name, _ in self.surroundings.caches}
+        new = (cache for cache in found.caches if (id(cache[0]), cache[1]) not in known)
+        self.surroundings = replace(found, caches=(*self.surroundings.caches, *new))
 
     def note(self, module: types.ModuleType) -> None:
         """A module was got.
@@ -68,18 +99,20 @@ class Noted:
             return
         self.roots.append(module)
         with internals.modes_off():
-            guards, _ = guards_of(*self.roots)
+            guards, _ = guards_of(*self.roots, called=self._called)
         name = module.__name__
         if sys.modules.get(name) is module:
             entry = Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module)
             guards = replace(guards, guards=(entry, *guards.guards))
+        self._add(guards, f"the function gets the module {name} under a name that it computes, whose code")
+
+    def _add(self, guards: Guards, how: str) -> None:
         known = {_place(guard) for guard in self._guards.guards}
         new = [guard for guard in guards.guards if _place(guard) not in known]
         for guard in new:
             if guard.name in self.surroundings.written:
                 raise UnsupportedOperation(
-                    f"the function gets the module {name} under a name that it computes, whose "
-                    f"code reads {guard.path}, which the function writes to; import it outside"
+                    f"{how} reads {guard.path}, which the function writes to; import it outside"
                 )
         every = tuple(sorted((*self._guards.guards, *new), key=lambda guard: guard.kind))
         self._guards = Guards(every, compile_guards(every))

@@ -52,6 +52,10 @@ _IMPORT = builtins.__import__
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
+class TooMuchCode(UnsupportedOperation):
+    """There is more code than can be looked through."""
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the walk from a function has come to.
@@ -88,8 +92,14 @@ class Surroundings:
         return None
 
 
-def guards_of(*roots: Any) -> tuple[Guards, Surroundings]:
+def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> tuple[Guards, Surroundings]:
     """Note what the Python of functions may read besides its arguments, starting there and at other objects.
+
+    Args:
+        called: the code that is looked through, if it is not all that is reached.
+
+    Raises:
+        TooMuchCode: more is reached than can be looked through.
 
     Example:
         >>> scale = {"by": 2.0}
@@ -99,7 +109,7 @@ def guards_of(*roots: Any) -> tuple[Guards, Surroundings]:
     """
     attributes, opened = Names(), dict[int, bool]()
     while True:  # more attributes count as more code is found that reads attributes
-        walk = _Walk(attributes, opened)
+        walk = _Walk(attributes, opened, called)
         for root in roots:
             walk.go(root)
         if (walk.attributes, walk.opened) == (attributes, opened):
@@ -140,6 +150,7 @@ class _Walk:
         names: the attributes that count on this walk.
         whole: the objects (by id) of which every attribute counts, and whether it counts that there are no
             others. `ANY` stands for all objects.
+        called: see `guards_of`.
 
     Attributes:
         attributes, opened: the same, after what the walk has found.
@@ -147,7 +158,10 @@ class _Walk:
         objects, caches: see `Surroundings`.
     """
 
-    def __init__(self, names: Names, whole: dict[int, bool]) -> None:
+    def __init__(
+        self, names: Names, whole: dict[int, bool], called: Collection[types.CodeType] | None
+    ) -> None:
+        self._called = called
         self._names = names
         self._whole = whole
         self.attributes = names
@@ -203,7 +217,7 @@ class _Walk:
             for part in (value.func, value.args, value.keywords):
                 self._reach(part, path)
         elif isinstance(value, (staticmethod, classmethod)):
-            if isinstance(value.__func__, types.FunctionType):
+            if isinstance(value.__func__, types.FunctionType) and self._counts(value.__func__):
                 for asked in reads_of(value.__func__.__code__).asked:
                     if asked.start == "first":  # a class, or whatever it is called with
                         self._open(MISSING, (), asked.absent)
@@ -263,9 +277,11 @@ class _Walk:
                 if callable(content):
                     self._reach(content, path)
             return
+        if not self._counts(function):
+            return
         self._functions += 1
         if self._functions > MOST_FUNCTIONS:
-            raise UnsupportedOperation(
+            raise TooMuchCode(
                 f"the function reaches more than {MOST_FUNCTIONS} others by what it reads (as {path}): too "
                 f"many to look through; name what it needs, where it calls globals() or getattr, or pass it"
             )
@@ -306,6 +322,9 @@ class _Walk:
         for level, name in reads.modules:
             self._imported("." * level + name, space.get("__package__") or space.get("__name__") or "")
 
+    def _counts(self, function: types.FunctionType) -> bool:
+        return self._called is None or function.__code__ in self._called
+
     def _imported(self, name: str, package: str) -> None:
         try:
             full = importlib.util.resolve_name(name, package)
@@ -341,7 +360,7 @@ class _Walk:
             self._guard(f"the names in {path}", Kind.NAMES, space, "", names_of(space))
         elif numbers:
             above = value.__mro__[1:] if isinstance(value, type) else type(value).__mro__
-            hidden = frozenset(name for cls in above for name in vars(cls)) - space.keys()
+            hidden = frozenset(name for cls in above for name in vars(cls) if name not in space)
             self._guard(f"a new name in {path}", Kind.ABSENT, space, "of a class", hidden)
         return names_of(space) if numbers else ()
 
@@ -403,7 +422,7 @@ class _Walk:
             self._local(value, path)
         space = None if isinstance(value, threading.local) else namespace_of(value)
         if not library:
-            for asked in _asked_of(cls):
+            for asked in self._asked_of(cls):
                 self._open(value, asked.path, asked.absent)
         whole = not library and not self._whole.keys().isdisjoint((id(value), ANY))
         if space is not None:
@@ -458,6 +477,15 @@ class _Walk:
         elif has_memory(value):
             self._guard(where, Kind.BYTES, value, "", contents(value))
 
+    def _asked_of(self, cls: type) -> Iterator[Asked]:
+        """What methods ask of an instance under names that they compute."""
+        for base in cls.__mro__:
+            if not is_library(base.__module__):
+                for function in vars(base).values():
+                    if isinstance(function, types.FunctionType) and self._counts(function):
+                        asked = reads_of(function.__code__).asked
+                        yield from (one for one in asked if one.start == "first")
+
 
 def _counts(names: Names, name: str, value: Any) -> bool:
     """Whether what is under a name is read. What is only written to is not, unless its own Python decides
@@ -472,12 +500,3 @@ def _is_method(function: types.FunctionType) -> bool:
     """Whether it was defined in a class."""
     scope = function.__qualname__.rpartition(".")[0]
     return bool(scope) and not scope.endswith("<locals>")
-
-
-def _asked_of(cls: type) -> Iterator[Asked]:
-    """What methods ask of an instance under names that they compute."""
-    for base in cls.__mro__:
-        if not is_library(base.__module__):
-            for function in vars(base).values():
-                if isinstance(function, types.FunctionType):
-                    yield from (one for one in reads_of(function.__code__).asked if one.start == "first")
