@@ -23,7 +23,10 @@ _SAMPLE = 16
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much one reduction may take: programs run, and seconds of workers' time."""
+    """How much one reduction may take: programs run, and, where time bounds the campaign, seconds of workers.
+
+    Seconds would make the buckets of a campaign that is bounded by cases depend on how busy its machine is.
+    """
 
     evaluations: int = 250
     seconds: float = 60.0

@@ -13,6 +13,7 @@ gives a finding of its own kind, unless eager dies of the same program.
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import threading
 import time
@@ -124,12 +125,15 @@ class Campaign:
         with self._workers() as pool, _signals(self._interrupt):
             self._pool = pool
             runner = Runner(pool, self._configuration.limit)
+            budget = self._configuration.budget
+            if self._configuration.seconds is None:
+                budget = replace(budget, seconds=math.inf)
             triage = Triage(
                 self._ledger,
                 runner,
                 self._store.keep,
                 at_once=max(1, self._configuration.jobs),
-                budget=self._configuration.budget,
+                budget=budget,
             )
             self._start = time.monotonic()
             try:
