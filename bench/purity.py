@@ -11,7 +11,7 @@ import argparse
 from collections import defaultdict
 
 from bench.report import Table
-from fuzz.campaign.configuration import Budget, Configuration, workers
+from fuzz.campaign.configuration import Configuration, workers
 from fuzz.campaign.driver import Campaign
 
 FAULTS = (
@@ -46,7 +46,6 @@ def measure(options: argparse.Namespace) -> list[Table]:
             cases=options.cases,
             jobs=options.jobs,
             limit=10.0,
-            budget=Budget(seconds=20.0),
         )
         summary = Campaign(configuration).run()
         found = [bucket.name for bucket in summary.buckets]

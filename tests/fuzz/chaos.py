@@ -95,7 +95,7 @@ def attack(
 
 def drive(folder: Path, cases: int, jobs: int) -> int:
     """What is attacked: a campaign, begun or gone on with, that reduces little, which is not the point."""
-    budget = Budget(evaluations=2, seconds=2.0, hang_limit=1.0)
+    budget = Budget(evaluations=2, hang_limit=1.0)
     configuration = Configuration(
         ("bad_targets:chaos",), seed=1, cases=cases, jobs=jobs, limit=2.0, memory=2 << 30, budget=budget
     )
