@@ -17,6 +17,7 @@ from aot.errors import (
     Unsupported,
 )
 from aot.explain import explain
+from aot.export import BackwardSignature, GraphSignature, aot_export_joint_simple, aot_export_module
 from aot.metadata import InputAliasInfo, MutationType, OutputAliasInfo, OutputType, ViewAndMutationMeta
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
@@ -25,8 +26,10 @@ __all__ = [
     "AOTModule",
     "AotError",
     "BackendError",
+    "BackwardSignature",
     "CompiledFunction",
     "DoubleBackwardUnsupported",
+    "GraphSignature",
     "InputAliasInfo",
     "MutationType",
     "OutputAliasInfo",
@@ -35,6 +38,8 @@ __all__ = [
     "RecompileWarning",
     "Unsupported",
     "ViewAndMutationMeta",
+    "aot_export_joint_simple",
+    "aot_export_module",
     "aot_function",
     "aot_module",
     "aot_module_simplified",

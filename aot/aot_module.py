@@ -54,9 +54,9 @@ class CompiledModule(CompiledFunction):
             owner[name] = value
         return result
 
-    def prepare(self, args: tuple[Any, ...]) -> None:
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """Compile for a call with such arguments, without making it."""
-        self.specialize((self._state(_places(self.module)), args, {}), {})
+        return self.specialize((self._state(_places(self.module)), args, kwargs), {})
 
     def _state(self, places: Sequence[_Place]) -> list[Any]:
         with self._swapping:
@@ -262,7 +262,7 @@ def aot_module_simplified(
         functionalize_rng_ops=functionalize_rng_ops,
     ).compiled
     if not any(isinstance(arg, _UNKNOWN) for arg in args):
-        compiled.prepare(tuple(args))
+        compiled.prepare(tuple(args), {})
 
     def forward(*runtime_args: Any) -> Any:
         return compiled.run(runtime_args, {})
