@@ -5,6 +5,7 @@ Example:
     >>> compiled = aot.aot_function(f, fw_compiler=aot.nop)
 """
 
+from aot import config
 from aot.aot_module import AOTModule, aot_module, aot_module_simplified
 from aot.api import CompiledFunction, aot_function
 from aot.compilers import make_boxed_compiler, make_boxed_func, nop
@@ -19,6 +20,7 @@ from aot.errors import (
 from aot.explain import explain
 from aot.export import BackwardSignature, GraphSignature, aot_export_joint_simple, aot_export_module
 from aot.metadata import InputAliasInfo, MutationType, OutputAliasInfo, OutputType, ViewAndMutationMeta
+from aot.names import get_aot_compilation_context, get_aot_graph_name, set_model_name
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
 
@@ -43,10 +45,14 @@ __all__ = [
     "aot_function",
     "aot_module",
     "aot_module_simplified",
+    "config",
     "default_partition",
     "explain",
+    "get_aot_compilation_context",
+    "get_aot_graph_name",
     "make_boxed_compiler",
     "make_boxed_func",
     "min_cut_rematerialization_partition",
     "nop",
+    "set_model_name",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import errors
+from aot import config, errors, logs, names
 from aot import torch_internals as internals
 from aot.capture.backward import Level
 from aot.capture.forward import run_once
@@ -32,8 +32,6 @@ from aot.partition.parts import split
 from aot.runtime.autograd import build
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import left, rehearse
-
-WARN_AT = 8  # compiles for calls that are alike
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -146,10 +144,16 @@ class CompiledFunction:
         alike = self._cache.get(key, ())
         self._cache[key] = (specialization, *alike)
         self._specializations.append(specialization)
-        if len(alike) + 1 == WARN_AT:
+        logs.log(
+            logs.GUARDS,
+            f"{self.__name__}: specialization {len(self._specializations)}",
+            lambda: _rests(specialization, alike),
+        )
+        count = config.settings().warn_after
+        if len(alike) + 1 == count:
             changing = dict.fromkeys(path for other in alike for path in other.guards.changed())
             warnings.warn(
-                f"{self.__name__} has been compiled {WARN_AT} times for calls that are alike, as "
+                f"{self.__name__} has been compiled {count} times for calls that are alike, as "
                 f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
                 f"is a number",
                 errors.RecompileWarning,
@@ -211,6 +215,7 @@ class CompiledFunction:
             parts = (
                 [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
             )
+            names.number(fw_module, *(part for part, _ in parts))
             plan = make_plan(
                 effects,
                 joint,
@@ -268,6 +273,7 @@ class CompiledFunction:
     ) -> tuple[fx.GraphModule, fx.GraphModule | None]:
         if not any(segment.results for segment in joint.segments):
             return joint.graph, None
+        logs.log(logs.JOINT, self.__name__, lambda: joint.graph.print_readable(print_output=False))
         inputs = example_inputs(joint.graph)
         options = {}
         if "static_lifetime_input_indices" in inspect.signature(self._partition).parameters:
@@ -291,6 +297,13 @@ class CompiledFunction:
         if joint.segments:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
+
+
+def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:
+    """What a specialization rests on, and what keeps those that are alike from answering."""
+    lines = [str(guard.path) for guard in specialization.guards.guards]
+    changed = [f"changed: {path}" for other in alike for path in other.guards.changed()]
+    return "\n".join([*changed, *lines])
 
 
 def _levels(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[Level | None]:

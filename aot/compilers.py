@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import fx
 
+from aot import logs, names
 from aot.errors import BackendError
 
 Compiled = Callable[..., Sequence[Any]]
@@ -68,7 +69,10 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
     Raises:
         BackendError: what comes back cannot be called.
     """
-    compiled = compiler(module, example_inputs(module))
+    with names.compiling(module, which):
+        title = names.get_aot_graph_name()
+        logs.log(logs.GRAPHS, title, lambda: module.print_readable(print_output=False))
+        compiled = compiler(module, example_inputs(module))
     if not callable(compiled):
         raise BackendError(f"the {which} compiler returned {type(compiled).__name__}, which cannot be called")
     return compiled

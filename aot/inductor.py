@@ -14,6 +14,7 @@ from aot import torch_internals as internals
 from aot.capture.graph import call_with_grad
 from aot.capture.operations import BATCH_NORM, call_on_clones
 from aot.compilers import Compiled
+from aot.names import get_aot_compilation_context
 
 # What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
 # the one value that each of these may have, and why.
@@ -106,7 +107,8 @@ class Inductor:
         settings = dict(self.settings)
         if any(node.target in _BY_MEMORY for node in graph.graph.nodes):
             settings["pattern_matcher"] = False
-        compiled, strides = internals.inductor_compile(graph, inputs, which, settings, donated)
+        called, _, _ = get_aot_compilation_context()
+        compiled, strides = internals.inductor_compile(graph, inputs, which, settings, donated, called)
         wrong = [
             (i, node.meta["val"].shape, node.meta["val"].stride())
             for i, (node, given) in enumerate(zip(wanted.args[0], strides, strict=False))

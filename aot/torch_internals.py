@@ -801,12 +801,14 @@ def inductor_compile(
     which: str,
     settings: Mapping[str, Any],
     donated: Sequence[int],
+    names: list[str],
 ) -> tuple[Callable[..., Any], list[tuple[int, ...] | None]]:
     """Inductor's code for a graph without mutations, but for those of its inputs at its end.
 
     Args:
         which: "forward", "backward" or "inference".
         donated: the inputs that may be overwritten.
+        names: what it is called in the code.
 
     Returns:
         A boxed callable, and the strides of its results, as far as it tells them.
@@ -816,6 +818,7 @@ def inductor_compile(
 
     context = TracingContext(_mode_of(inputs))
     context.output_strides = []
+    context.aot_graph_name = names
     # All that is read of it.
     context.fw_metadata = types.SimpleNamespace(bw_donated_idxs=list(donated))
     with config.patch(dict(settings)), tracing(context), disable_autocast():

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from aot import errors
+from aot import config, errors
 from aot import torch_internals as internals
+from aot.capture.origins import Origins
 from aot.capture.zeros import may_be_run
 from aot.geometry import Geometry
 
@@ -89,6 +90,7 @@ class GraphBuilder:
         self.offsets: dict[fx.Node, int] = {}
         self.backward = False
         self._constants = 0
+        self._origins = Origins() if config.settings().stack_traces else None
 
     def placeholder(self, name: str, meta: int, offset: int = 0) -> fx.Node:
         """A graph input; `offset` is its storage offset in elements."""
@@ -131,6 +133,8 @@ class GraphBuilder:
             # Formulas run without grad mode; in it the user's own code runs again (checkpoint).
             again = torch.is_grad_enabled()
             node.meta["partitioner_tag"] = "must_be_in_backward" if again else "is_backward"
+        if self._origins is not None:
+            self._origins.note(node, self.backward)
 
     def meta(self, node: fx.Node) -> ValueMeta:
         """The metadata of a single-tensor value."""

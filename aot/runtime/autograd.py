@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from aot import logs, views
 from aot import torch_internals as internals
-from aot import views
 from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
@@ -62,6 +62,7 @@ def build(
         look: notes what the Python that eager runs in the backward reads now.
     """
     source, constants = generate(plan)
+    logs.log(logs.WRAPPER, "wrapper", lambda: source)
     namespace: dict[str, Any] = {
         **constants,
         "torch": torch,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import errors
+from aot import errors, names
 from aot import torch_internals as internals
 from aot.compilers import Compiled, Compiler, boxed, compile_graph
 from aot.partition.parts import without_tangents
@@ -82,6 +82,7 @@ class Backward:
                         module = without_tangents(module, [a is None for a in arguments])
                     elif self._runners:
                         module = copy.deepcopy(module)  # the other compile may keep, and has marked, this one
+                    names.same_number(module, self._module)
                     module.meta["donated"] = self._donated if spend else ()
                     compiled = compile_graph(self._compiler, module, "backward")
                     run = self._runners[given, spend] = runner(compiled, self._results, "backward")

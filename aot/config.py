@@ -1,0 +1,70 @@
+"""Settings of this library: `settings` reads them, `patch` changes them for a while."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from aot.errors import UnsupportedOption
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set.
+
+    Attributes:
+        stack_traces: whether nodes of graphs tell where they come from (``meta["stack_trace"]``, the lines of
+            the function, and ``meta["nn_module_stack"]``, the modules around them), and those of the backward
+            where what they differentiate comes from. It makes compiling slower.
+        warn_after: at which number of compiles for calls that are alike `RecompileWarning` is given.
+
+    Example:
+        >>> aot.config.settings().warn_after
+        8
+    """
+
+    stack_traces: bool = False
+    warn_after: int = 8
+
+
+_settings = Settings()
+
+
+def settings() -> Settings:
+    """The settings of now.
+
+    Example:
+        >>> aot.config.settings().stack_traces
+        False
+    """
+    return _settings
+
+
+@contextlib.contextmanager
+def patch(**changes: Any) -> Iterator[Settings]:
+    """While this lasts, settings are others, in every thread; what is compiled meanwhile keeps them.
+
+    Args:
+        changes: `Settings`' attributes and their values.
+
+    Raises:
+        UnsupportedOption: there is no such setting.
+
+    Example:
+        >>> with aot.config.patch(stack_traces=True):
+        ...     aot.aot_function(torch.sin, aot.nop)(torch.ones(2))
+        tensor([0.8415, 0.8415])
+    """
+    global _settings
+    known = {field.name for field in fields(Settings)}
+    unknown = sorted(changes.keys() - known)
+    if unknown:
+        raise UnsupportedOption(f"there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    before = _settings
+    _settings = replace(before, **changes)
+    try:
+        yield _settings
+    finally:
+        _settings = before

@@ -1,0 +1,40 @@
+"""The loggers: `aot.graphs`, `aot.joint`, `aot.wrapper` and `aot.guards`, at level DEBUG.
+
+The environment variable ``AOT_LOGS``, such as ``AOT_LOGS=graphs,guards``, turns them on when `aot` is
+imported, and has them write to stderr.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Callable
+
+GRAPHS = logging.getLogger("aot.graphs")  # each graph that is handed to a compiler
+JOINT = logging.getLogger("aot.joint")  # forward and backward, before they are partitioned
+WRAPPER = logging.getLogger("aot.wrapper")  # the generated code around graphs
+GUARDS = logging.getLogger("aot.guards")  # what a specialization rests on, and why there is another one
+
+_LOGGERS = {logger.name.removeprefix("aot."): logger for logger in (GRAPHS, JOINT, WRAPPER, GUARDS)}
+
+
+def log(logger: logging.Logger, title: str, text: Callable[[], str]) -> None:
+    """Log a text, which is made only if somebody listens."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug("%s\n%s", title, text().strip())
+
+
+def turn_on(names: str) -> None:
+    """Let loggers write to stderr: names, or ``all``, with commas between them."""
+    for name in filter(None, names.split(",")):
+        if name != "all" and name not in _LOGGERS:
+            known = ", ".join(_LOGGERS)
+            warnings.warn(f"AOT_LOGS={names}: there is no {name!r}; there are all, {known}", stacklevel=2)
+        for logger in _LOGGERS.values() if name == "all" else filter(None, [_LOGGERS.get(name)]):
+            logger.setLevel(logging.DEBUG)
+            logger.addHandler(logging.StreamHandler())
+            logger.propagate = False
+
+
+turn_on(os.environ.get("AOT_LOGS", ""))
