@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from torch import fx
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.graph import call_with_grad
+from aot.capture.joint import moves_generator
 from aot.capture.operations import BATCH_NORM, call_on_clones
 from aot.compilers import Compiled
 from aot.names import get_aot_compilation_context
@@ -99,6 +101,9 @@ class Inductor:
         table = internals.inductor_decompositions(self.settings)
         graph = internals.decomposed(lowering.function(), inputs, table)
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
+        draws = [node for node in graph.graph.nodes if moves_generator(node)]
+        # Inductor takes away draws that nobody reads.
+        output.args = ((*output.args[0], *_unread(draws)),)
         results = output.args[0]
         # Inductor chooses how other results lie.
         output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
@@ -107,6 +112,8 @@ class Inductor:
         settings = dict(self.settings)
         if any(node.target in _BY_MEMORY for node in graph.graph.nodes):
             settings["pattern_matcher"] = False
+        if len(draws) > 1:  # which are in an order
+            settings |= {"reorder_for_locality": False, "reorder_for_peak_memory": False}
         called, _, _ = get_aot_compilation_context()
         compiled, strides = internals.inductor_compile(graph, inputs, which, settings, donated, called)
         wrong = [
@@ -114,7 +121,8 @@ class Inductor:
             for i, (node, given) in enumerate(zip(wanted.args[0], strides, strict=False))
             if isinstance(node, fx.Node) and given is not None and not _lies(node.meta["val"], given)
         ]
-        return _completed(compiled, [getattr(module, name) for name in lowering.literals], wrong)
+        constants = [getattr(module, name) for name in lowering.literals]
+        return _completed(compiled, constants, wrong, len(results) - len(wanted.args[0]))
 
 
 class _Lowering(fx.Interpreter):
@@ -182,16 +190,35 @@ def _lies(value: Any, stride: Sequence[int]) -> bool:
     return 0 in value.shape or all(n == 1 or a == b for n, a, b in pairs)
 
 
+def _unread(draws: Sequence[fx.Node]) -> list[fx.Node]:
+    """A value of each draw of which none is read."""
+    values = []
+    for node in draws:
+        if not node.users:
+            known = node.meta["val"]
+            if isinstance(known, (tuple, list)):
+                with node.graph.inserting_after(node):
+                    node = node.graph.call_function(operator.getitem, (node, 0))
+                node.meta["val"] = known[0]
+            values.append(node)
+    return values
+
+
 def _completed(
-    compiled: Compiled, constants: Sequence[torch.Tensor], wrong: Sequence[tuple[int, Any, Any]]
+    compiled: Compiled,
+    constants: Sequence[torch.Tensor],
+    wrong: Sequence[tuple[int, Any, Any]],
+    unread: int,
 ) -> Compiled:
-    """The same, given the constants; with results at some positions laid out with other strides."""
-    if not constants and not wrong:
+    """The same, given the constants, with results at some positions laid out with other strides, and without
+    the last, `unread` ones."""
+    if not constants and not wrong and not unread:
         return compiled
 
     def run(arguments: list[Any]) -> list[Any]:
         arguments.extend(constants)
         results = list(compiled(arguments))
+        del results[len(results) - unread :]
         for position, size, stride in wrong:
             value = results[position]
             laid_out = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)

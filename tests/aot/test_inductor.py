@@ -88,6 +88,20 @@ def test_offsets_are_counted_from_the_beginning_of_a_storage() -> None:
     assert torch.equal(result, f(*expected)) and torch.equal(given[0], expected[0])
 
 
+def test_draws_are_made_in_order_and_read_or_not() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = torch.rand(4), torch.rand(4)
+        torch.rand(3)
+        return second * 2 + x, first - x
+
+    drawn = []
+    for function in (f, compiled(f)):
+        torch.manual_seed(3)
+        drawn.append([*function(torch.ones(4)), torch.get_rng_state()])
+    for value, other in zip(*drawn, strict=True):
+        assert torch.equal(value, other)
+
+
 def train(make: Callable[[], Model], compile: Callable[[nn.Module], Any], steps: int) -> list[Tensor]:
     """Everything that training leaves behind."""
     torch.manual_seed(1)
