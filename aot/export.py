@@ -17,6 +17,7 @@ from aot.capture.forward import Forward, run_once
 from aot.capture.graph import meta_of
 from aot.capture.joint import eliminate_dead_code
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.operations import call_on_clones
 from aot.compilers import nop
 from aot.effects import analyze
 from aot.inputs import Arguments
@@ -173,6 +174,7 @@ class _Export(CompiledModule):
             anchor = node
         builder.graph.output(tuple(outputs))
         eliminate_dead_code(builder.graph)
+        _in_functional_form(builder.graph)
         for node in set(builder.graph.find_nodes(op="placeholder")).difference(placeholders):
             if node.users:
                 raise errors.UnsupportedArgument(
@@ -261,6 +263,16 @@ def _tangents(forward: Forward, seeds: Sequence[Any]) -> list[fx.Node]:
     return tangents
 
 
+def _in_functional_form(graph: fx.Graph) -> None:
+    """Write a batch norm that trains as ATen's, which returns the new statistics as well, last."""
+    aten = torch.ops.aten
+    for node in graph.find_nodes(op="call_function", target=call_on_clones):
+        op, written, args, _ = node.args
+        if op is aten.native_batch_norm.default and len(written) == 2:
+            node.target = aten._native_batch_norm_legit_functional.default
+            node.args = tuple(args)
+
+
 def _share(one: Tensor, other: Tensor) -> bool:
     return internals.storage_key(one) == internals.storage_key(other)
 
@@ -293,7 +305,8 @@ def aot_export_module(
 
     The graph takes ``(*parameters, *buffers, *user_inputs)``, each leaf of the arguments being one, and
     returns ``(*new values of inputs that are written to, *user_outputs, *gradients)``. It is for such
-    arguments alone: shapes, numbers and what the module reads besides are those of this run.
+    arguments alone: shapes, numbers and what the module reads besides are those of this run. Its nodes call
+    ATen operations; one that writes and has no functional form is run on copies, by ``call_on_clones``.
 
     Args:
         mod: as for `aot_module`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -67,6 +68,8 @@ def test_graphs_compute_what_eager_computes(joint: bool) -> None:
     index = 0 if joint else None
     graph, signature = aot.aot_export_module(module, arguments(), trace_joint=joint, output_loss_index=index)
     assert all(torch.equal(value, state[name]) for name, value in module.state_dict().items())
+    called = {node.target for node in graph.graph.nodes if node.op == "call_function"} - {operator.getitem}
+    assert all(isinstance(target, torch._ops.OpOverload) for target in called)
     expected, given = arguments(), arguments()
     loss, result = eager(*expected)
     results, gradients = run(graph, signature, module, given)
