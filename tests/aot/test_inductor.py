@@ -21,7 +21,9 @@ from bench.models import Model, resnet, transformer
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     torch._dynamo.reset()
-    with torch._inductor.config.patch(compile_threads=1, fx_graph_cache=False):
+    # (To compile the headers once takes longer than to read them for these few graphs.)
+    settings = {"compile_threads": 1, "fx_graph_cache": False, "cpp_cache_precompile_headers": False}
+    with torch._inductor.config.patch(settings):
         yield
     torch._dynamo.reset()
 
