@@ -80,7 +80,9 @@ class Inductor:
                     f"{name}={settings[name]!r}{f', of mode={mode!r}' if mode else ''}: it can only be "
                     f"{value!r} here, as {reason}; leave it out"
                 )
-        return cls({**settings, "fallback_random": True})
+        known = internals.inductor_options()
+        fixed = {name: value for name, (value, _) in _FIXED.items() if name in known}
+        return cls({**settings, **fixed})  # whatever is set otherwise in the process
 
     def forward(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         """Compile the forward graph of a call that has a backward."""

@@ -73,6 +73,7 @@ __all__ = [
     "has_memory",
     "inductor_compile",
     "inductor_decompositions",
+    "inductor_options",
     "inductor_restrided",
     "inductor_settings",
     "inference_tensor",
@@ -755,14 +756,21 @@ def disable_autocast() -> contextlib.AbstractContextManager[Any]:
 
 def inductor_settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """What `torch.compile` sets Inductor's configuration to; RuntimeError for what it does not know."""
-    from torch._inductor import config, list_mode_options
+    from torch._inductor import list_mode_options
 
     of_mode: Any = list_mode_options(mode) if mode else {}
     settings = {**of_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
-    unknown = settings.keys() - config.get_config_copy().keys()
+    unknown = settings.keys() - inductor_options()
     if unknown:
         raise RuntimeError(f"Inductor has no option called {', '.join(sorted(unknown))}")
     return settings
+
+
+def inductor_options() -> set[str]:
+    """The names in Inductor's configuration."""
+    from torch._inductor import config
+
+    return set(config.get_config_copy())
 
 
 def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:

@@ -162,6 +162,8 @@ def test_modes_and_options_are_passed_on() -> None:
     assert Inductor.configured("max-autotune-no-cudagraphs").settings["max_autotune"] is True
     settings = Inductor.configured(options={"max-fusion-size": 8}).settings
     assert settings["max_fusion_size"] == 8 and settings["fallback_random"] is True
+    with torch._inductor.config.patch({"triton.cudagraphs": True}):
+        assert Inductor.configured().settings["triton.cudagraphs"] is False
 
 
 @pytest.mark.parametrize(
