@@ -148,6 +148,7 @@ MODELS: dict[str, Callable[[], Model]] = {
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", MODELS)
 def test_models_train_to_the_losses_of_eager(name: str) -> None:
     assert_trains_as_eager(MODELS[name], 5)
