@@ -15,7 +15,7 @@ import aot
 from aot import errors
 from aot.inductor import Inductor
 from aot.torch_compile import aotfuzz_inductor
-from bench.models import Model, resnet, transformer
+from bench.models import Model, resnet
 
 
 @pytest.fixture(autouse=True)
@@ -143,7 +143,6 @@ def test_a_module_trains_with_eagers_random_numbers_and_statistics() -> None:
 MODELS: dict[str, Callable[[], Model]] = {
     "mlp": lambda: mlp(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8)),
     "resnet": lambda: resnet(4, 4, 8, 2),
-    "transformer": lambda: transformer(2, 6, 8, 2),
 }
 
 
