@@ -12,7 +12,7 @@ from torch import fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import call_with_grad
+from aot.capture.graph import by_name, call_by_name, call_with_grad
 from aot.capture.joint import moves_generator
 from aot.capture.operations import BATCH_NORM, call_on_clones
 from aot.compilers import Compiled
@@ -168,6 +168,11 @@ class _Lowering(fx.Interpreter):
 
     def run_node(self, node: fx.Node) -> Any:
         """Restore the strides that the graph has: it takes views by them."""
+        if node.op == "call_function" and _draws_out_of_order(node):
+            raise errors.UnsupportedOperation(
+                f"{node.format_node()} draws for a tensor that does not lie in row-major order, and Inductor "
+                f"would draw in another order than eager; draw for a contiguous one, or use backend aotfuzz"
+            )
         result, known = super().run_node(node), node.meta.get("val")
         if (
             node.op == "call_function"
@@ -176,6 +181,18 @@ class _Lowering(fx.Interpreter):
         ):
             return internals.inductor_restrided(result, known.stride())
         return result
+
+
+def _draws_out_of_order(node: fx.Node) -> bool:
+    """Whether a node draws elements that do not lie one after the other: Inductor draws into dense copies."""
+    op = node.target if node.target not in (call_on_clones, call_by_name) else node.args[0]
+    if torch.Tag.nondeterministic_seeded not in getattr(
+        by_name(op) if isinstance(op, str) else op, "tags", ()
+    ):
+        return False
+    values = [one.meta["val"] for one in (node, *node.all_input_nodes)]
+    tensors = [v for value in values for v in (value if isinstance(value, tuple) else (value,))]
+    return not all(tensor.is_contiguous() for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:
