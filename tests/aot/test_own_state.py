@@ -607,7 +607,55 @@ def test_states_of_iterators_that_hide_their_position_are_never_equal() -> None:
     assert state_of(shown) == state_of(shown)
 
 
-def test_a_function_that_reaches_all_there_is_is_refused() -> None:
+def a_registry() -> dict[str, Any]:
+    """A function that calls one of many, each with a scale of its own."""
+    space: dict[str, Any] = {"scales": {}, "chosen": "f7"}
+    lines = ["def f(x):", "    return registry[chosen](x)"]
+    for i in range(40):
+        lines += [f"def helper{i}(x):", f"    return x * scales['f{i}'] + {i}"]
+        lines += [f"def f{i}(x):", f"    return (lambda y: helper{i}(y))(x)"]
+        space["scales"][f"f{i}"] = 1.0
+    exec("\n".join(lines), space)
+    space["registry"] = {f"f{i}": space[f"f{i}"] for i in range(40)}
+    return space
+
+
+def test_code_is_looked_through_as_it_is_called_where_too_much_is_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    space = a_registry()
+    compiled = aot.aot_function(space["f"], checking_nop)
+    for change in (
+        lambda: None,
+        lambda: space["scales"].update(f7=3.0),
+        lambda: space.update(chosen="f9"),
+        lambda: space.update(helper9=lambda y: y - 1),
+        lambda: space.update(scales=dict.fromkeys(space["scales"], 5.0)),
+    ):
+        change()
+        x = leaf(3)
+        assert torch.equal(compiled(x), space["f"](x))
+    assert len(compiled.specializations) == 4  # the last is none of what is called by then
+    space["helper3"] = None
+    assert torch.equal(compiled(x), space["f"](x))
+    assert len(compiled.specializations) == 4
+
+
+def test_a_profiler_keeps_code_from_being_looked_through_as_it_is_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    compiled = aot.aot_function(a_registry()["f"], checking_nop)
+    sys.setprofile(lambda *_: None)
+    try:
+        with pytest.raises(errors.UnsupportedOperation, match="profiler"):
+            compiled(leaf(3))
+    finally:
+        sys.setprofile(None)
+
+
+def test_a_function_that_calls_too_much_is_refused() -> None:
     space: dict[str, Any] = {"wanted": "made_7"}
     exec("def made(x):\n    return x * 2\n\ndef f(x):\n    return globals()[wanted](x)", space)
     for i in range(MOST_FUNCTIONS + 1):
