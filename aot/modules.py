@@ -23,7 +23,7 @@ from aot.called import told, within
 from aot.errors import UnsupportedOperation
 from aot.guards import Guard, Guards, Kind, compile_guards
 from aot.reads import is_library
-from aot.surroundings import TooMuchCode, guards_of
+from aot.surroundings import Surroundings, TooMuchCode, guards_of
 
 _now = threading.local()
 _lock = threading.Lock()
@@ -47,11 +47,11 @@ class Noted:
         self._libraries: set[types.CodeType] = set()
         try:
             guards, self.surroundings = guards_of(*roots)
-        except TooMuchCode:
+        except TooMuchCode as error:
             if not runs:
-                raise
+                raise UnsupportedOperation(str(error)) from None
             self._called = set()
-            guards, self.surroundings = guards_of(*roots, called=self._called)
+            guards, self.surroundings = self._walk()
         self._guards = guards
 
     @property
@@ -71,6 +71,12 @@ class Noted:
         finally:
             _now.noted = before
 
+    def _walk(self) -> tuple[Guards, Surroundings]:
+        try:
+            return guards_of(*self.roots, called=self._called)
+        except TooMuchCode as error:
+            raise UnsupportedOperation(str(error)) from None
+
     def _begins(self, frame: types.FrameType) -> None:
         """Code is about to run: note what it may read, if that has not been done."""
         assert self._called is not None
@@ -82,7 +88,7 @@ class Noted:
             return
         self._called.update(within(code))
         with internals.modes_off():
-            guards, found = guards_of(*self.roots, called=self._called)
+            guards, found = self._walk()
         self._add(guards, f"{code.co_qualname} is called, which")
         known = {(id(space), name) for space, name, _ in self.surroundings.caches}
         new = (cache for cache in found.caches if (id(cache[0]), cache[1]) not in known)
@@ -99,7 +105,7 @@ class Noted:
             return
         self.roots.append(module)
         with internals.modes_off():
-            guards, _ = guards_of(*self.roots, called=self._called)
+            guards, _ = self._walk()
         name = module.__name__
         if sys.modules.get(name) is module:
             entry = Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module)

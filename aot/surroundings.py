@@ -52,8 +52,8 @@ _IMPORT = builtins.__import__
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
-class TooMuchCode(UnsupportedOperation):
-    """There is more code than can be looked through."""
+class TooMuchCode(Exception):
+    """There is more code than can be looked through; it says so as a refusal would."""
 
 
 @dataclass(frozen=True, slots=True)

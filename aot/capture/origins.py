@@ -8,12 +8,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from aot import torch_internals as internals
 
-_LIBRARIES = tuple(f"{folder}/" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+_LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(__file__).parents[1]))
 _KEYS = ("stack_trace", "nn_module_stack")
 
 
