@@ -226,7 +226,7 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
         if tensor.is_leaf and _is_part(tensor):
-            recorder.parts.append(fake)
+            recorder.parts.add(fake)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(recorder.lifetimes.note(fake), where, node)

@@ -125,6 +125,7 @@ def run_once(
     for position, value in enumerate(flat):
         _check_output(recorder, position, value)
     recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
+    recorder.parts.check_current(recorder.results)
     return Forward(recorder, entry, primals, tuple(flat), spec, grad_after, frozenset(differentiated), nodes)
 
 

@@ -65,6 +65,16 @@ BATCH_NORM = {
     aten.miopen_batch_norm.default: ((3, 4), 5),
 }
 
+# Operations whose kernels leave the room of what they summed, or sorted, behind their result.
+LEAVE_ROOM = {
+    aten.binary_cross_entropy.default,
+    aten.mse_loss.default,
+    aten.smooth_l1_loss.default,
+    aten.soft_margin_loss.default,
+    aten._embedding_bag_forward_only.default,
+    aten.linalg_lstsq.default,
+}
+
 # Operations that answer from what tensors lie in alone.
 ASK_FOR_METADATA = {
     aten._has_same_storage_numel.default,

@@ -101,8 +101,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return result
         operation = classify(func)
         kind = operation.kind
-        if self.parts and kind is not Kind.VIEW and torch.is_grad_enabled():
-            self._check_parts(args, kwargs)
+        if self.parts and torch.is_grad_enabled():
+            self.parts.check(args, kwargs, kind is Kind.VIEW)
         if operation.made and not self._decomposing and casts_within(func, args, kwargs):
             kind = Kind.COMPOSITE
         if kind is Kind.PURE:
@@ -115,7 +115,10 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return self._as_noticed(result, ends_in_views(func, args, kwargs))
             return result
         if kind is Kind.VIEW:
-            return self.view(func, args, kwargs)
+            result = self.view(func, args, kwargs)
+            if self.parts and torch.is_grad_enabled():
+                self.parts.viewed(args[0], result)
+            return result
         if kind is Kind.MUTATION:
             return self.mutation(func, operation, args, kwargs)
         if kind is Kind.RESHAPE:
@@ -130,18 +133,6 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             with self:
                 return internals.take_apart(func, args, kwargs, autocast=not self._decomposing)
         return self.special(func, args, kwargs)
-
-    def _check_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse an operation on a view that was taken under no_grad of a leaf that is a part of a tensor
-        without gradients: it has none either, but says that it has where the leaf is no part."""
-        for tensor in tensors_in(args, kwargs):
-            if not tensor._is_view() or internals.creation_meta(tensor) != "NO_GRAD_MODE":
-                continue
-            if any(tensor._base is part for part in self.parts):
-                raise errors.AutogradStateMutation(
-                    "a view that was taken under torch.no_grad(), of a leaf that is a part of a tensor which "
-                    "does not require grad, is used in grad mode; detach it, or take it in grad mode"
-                )
 
     def _check_resolved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse an operation on lazily conjugated or negated inference tensors that ends in a view: it comes

@@ -31,6 +31,7 @@ class StorageState:
         entries: the caller's arguments on this storage; empty for a storage that the function made.
         members: the arguments on this storage.
         of_backward: whether the storage was made while a backward was recorded.
+        has_room: whether the kernel that made it has left room behind its result.
         held: whether it is that of a gradient that comes into a segment of the backward, or leaves one.
         writes: the tensors that were written to, by geometry and by the tensor that they are views of.
         tracked: the names of those roots that were written to in grad mode.
@@ -48,6 +49,7 @@ class StorageState:
         self.entries: list[EntryView] = []
         self.members: list[Tensor] = []
         self.of_backward = False
+        self.has_room = False
         self.held = False
         self.writes: dict[tuple[Geometry, int], Tensor] = {}
         self.counted: list[Tensor] = []

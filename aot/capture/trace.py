@@ -6,6 +6,7 @@ besides their data (`moving`), and the dispatch of operations to these (`recorde
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from aot.capture.hooks import Hooks
 from aot.capture.journal import Journal
 from aot.capture.known import Known
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.operations import LEAVE_ROOM
+from aot.capture.parts import Parts
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState
 from aot.capture.threads import Threads
@@ -62,7 +65,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hooks = Hooks(lambda: self.builder.backward)
         self.threads = Threads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
-        self.parts: list[Tensor] = []
+        self.parts = Parts()
 
     def forget(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
@@ -112,7 +115,10 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
         fake = fake_of(where, device)
-        self.adopt(fake).define(where, node)
+        state = self.adopt(fake)
+        state.define(where, node)
+        made = node.args[0] if node.target is operator.getitem else node
+        state.has_room = isinstance(made, fx.Node) and made.target in LEAVE_ROOM
         return self.lifetimes.note(fake)
 
     def _nodes(self, values: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -110,6 +110,11 @@ class ArgumentEffects:
     def _change(self, i: int, event: Change | Rebind) -> Change:
         if not isinstance(event, Rebind):
             return event
+        if event.state.has_room and event.state is self.recorder.state(self.fakes[i]):
+            raise errors.StorageMutation(
+                f"tensor {i} was put onto the memory of a result that is larger than it, as the kernel "
+                f"leaves room behind it; clone that first"
+            )
         root = root_of(self.fakes[i])
         written = any(name == id(root) for _, name in self.recorder.state(root).writes)
         if root is not self.fakes[i] and written and self.changed_history(i):

@@ -232,6 +232,25 @@ def test_a_leaf_that_is_a_view_of_memory_without_gradients() -> None:
     assert_agrees(lambda x: (x * 2, x[0]), lambda: [values(6).view(2, 3).requires_grad_()])
 
 
+def test_views_of_a_parameter_in_a_flat_buffer_that_is_written_to() -> None:
+    """Used before the write, or taken after it; past autograd's notice, a view keeps its history."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        before = x[1:].sum()
+        kept = x[:2]
+        x.data.mul_(2)
+        return before, kept, x[1:] * 3, x[0]
+
+    def g(x: Tensor) -> tuple[Tensor, ...]:
+        before = x[1:].sum()
+        with torch.no_grad():
+            x.mul_(2)
+        return before, x[1:] * 3, x[0]
+
+    for function in (f, g):
+        assert_agrees(function, lambda: [torch.nn.Parameter(values(6)[:3])])
+
+
 def test_a_parameter_in_a_flat_buffer() -> None:
     def f(x: Tensor, buffer: Tensor) -> Tensor:
         return x * 2 + buffer.sum()

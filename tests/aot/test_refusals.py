@@ -16,6 +16,7 @@ import pytest
 import torch
 from agree import fresh, leaf, non_leaf, values
 from torch import Tensor
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 import aot
@@ -63,6 +64,16 @@ def _view_of_a_part(x: Tensor) -> Tensor:
     return y.sin()
 
 
+def _viewed_before_a_write(use: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    def f(x: Tensor) -> Any:
+        y = x[1:]
+        with torch.no_grad():
+            x.mul_(2)
+        return use(y)
+
+    return f
+
+
 STORED: list[Tensor] = []
 
 
@@ -74,6 +85,10 @@ def _stores(x: Tensor) -> Tensor:
 def _set_to_a_result(x: Tensor, y: Tensor) -> Tensor:
     y.set_(x * 2)
     return y
+
+
+def _assigned_a_loss(x: Tensor) -> None:
+    x.data = functional.mse_loss(x, x).mul_(2)
 
 
 def _leaf_inside(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,6 +223,33 @@ REFUSALS = (
         "detach it",
         _view_of_a_part,
         lambda: [values(4)[1:].requires_grad_()],
+    ),
+    *(
+        Refusal(
+            f"view of a part before a write, {name}",
+            errors.AutogradStateMutation,
+            "after the write",
+            _viewed_before_a_write(use),
+            lambda: [values(4)[1:].requires_grad_()],
+        )
+        for name, use in {"returned": lambda y: y, "read": torch.sin, "viewed": lambda y: y.view(-1)}.items()
+    ),
+    *(
+        Refusal(
+            f"put onto what {loss.__name__} leaves behind",
+            errors.StorageMutation,
+            "clone",
+            lambda x, loss=loss: x.set_(loss(x, x)),
+            lambda: [values(3)],
+        )
+        for loss in (functional.mse_loss, functional.smooth_l1_loss, functional.soft_margin_loss)
+    ),
+    Refusal(
+        "assigned what a loss leaves behind",
+        errors.StorageMutation,
+        "clone",
+        _assigned_a_loss,
+        lambda: [values(3)],
     ),
     Refusal("leaf inside", errors.LeafCreatedInside, "outside", _write_and(_leaf_inside), lambda: [leaf(3)]),
     Refusal(

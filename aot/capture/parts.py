@@ -1,0 +1,81 @@
+"""Arguments that are leaves and, as parameters in a flat buffer, parts of a tensor that requires no grad.
+
+In eager such a leaf is itself a view, so a view of it is one of the whole tensor, which has no history: under
+no_grad it has none, and, with a write, autograd forgets the one that it had. The leaf's imitation is no view,
+and autograd tells of its views what it tells of any leaf's. Where the two are not the same, it is refused.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from aot import errors
+from aot import torch_internals as internals
+from aot.capture.operations import tensors_in
+from aot.versions import version_of
+
+
+class Parts:
+    """The leaves that are parts, and the views of them that have a history."""
+
+    def __init__(self) -> None:
+        self._leaves: list[Tensor] = []
+        self._views: list[tuple[weakref.ref[Tensor], int]] = []  # and the leaf's version at that time
+
+    def add(self, leaf: Tensor) -> None:
+        """Follow the imitation of a leaf that is a part."""
+        self._leaves.append(leaf)
+
+    def clear(self) -> None:
+        """Let go of all."""
+        self._leaves.clear()
+        self._views.clear()
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._leaves)
+
+    def viewed(self, source: Tensor, views: Any) -> None:
+        """A view operation in grad mode has made `views` from `source`."""
+        if self._leaf_of(source) is not None:
+            for view in views if isinstance(views, (list, tuple)) else (views,):
+                self._views.append((weakref.ref(view), version_of(source)))
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_view: bool) -> None:
+        """Refuse an operation in grad mode on a view whose history is another one in eager.
+
+        Raises:
+            AutogradStateMutation: it is.
+        """
+        self.check_current(tensors_in(args, kwargs))
+        for tensor in () if is_view else tensors_in(args, kwargs):
+            unrecorded = tensor._is_view() and internals.creation_meta(tensor) == "NO_GRAD_MODE"
+            if unrecorded and self._leaf_of(tensor) is not None:
+                raise errors.AutogradStateMutation(
+                    "a view that was taken under torch.no_grad(), of a leaf that is a part of a tensor which "
+                    "does not require grad, is used in grad mode; detach it, or take it in grad mode"
+                )
+
+    def check_current(self, tensors: Iterable[Tensor]) -> None:
+        """Refuse views of which autograd forgets the history in eager, as the leaf was written to since.
+
+        Raises:
+            AutogradStateMutation: there is one.
+        """
+        if not self._views:
+            return
+        versions = {id(view): version for ref, version in self._views if (view := ref()) is not None}
+        for tensor in tensors:
+            if id(tensor) in versions and version_of(tensor) != versions[id(tensor)]:
+                raise errors.AutogradStateMutation(
+                    "a view of a leaf that is a part of a tensor which does not require grad is used, or "
+                    "returned, after its memory was written to: autograd forgets what it was made from; "
+                    "write outside, or take the view after the write"
+                )
+
+    def _leaf_of(self, tensor: Tensor) -> Tensor | None:
+        return next((leaf for leaf in self._leaves if tensor is leaf or tensor._base is leaf), None)
