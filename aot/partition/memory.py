@@ -12,8 +12,11 @@ from aot.geometry import geometry
 from aot.views import may_alias
 
 
-def memory_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """For each node, the node in whose memory its result may lie: where its views begin."""
+def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.Node]:
+    """For each node, the node in whose memory its result may lie: where its views begin.
+
+    If `counted`, only those views count that certainly share a version counter with what they are views of.
+    """
     roots: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         first = node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
@@ -23,7 +26,9 @@ def memory_roots(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
         if node.target is operator.getitem:
             # One of several views begins where they all do; one of several new results is itself.
             roots[node] = roots[first] if roots[first] is not first else node
-        elif isinstance(node.target, internals.OpOverload) and may_alias(node.target):
+        elif isinstance(node.target, internals.OpOverload) and (
+            node.target.is_view if counted else may_alias(node.target)
+        ):
             roots[node] = roots[first]
     return roots
 

@@ -109,6 +109,7 @@ class Savings:
         self._saved = results[joint.values :]
         self._results = dict(zip(joint.returned, results, strict=False))
         self._roots = memory_roots(forward.graph)
+        self._counters = memory_roots(forward.graph, counted=True)
         inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]  # (states come last)
         self._primal_of = dict(zip(inputs, range(len(joint.primals)), strict=False))
         self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=False)}
@@ -251,6 +252,8 @@ class Savings:
         if checked and need & ~checked:
             return Saving.COPY
         apart = memory in self._bumped or (tensor is not None and memory[1] in self._apart)
+        if memory[0] == "value":  # which may be an unsafe view of it
+            apart |= self._counters[node] is not self._counters[self._results[memory[1]]]
         # (Under which of several counters autograd would check it, the watched tensors tell.)
         if need | checked != everything or apart or memory in uncounted:
             return Saving.OWN_COUNTER

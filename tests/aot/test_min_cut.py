@@ -229,6 +229,21 @@ def test_what_eager_keeps_may_not_be_written_to() -> None:
             torch.autograd.grad(y.sum(), w)
 
 
+def test_a_write_to_a_returned_view_of_what_is_saved_is_noticed() -> None:
+    """A view that autograd does not know, as a reshape that copies ends in, counts its versions itself."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = x.reshape(4)
+        return torch.dot(y, y), y
+
+    for partition in (aot.default_partition, min_cut):
+        square, y = aot.aot_function(f, aot.nop, partition_fn=partition)(leaf(2, 2).t())
+        with torch.no_grad():
+            y.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            square.backward()
+
+
 def test_results_that_were_recomputed_from_may_be_written_to() -> None:
     def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         y = x @ w
