@@ -355,8 +355,9 @@ def recipe_of(result: Any, storages: Collection[int] = ()) -> Recipe:
     results = result if many else (result,)
     for value in results:
         if not isinstance(value, Tensor) and not (many and value is None):
-            raise errors.UnsupportedOperation(
-                f"an operation returned {type(value).__name__} where a tensor was expected"
+            raise errors.DataDependentValue(
+                f"an operation returned {type(value).__name__} where a tensor was expected: it asks "
+                f"tensors for a value, or for their memory; compute with the tensor instead"
             )
     metas = tuple(None if r is None else meta_of(r) for r in results)
     aliases = any(r is not None and internals.storage_key(r) in storages for r in results)

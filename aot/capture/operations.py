@@ -166,6 +166,7 @@ def _classify(func: Any) -> Operation:
     if func.is_view:
         return Operation(Kind.VIEW)
     valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    valued |= bool(func._schema.returns) and not any("Tensor" in str(r.type) for r in func._schema.returns)
     made = not random and internals.is_composite_below_autograd(func)
     return Operation(Kind.PURE, random=random, valued=valued, made=made)
 

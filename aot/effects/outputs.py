@@ -81,15 +81,17 @@ class OutputEffects:
         return self._view(value, root)
 
     def _view(self, value: Tensor, root: Tensor) -> View:
+        start, steps, reshapes, version, place = self._chain(value, root)
         other = not alike(geometry(value), geometry(root))
-        if other and value.requires_grad and self.recorder.journal.reshaped(root):
+        given = id(root) in self.world.index_of or id(root) in self.world.base_of
+        since = self.recorder.journal.reshaped(root) - (0 if given else reshapes)
+        if other and value.requires_grad and since:
             raise errors.AutogradStateMutation(
                 f"an output of shape {tuple(value.shape)} shows a tensor as another dtype, or conjugated, "
                 f"whose metadata the function changes: autograd repeats such a view, and may fail; use "
                 f"out-of-place operations"
             )
         origin = self._origin(value)
-        start, steps, reshapes, version, place = self._chain(value, root)
         # (An assignment to `.data` of a tensor that the function made is noticed by nothing else.)
         elsewhere = bool(steps) and not steps[0].in_place and geometry(start) != place
         state = self.recorder.state(value) if origin is None else origin.state
@@ -117,7 +119,6 @@ class OutputEffects:
                 f"base of both, which does not, was changed since; take the view afterwards"
             )
         index = self.world.index_of.get(id(start))
-        given = id(root) in self.world.index_of or id(root) in self.world.base_of
         if self._passes_leaf(value, root):
             raise errors.AutogradStateMutation(
                 f"an output of shape {tuple(value.shape)} is a view that was taken while its base did not "

@@ -57,6 +57,19 @@ def a_mask_in_a_backward(case: Case) -> bool:
     return case.grad and any(t.dtype is torch.bool for t in tensors(case))
 
 
+def a_mask(case: Case) -> bool:
+    return any(t.dtype is torch.bool for t in tensors(case))
+
+
+def an_attention_mask(case: Case) -> bool:
+    """Which torch compares with a causal one; without a gradient it makes a nested tensor by another one."""
+    masks = [tuple(t.shape) for t in tensors(case) if t.dtype is torch.bool]
+    encoder = getattr(case.module, "encoder", case.module)
+    nested = case.variant == "evaluation" and encoder.use_nested_tensor
+    batched = encoder.layers[0].self_attn.batch_first and tensors(case)[-1].dim() == 2
+    return (3, 3) in masks or (nested and batched and bool(masks))
+
+
 def a_value_with_a_gradient(case: Case) -> bool:
     return case.grad and tensors(case)[-1].requires_grad and len(tensors(case)) == 3
 
@@ -94,6 +107,9 @@ REFUSED: dict[str, tuple[str, When]] = {
         ],
         ("DataDependentValue", always),
     ),
+    "__getitem__": ("DataDependentValue", a_mask),
+    "nn.Transformer": ("DataDependentValue", an_attention_mask),
+    "nn.TransformerEncoder": ("DataDependentValue", an_attention_mask),
     "index_fill": ("DataDependentValue", a_value_with_a_gradient),
     "index_put": ("DataDependentValue", a_mask_in_a_backward),
     "narrow": ("DataDependentValue", given_a_tensor),

@@ -172,6 +172,13 @@ REFUSALS = (
         _write_and(lambda x: x * 2 if x.sum() > 0 else x),
         lambda: [leaf(3)],
     ),
+    Refusal(
+        "asked about a mask",
+        errors.DataDependentValue,
+        "value",
+        _write_and(lambda x: torch._nested_tensor_from_mask_left_aligned(x.reshape(1, 3, 1), x[None] > 0)),
+        lambda: [leaf(3)],
+    ),
     Refusal("nonzero", errors.DataDependentValue, "shape", _write_and(Tensor.nonzero), lambda: [leaf(3)]),
     Refusal(
         "closure", errors.ClosureTensor, "pass it", _write_and(lambda x: x * CLOSED_OVER), lambda: [leaf(3)]

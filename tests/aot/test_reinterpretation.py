@@ -179,3 +179,29 @@ def test_what_is_computed_of_a_lazy_view_of_repeated_elements_lies_as_in_eager(
     take: Callable[[Tensor], Tensor],
 ) -> None:
     assert_agrees(lambda z: (torch.zeros_like(take(z)), take(z) * 2), lambda: [numbers(2).expand(2, 2)])
+
+
+RESHAPED: dict[str, Callable[[Tensor], Any]] = {
+    "transposed": lambda y: y.t_(),
+    "with an axis more": lambda y: y.unsqueeze_(0),
+    "a view": lambda y: y[1].unsqueeze_(0),
+}
+
+
+@pytest.mark.parametrize("written", ["nothing", "the number"])
+@pytest.mark.parametrize("how", [torch.view_as_real, torch.conj, torch.imag], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("reshaped", RESHAPED)
+def test_what_the_function_has_made_and_reshaped_is_shown_otherwise(
+    reshaped: str, how: Callable[[Tensor], Tensor], written: str
+) -> None:
+    """As `stft` does: autograd repeats such a view of what lies by then as it did."""
+
+    def f(x: Tensor) -> Any:
+        y = x.sin()
+        z = RESHAPED[reshaped](y)
+        shown = how(z)
+        if written == "the number":
+            y.mul_(3)
+        return shown, y
+
+    assert_agrees(f, lambda: [numbers(2, 3, kind="non_leaf")])
