@@ -17,23 +17,29 @@ def told(begins: Callable[[FrameType], None]) -> Iterator[None]:
     comes out of the call.
 
     Raises:
-        UnsupportedOperation: a profiler is on, which is told the same.
+        UnsupportedOperation: a debugger (or what measures coverage) is on and a profiler as well, which are
+            told the same.
     """
-    if sys.getprofile() is not None:
+    # (A profile function is told of the calls of functions in C as well, and of every return.)
+    if sys.gettrace() is None:
+        install: Callable[[Any], None] = sys.settrace
+    elif sys.getprofile() is None:
+        install = sys.setprofile
+    else:
         raise UnsupportedOperation(
             "the function reaches so much code that it has to be looked through as it is called, which a "
-            "profiler keeps from happening; compile without it"
+            "debugger and a profiler together keep from happening; compile without one of them"
         )
 
     def tell(frame: FrameType, event: str, _argument: Any) -> None:
         if event == "call":
             begins(frame)
 
-    sys.setprofile(tell)
+    install(tell)
     try:
         yield
     finally:
-        sys.setprofile(None)
+        install(None)
 
 
 def within(code: CodeType) -> Iterator[CodeType]:

@@ -52,11 +52,16 @@ class Noted:
                 raise UnsupportedOperation(str(error)) from None
             self._called = set()
             guards, self.surroundings = self._walk()
-        self._guards = guards
+        self._found = {_place(guard): guard for guard in guards.guards}
+        self._guards: Guards | None = guards
+        self._unread = {_place(guard): guard for guard in self.surroundings.unread}
 
     @property
     def guards(self) -> Guards:
         """All that was noted so far."""
+        if self._guards is None:
+            every = tuple(sorted(self._found.values(), key=lambda guard: guard.kind))
+            self._guards = Guards(every, compile_guards(every))
         return self._guards
 
     @contextlib.contextmanager
@@ -93,6 +98,7 @@ class Noted:
         known = {(id(space), name) for space, name, _ in self.surroundings.caches}
         new = (cache for cache in found.caches if (id(cache[0]), cache[1]) not in known)
         self.surroundings = replace(found, caches=(*self.surroundings.caches, *new))
+        self._unread = {_place(guard): guard for guard in found.unread} | self._unread
 
     def note(self, module: types.ModuleType) -> None:
         """A module was got.
@@ -113,15 +119,16 @@ class Noted:
         self._add(guards, f"the function gets the module {name} under a name that it computes, whose code")
 
     def _add(self, guards: Guards, how: str) -> None:
-        known = {_place(guard) for guard in self._guards.guards}
-        new = [guard for guard in guards.guards if _place(guard) not in known]
-        for guard in new:
-            if guard.name in self.surroundings.written:
+        for place, guard in ((_place(guard), guard) for guard in guards.guards):
+            if place in self._found:
+                continue
+            # (What was written to before it turned out to be read was noted before it was written to.)
+            if guard.name in self.surroundings.written and place not in self._unread:
                 raise UnsupportedOperation(
                     f"{how} reads {guard.path}, which the function writes to; import it outside"
                 )
-        every = tuple(sorted((*self._guards.guards, *new), key=lambda guard: guard.kind))
-        self._guards = Guards(every, compile_guards(every))
+            self._found[place] = self._unread.get(place, guard)
+            self._guards = None
 
 
 def _place(guard: Guard) -> object:

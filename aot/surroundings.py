@@ -64,11 +64,13 @@ class Surroundings:
         objects: all that can hold others, with a path to each.
         caches: what torch's modules keep for themselves: the namespace, the name and the value.
         written: the attributes that are written to and not read.
+        unread: guards of the `ContextVar`s that are written to and not read, if they are read after all.
     """
 
     objects: tuple[tuple[str, Any], ...]
     caches: tuple[tuple[dict[str, Any], str, Any], ...]
     written: frozenset[str]
+    unread: tuple[Guard, ...]
 
     def put_back(self) -> None:
         """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
@@ -116,7 +118,9 @@ def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> 
             break
         attributes, opened = walk.attributes, walk.opened
     guards = tuple(sorted(walk.guards.values(), key=lambda guard: guard.kind))
-    surroundings = Surroundings(tuple(walk.objects), tuple(walk.caches), attributes.written)
+    surroundings = Surroundings(
+        tuple(walk.objects), tuple(walk.caches), attributes.written, tuple(walk.unread)
+    )
     return Guards(guards, compile_guards(guards)), surroundings
 
 
@@ -155,7 +159,7 @@ class _Walk:
     Attributes:
         attributes, opened: the same, after what the walk has found.
         guards: by place.
-        objects, caches: see `Surroundings`.
+        objects, caches, unread: see `Surroundings`.
     """
 
     def __init__(
@@ -169,6 +173,7 @@ class _Walk:
         self.guards: dict[tuple[int, Kind, str], Guard] = {}
         self.objects: list[tuple[str, Any]] = []
         self.caches: list[tuple[dict[str, Any], str, Any]] = []
+        self.unread: list[Guard] = []
         self._seen: set[int] = set()
         self._functions = 0
         self._absent: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
@@ -301,7 +306,7 @@ class _Walk:
                 self._guard(name, Kind.CELL, cell, name, value)
                 self._reach(value, name)
             elif value is not MISSING:
-                self.objects.append((name, value))
+                self._only_written(name, Kind.CELL, cell, name, value)
         space = function.__globals__
         self.objects.append(("", space))
         builtin = reads.names.read - space.keys()
@@ -386,10 +391,16 @@ class _Walk:
                     self._guard(where, Kind.ENTRY, space, name, value)
                     self._reach(value, where)
                 else:
-                    self.objects.append((where, value))
+                    self._only_written(where, Kind.ENTRY, space, name, value)
         absent = self._others(names.read, space)
         if absent:
             self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", absent)
+
+    def _only_written(self, path: str, kind: Kind, owner: Any, name: str, value: Any) -> None:
+        self.objects.append((path, value))
+        if isinstance(value, ContextVar):
+            content = Guard(f"{path}.get()", Kind.CONTEXT, value, "", value.get(MISSING))
+            self.unread += [Guard(path, kind, owner, name, value), content]
 
     def _others(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
         """The names that are read and not in a namespace. (There are many namespaces, and few that differ in

@@ -4,6 +4,7 @@ contexts and threads, the environment, what a tensor of somebody else's is like.
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import csv
 import functools
@@ -642,17 +643,59 @@ def test_code_is_looked_through_as_it_is_called_where_too_much_is_reached(
     assert len(compiled.specializations) == 4
 
 
-def test_a_profiler_keeps_code_from_being_looked_through_as_it_is_called(
+@contextlib.contextmanager
+def listening(*hooks: str) -> Iterator[None]:
+    """With these hooks into the interpreter in use."""
+    for hook in hooks:
+        getattr(sys, f"set{hook}")(lambda *_: None)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            getattr(sys, f"set{hook}")(None)
+
+
+@pytest.mark.parametrize("hook", ["trace", "profile"])
+def test_code_is_looked_through_as_it_is_called_beside_a_debugger_or_a_profiler(
+    hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    space = a_registry()
+    compiled, x = aot.aot_function(space["f"], checking_nop), leaf(3)
+    with listening(hook):
+        assert torch.equal(compiled(x), space["f"](x))
+        assert getattr(sys, f"get{hook}")() is not None
+
+
+def test_a_debugger_and_a_profiler_keep_code_from_being_looked_through_as_it_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
     compiled = aot.aot_function(a_registry()["f"], checking_nop)
-    sys.setprofile(lambda *_: None)
-    try:
-        with pytest.raises(errors.UnsupportedOperation, match="profiler"):
-            compiled(leaf(3))
-    finally:
-        sys.setprofile(None)
+    with listening("trace", "profile"), pytest.raises(errors.UnsupportedOperation, match="profiler"):
+        compiled(leaf(3))
+
+
+def test_a_variable_that_is_read_after_it_was_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the collector of hidden states in models is: set, read by what is called then, and reset."""
+    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    space = a_registry()
+    space["collected"] = contextvars.ContextVar("collected", default=2.0)
+    exec(
+        "def read(x):\n    return x * collected.get()\n"
+        "def g(x):\n    token = collected.set(3.0)\n    y = registry['read'](x)\n"
+        "    collected.reset(token)\n    return y + f(x)\n"
+        "def h(x):\n    collected.set(3.0)\n    return registry['read'](x) + f(x)",
+        space,
+    )
+    space["registry"]["read"] = space["read"]
+    compiled, x = aot.aot_function(space["g"], checking_nop), leaf(3)
+    assert torch.equal(compiled(x), space["g"](x))
+    space["collected"].set(5.0)
+    assert torch.equal(compiled(x), space["g"](x))
+    assert len(compiled.specializations) == 2  # it is a guard, whatever the call makes of it
+    with pytest.raises(errors.ClosureMutation, match="collected"):
+        aot.aot_function(space["h"], checking_nop)(x)
 
 
 def test_a_function_that_calls_too_much_is_refused() -> None:
