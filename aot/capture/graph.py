@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import keyword
 import operator
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -168,19 +168,32 @@ class GraphBuilder:
     def _of_kernel(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
         if not may_be_run(op, [self.meta(node) for node in _nodes((args, kwargs))], args, kwargs):
             return None
-        blanks: list[Tensor] = []
+        given: list[Tensor] = []
 
         def blank(node: fx.Node) -> Tensor:
-            blanks.append(self._blank(node))
-            return blanks[-1]
+            given.append(self._blank(node))
+            return given[-1]
 
-        try:
-            with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-                real = fx.node.map_arg((args, kwargs), blank)
-                result = op(*real[0], **real[1])
-        except Exception:
-            return None  # It does not take zeros.
-        return recipe_of(result, {internals.storage_key(one) for one in blanks})
+        def one(node: fx.Node) -> Tensor:
+            return self._blank(node).fill_(1)
+
+        def run(make: Callable[[fx.Node], Tensor]) -> Any:
+            real = fx.node.map_arg((args, kwargs), make)
+            return op(*real[0], **real[1])
+
+        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+            try:
+                result = run(blank)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+                return None  # It does not take such a matrix.
+            except Exception:
+                # (A meta kernel may let pass what the kernel refuses: factors of two dtypes, another shape
+                # of what is added to a product.)
+                with contextlib.suppress(Exception):
+                    run(one)
+                    return None  # It does not take zeros alone, to divide by for one.
+                raise
+        return recipe_of(result, {internals.storage_key(tensor) for tensor in given})
 
     def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
         fakes = fx.node.map_arg((args, kwargs), self.fake)

@@ -442,10 +442,11 @@ def _close(
     return tuple(used)
 
 
-def eliminate_dead_code(graph: fx.Graph) -> None:
-    """Drop every node without users or effects."""
+def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
+    """Drop every node without users or effects; of a `forward`, or a joint graph, not what may raise."""
     for node in reversed(graph.nodes):
-        if not node.users and node.op in ("call_function", "get_attr") and not has_effect(node):
+        dead = not node.users and node.op in ("call_function", "get_attr")
+        if dead and not has_effect(node) and not (forward and "may_raise" in node.meta):
             graph.erase_node(node)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,21 @@ LEAVE_ROOM = {
     aten.linalg_lstsq.default,
 }
 
+# Operations that raise for some values: an index out of range, a target that is no class, NaN in a matrix.
+# (Where ATen checks by an operation of its own, as after `inv`, that has no result and counts by itself.)
+_RAISES = frozenset(
+    (
+        *("index", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select"),
+        *("gather", "put", "scatter", "scatter_add", "scatter_reduce", "take", "masked_scatter"),
+        *("embedding", "_embedding_bag", "_embedding_bag_forward_only", "embedding_renorm"),
+        *("nll_loss_forward", "nll_loss2d_forward", "multi_margin_loss", "multilabel_margin_loss_forward"),
+        *("binary_cross_entropy", "_ctc_loss", "max_unpool2d", "max_unpool3d", "histc", "segment_reduce"),
+        *("linalg_eig", "_linalg_eigh", "_linalg_svd", "_linalg_eigvals", "linalg_eigvals", "linalg_lstsq"),
+    )
+)
+# These do for a zero, of whole numbers.
+_DIVIDES = frozenset(("div", "floor_divide", "fmod", "remainder"))
+
 # Operations that answer from what tensors lie in alone.
 ASK_FOR_METADATA = {
     aten._has_same_storage_numel.default,
@@ -86,6 +102,13 @@ ASK_FOR_METADATA = {
 READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
 
 _STORAGE_OPS = {"set_": Kind.REBIND, "resize_": Kind.RESIZE, "resize_as_": Kind.RESIZE}
+
+
+@functools.cache
+def may_raise(op: Any, whole: bool) -> bool:
+    """Whether an operation raises for some values; `whole`: its result consists of whole numbers."""
+    name = op._schema.name.removeprefix("aten::").removesuffix("_")
+    return name in _RAISES or (whole and name in _DIVIDES)
 
 
 def blank_like(fake: Tensor) -> Tensor:

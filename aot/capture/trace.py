@@ -16,12 +16,12 @@ from torch.autograd.graph import Node
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.functional_rng import States
-from aot.capture.graph import GraphBuilder, Recipe, lookup
+from aot.capture.graph import GraphBuilder, Recipe, by_name, lookup
 from aot.capture.hooks import Hooks
 from aot.capture.journal import Journal
 from aot.capture.known import Known
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.operations import LEAVE_ROOM
+from aot.capture.operations import LEAVE_ROOM, call_on_clones, may_raise
 from aot.capture.parts import Parts
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState
@@ -148,7 +148,10 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         where the user wants it. One that `overwrites` its first argument reads nothing of it but how it lies.
         """
         if not random:
-            return self.builder.call(op, args, kwargs, metas)
+            node = self.builder.call(op, args, kwargs, metas)
+            if not self.builder.backward and self._may_raise(op, args, metas):
+                node.meta["may_raise"] = True  # so that it runs although nobody reads it, as in eager
+            return node
         read = (self.builder.metas[args[0]], *args[1:]) if overwrites else args
 
         states, late = self.rng_states, self.builder.backward
@@ -164,6 +167,14 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return states.draw(op, args, kwargs, metas, draw)
 
         return self.draws.record((op, read, kwargs), make, repeat, again=not late)
+
+    def _may_raise(self, op: Any, args: tuple[Any, ...], metas: Recipe) -> bool:
+        called = args[0] if op is call_on_clones else op
+        if isinstance(called, str):
+            called = by_name(called)
+        meta = None if metas.many else metas.metas[0]
+        dtype = None if meta is None else lookup(meta).dtype
+        return may_raise(called, dtype is not None and not (dtype.is_floating_point or dtype.is_complex))
 
 
 def fake_of(where: Geometry, device: torch.device) -> Tensor:

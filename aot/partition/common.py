@@ -115,7 +115,7 @@ def drop_repeated_effects(forward: fx.GraphModule, backward: fx.GraphModule) -> 
     for node in reversed(repeated):
         backward.graph.erase_node(node)
     if repeated:
-        eliminate_dead_code(backward.graph)
+        eliminate_dead_code(backward.graph, forward=False)
         backward.recompile()
 
 
@@ -135,5 +135,5 @@ def extract(
         if node not in copies and node.op not in ("placeholder", "output"):
             copies[node] = graph.node_copy(node, lambda n: copies[n])
     graph.output(tuple(copies[o] if isinstance(o, fx.Node) else o for o in outputs))
-    eliminate_dead_code(graph)
+    eliminate_dead_code(graph, forward=name == "Forward")
     return fx.GraphModule(module, graph, name)

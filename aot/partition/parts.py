@@ -91,7 +91,7 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
                 for name in lacking:
                     copies[name] = _zeros(graph, name)
                 copies[node] = graph.node_copy(node, lambda n: copies[n])
-    eliminate_dead_code(graph)
+    eliminate_dead_code(graph, forward=False)
     return fx.GraphModule(backward, graph, "BackwardPart")
 
 
