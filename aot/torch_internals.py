@@ -12,7 +12,7 @@ import logging
 import operator
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,6 +92,7 @@ __all__ = [
     "move",
     "negative_view",
     "next_sequence_number",
+    "noting_unpacked",
     "outside_inference_mode",
     "plain_autograd",
     "putting_together",
@@ -610,6 +611,26 @@ def skipped(nodes: Sequence[Any]) -> Iterator[None]:
 
 def _no_gradients(count: int, *gradients: Tensor | None) -> tuple[None, ...]:
     return (None,) * count
+
+
+@contextlib.contextmanager
+def noting_unpacked(nodes: Collection[Any], unpacked: set[Node]) -> Iterator[None]:
+    """While this lasts, the custom functions among `nodes` whose backward asks for `ctx.saved_tensors` are
+    added to `unpacked`: autograd then checks all of these, whichever are used."""
+    original: Any = vars(torch._C._FunctionBase)["saved_tensors"]
+
+    def saved_tensors(node: Any) -> Any:
+        unpacked.add(node)
+        return original.__get__(node)
+
+    kinds = {type(node) for node in nodes if is_function_node(node)}  # one for each function's class
+    for kind in kinds:
+        kind.saved_tensors = property(saved_tensors)
+    try:
+        yield
+    finally:
+        for kind in kinds:
+            del kind.saved_tensors
 
 
 def shape_computed(tensor: Tensor) -> torch.Size:

@@ -135,6 +135,7 @@ class Engine:
             Exception: whatever a node of the graph raises, as it raises it.
         """
         with contextlib.ExitStack() as stack:
+            stack.enter_context(internals.noting_unpacked(self._graph.segment_of, self._recorder.unpacked))
             for number, segment in enumerate(self._graph.segments):
                 for node in segment.nodes:
                     exits: dict[int, Hashable] = {}

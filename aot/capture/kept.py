@@ -59,7 +59,8 @@ def find_kept(
     for number, segment in enumerate(graph.segments):
         was_run = bool(engine.segments[number].gradients)  # Eager runs what leads to no gradient, too.
         for node in segment.nodes:
-            for tensor in (*_saved_tensors(node), *(() if was_run else _saved_by_function(node))):
+            unpacked = node in recorder.unpacked or not was_run
+            for tensor in (*_saved_tensors(node), *(_saved_by_function(node) if unpacked else ())):
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
                 known.append((tensor, segment.reach[node]))
 

@@ -37,6 +37,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         journal: what changed about tensors besides their data, and how views came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
+        unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
         known: the values that depend on no argument.
         draws: the random draws so far.
         rng_states: the states that they start from and leave, if these are values of the graph.
@@ -59,6 +60,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.journal = Journal(self.state)
         self.joined: set[int] = set()
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
+        self.unpacked: set[Node] = set()
         self.known = Known(self.builder)
         self.draws = Draws()
         self.rng_states = States(self.builder) if functionalize_rng else None
@@ -82,6 +84,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         self.journal.forget()
         self.backward_reads.clear()
+        self.unpacked.clear()
         for state in self.states.values():
             state.let_go()
 

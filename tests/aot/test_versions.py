@@ -124,6 +124,33 @@ class TestModifiedBetween:
     def test_nothing_is_written(self) -> None:
         assert self.check(lambda x: x * x, lambda a, o: None, lambda: leaf(3)) == [False]
 
+    @pytest.mark.parametrize("unpacks", [True, False])
+    def test_what_a_custom_function_keeps_and_has_no_use_for(self, unpacks: bool) -> None:
+        """It unpacks all at once, or nothing; autograd checks what it unpacks."""
+
+        class Total(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+                ctx.save_for_backward(x, y)
+                ctx.shape = x.shape
+                return x.sum()
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Any:
+                shape = ctx.saved_tensors[0].shape if unpacks else ctx.shape
+                return gradient.expand(shape), None
+
+        def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            z = y.sin()
+            return Total.apply(x * 2, z), z
+
+        def g(x: Tensor, y: Tensor) -> Tensor:
+            return Total.apply(x, y)
+
+        makes = (lambda: leaf(3), lambda: values(3))
+        assert self.check(f, lambda a, o: o[1].mul_(2), *makes)[0] is unpacks
+        assert self.check(g, lambda a, o: a[1].mul_(2), *makes) == [unpacks]
+
 
 def _kind(result: Any) -> bool:
     return isinstance(result, tuple) and "modified by an inplace" in result[1]
