@@ -51,9 +51,13 @@ def find_kept(
     saved: list[dict[int, list[tuple[Tensor, int]]]] = [{} for _ in graph.segments]  # by storage
     # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
     # counts as well. A custom function unpacks it whichever of its results are differentiated.
+    unchecked: list[set[int]] = [set() for _ in graph.segments]  # storages that unpack hooks have given back
+    packed = {node: _is_packed(node) for _, node in recorder.backward_reads if node is not None}
     for fake, node in recorder.backward_reads:
         number = graph.segment_of.get(node) if node is not None else None
-        if node is not None and number is not None:
+        if node is not None and number is not None and packed[node]:
+            unchecked[number].add(internals.storage_key(fake))
+        elif node is not None and number is not None:
             reached = graph.segments[number].reach[node] if internals.is_function_node(node) else 0
             saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached))
     for number, segment in enumerate(graph.segments):
@@ -90,13 +94,13 @@ def find_kept(
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
                 kept.append(Kept(i, None, tangents(number, mask)))
-            elif internals.storage_key(fake) in saved[number]:
+            elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(i, None, 0, counted=False))
         for k, fake in enumerate(roots):
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
                 kept.append(Kept(None, k, tangents(number, mask)))
-            elif internals.storage_key(fake) in saved[number]:
+            elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(None, k, 0, counted=False))
         found.append(tuple(kept))
     return found
@@ -130,8 +134,12 @@ def saves_something(node: Node) -> bool:
     raw: tuple[Any, ...] = getattr(node, "_raw_saved_tensors", ())
     if raw or node.name().endswith("CopySlices"):
         return True
-    packed = any(internals.is_packed(node, name) for name in _saved_names(node))
-    return packed or any(True for _ in _saved_tensors(node))
+    return _is_packed(node) or any(True for _ in _saved_tensors(node))
+
+
+def _is_packed(node: Node) -> bool:
+    """Whether pack hooks got what the node has saved, of which autograd checks nothing then."""
+    return any(internals.is_packed(node, name) for name in _saved_names(node))
 
 
 def _checked(engine: Engine, number: int, fakes: Sequence[Tensor]) -> Iterator[Tensor]:

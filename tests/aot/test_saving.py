@@ -160,6 +160,24 @@ def test_hooks_around_the_call_are_given_what_is_kept_and_nothing_of_the_trace()
     assert not packed
 
 
+def test_writes_to_what_hooks_keep_as_it_is_are_not_noticed() -> None:
+    """As `save_on_cpu` does on the CPU: autograd checks nothing that hooks were given."""
+
+    def f(x: Tensor) -> Tensor:
+        with torch.autograd.graph.save_on_cpu():
+            return (x * 3).exp()
+
+    gradients = []
+    for function in (f, aot.aot_function(f, aot.nop)):
+        x = leaf(3)
+        y = function(x)
+        with torch.no_grad():
+            y.mul_(2)
+        y.sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+
+
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 def test_nothing_is_kept_when_the_results_are_dropped(partitioner: str) -> None:
     function, make = PROGRAMS["chunks"]
