@@ -187,6 +187,8 @@ class GraphBuilder:
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 return None  # It does not take such a matrix.
             except Exception:
+                if op in _COUNT_FROM_THE_STORAGE:
+                    return None  # Its argument lies elsewhere, and in a larger one, than what stands for it.
                 # (A meta kernel may let pass what the kernel refuses: factors of two dtypes, another shape
                 # of what is added to a product.)
                 with contextlib.suppress(Exception):
@@ -337,6 +339,13 @@ _ROW_MAJOR = {
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
     torch.ops.aten.baddbmm.default,
+}
+
+# Operations that are told where to look as seen from the start of a storage.
+_COUNT_FROM_THE_STORAGE = {
+    torch.ops.aten.as_strided.default,
+    torch.ops.aten.as_strided_copy.default,
+    torch.ops.aten.as_strided_scatter.default,
 }
 
 # Operations that return a copy of an argument, where fake tensors return the argument.
