@@ -23,12 +23,12 @@ class Parts:
     """The leaves that are parts, and the views of them that have a history."""
 
     def __init__(self) -> None:
-        self._leaves: list[Tensor] = []
-        self._views: list[tuple[weakref.ref[Tensor], int]] = []  # and the leaf's version at that time
+        self._leaves: dict[int, Tensor] = {}  # by identity
+        self._views: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # and the leaf's version at that time
 
     def add(self, leaf: Tensor) -> None:
         """Follow the imitation of a leaf that is a part."""
-        self._leaves.append(leaf)
+        self._leaves[id(leaf)] = leaf
 
     def clear(self) -> None:
         """Let go of all."""
@@ -41,9 +41,9 @@ class Parts:
 
     def viewed(self, source: Tensor, views: Any) -> None:
         """A view operation in grad mode has made `views` from `source`."""
-        if self._leaf_of(source) is not None:
+        if self._is_of_a_part(source):
             for view in views if isinstance(views, (list, tuple)) else (views,):
-                self._views.append((weakref.ref(view), version_of(source)))
+                self._views[id(view)] = weakref.ref(view), version_of(source)
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_view: bool) -> None:
         """Refuse an operation in grad mode on a view whose history is another one in eager.
@@ -54,7 +54,7 @@ class Parts:
         self.check_current(tensors_in(args, kwargs))
         for tensor in () if is_view else tensors_in(args, kwargs):
             unrecorded = tensor._is_view() and internals.creation_meta(tensor) == "NO_GRAD_MODE"
-            if unrecorded and self._leaf_of(tensor) is not None:
+            if unrecorded and self._is_of_a_part(tensor):
                 raise errors.AutogradStateMutation(
                     "a view that was taken under torch.no_grad(), of a leaf that is a part of a tensor which "
                     "does not require grad, is used in grad mode; detach it, or take it in grad mode"
@@ -66,16 +66,14 @@ class Parts:
         Raises:
             AutogradStateMutation: there is one.
         """
-        if not self._views:
-            return
-        versions = {id(view): version for ref, version in self._views if (view := ref()) is not None}
         for tensor in tensors:
-            if id(tensor) in versions and version_of(tensor) != versions[id(tensor)]:
+            view, version = self._views.get(id(tensor), (None, 0))
+            if view is not None and view() is tensor and version_of(tensor) != version:
                 raise errors.AutogradStateMutation(
                     "a view of a leaf that is a part of a tensor which does not require grad is used, or "
                     "returned, after its memory was written to: autograd forgets what it was made from; "
                     "write outside, or take the view after the write"
                 )
 
-    def _leaf_of(self, tensor: Tensor) -> Tensor | None:
-        return next((leaf for leaf in self._leaves if tensor is leaf or tensor._base is leaf), None)
+    def _is_of_a_part(self, tensor: Tensor) -> bool:
+        return id(tensor) in self._leaves or id(tensor._base) in self._leaves
