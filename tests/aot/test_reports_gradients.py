@@ -108,18 +108,6 @@ def test_what_is_written_in_between_is_not_read_again(view: Function, budget: fl
         torch.testing.assert_close(got, one)
 
 
-@pytest.mark.parametrize("activation", [torch.relu, torch.nn.functional.leaky_relu, torch.sin])
-def test_a_gradient_that_the_function_takes_has_a_history(activation: Function) -> None:
-    """pytorch/pytorch#181581"""
-
-    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-        y = activation(torch.addmm(w, x, w))
-        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        return gradient, gradient.square().sum()
-
-    assert_agrees(f, lambda: [leaf(3, 3), leaf(3, 3, start=4)], grad=True)
-
-
 PARTITIONERS: dict[str, Function] = {
     "default": aot.default_partition,
     "min-cut": aot.min_cut_rematerialization_partition,

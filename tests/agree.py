@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 import aot
-from oracles import Arguments, Observation, Outcome, judge, observe
+from oracles import Arguments, Observation, Outcome, Step, judge, observe
 
 Make = Callable[[], Arguments | Sequence[Any]]
 
@@ -115,6 +115,7 @@ def assert_agrees(
     *,
     grad: bool | None = None,
     differentiate: tuple[int, ...] | None = None,
+    steps: Sequence[Step] = (),
     raises: type[Exception] | None = None,
     backward_raises: bool = False,
     double: Make | None = None,
@@ -126,7 +127,7 @@ def assert_agrees(
 
     Args:
         grad: grad mode of the call; None compares under both.
-        differentiate: see `oracles.observe`.
+        differentiate, steps: see `oracles.observe`.
         raises: what eager's call raises (with grad mode on). Without it eager must not raise, so that
             there is something to compare.
         backward_raises: whether one of the backwards raises in eager.
@@ -141,7 +142,7 @@ def assert_agrees(
     """
     for mode in (True, False) if grad is None else (grad,):
         compiled, counted = compile_counted(function, partition, functionalize_rng_ops=functionalize_rng_ops)
-        scenario = {"grad": mode, "differentiate": differentiate}
+        scenario = {"grad": mode, "differentiate": differentiate, "steps": steps}
         eager = _look(function, make, **scenario)
         if mode or grad is not None:
             _assert_telling(eager, raises, backward_raises)

@@ -1,0 +1,1 @@
+"""Public reports against torch's own AOTAutograd, as programs of ours with what is known of them today."""
