@@ -56,7 +56,7 @@ class Report:
 
     `program` shows it; `variants` are others like it, which aot has to get right as well. `stock` is the
     state on torch 2.13, and on older ones unless `older` says otherwise. `as_reported` is False where torch
-    is wrong about the program in another way than the report has it, or where that is not known. Where it is
+    2.13 is wrong about it in another way than the report has it, or where that is not known. Where it is
     still wrong as reported, a generated program shows the report if a campaign gives it the signature that
     `program` has, and if it has, reduced, the traits that `needs` lists (patterns of `fuzz.coverage.TRAITS`);
     None says that the generator writes none such.

@@ -64,15 +64,17 @@ def _row(report: Report) -> list[str]:
     return [
         f"[{report.name.removeprefix('pytorch/')}](https://github.com/{report.repository}/issues/{report.number})",
         report.title,
-        *(_word(report, report.expected(version).of(target)) for version in _VERSIONS for target in TARGETS),
+        *(_word(report, version, target) for version in _VERSIONS for target in TARGETS),
         "refused" if report.program.refused else RIGHT,
         *(_found(report, target) for target in TARGETS),
     ]
 
 
-def _word(report: Report, state: str) -> str:
+def _word(report: Report, version: str, target: str) -> str:
+    stock = report.expected(version)
+    state = stock.of(target)
     word = state if state in (RIGHT, RAISES) else f"`{state}`"
-    return word if state == RIGHT or report.as_reported else f"{word} \\*"
+    return word if state == RIGHT or report.as_reported or stock is report.older else f"{word} \\*"
 
 
 def _found(report: Report, target: str) -> str:
