@@ -8,7 +8,7 @@ from types import ModuleType
 
 import torch
 
-from bench import calls, compile, fuzz, guards, memory, opinfo, partition, purity, scale
+from bench import calls, compile, fuzz, guards, memory, opinfo, partition, power, purity, scale
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
@@ -20,6 +20,7 @@ COMMANDS: dict[str, ModuleType] = {
     "memory": memory,
     "opinfo": opinfo,
     "partition": partition,
+    "power": power,
     "purity": purity,
     "scale": scale,
 }

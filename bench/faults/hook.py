@@ -1,0 +1,132 @@
+"""The import hook that makes a fault: nothing on disk changes, and no other process sees it.
+
+    installed = install(fault)
+    import aot              # with the fault in it
+    installed.reached()     # whether its lines have been run since this was last asked
+
+Python asks the finders on `sys.meta_path` before its own ones. Ours knows one module, the fault's; its loader
+takes the source from disk, puts the fault in and compiles that, past the cache of compiled modules. Before
+the innermost statement that has the fault's first line, it puts a call that notes that this is reached.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from pathlib import Path
+from types import ModuleType
+
+from bench.faults.fault import Fault, FaultError, source_of
+
+_NOTE = "_fault_is_reached"
+
+
+class Installed:
+    """A fault that is made as soon as its module is imported."""
+
+    def __init__(self) -> None:
+        self._reached = False
+
+    def note(self) -> None:
+        """The fault's lines are about to run."""
+        self._reached = True
+
+    def reached(self) -> bool:
+        """Whether they have been run since this was last asked."""
+        was, self._reached = self._reached, False
+        return was
+
+
+def install(fault: Fault) -> Installed:
+    """From here on, the fault's module is imported with the fault in it.
+
+    Raises:
+        FaultError: a part of `aot` has been imported already; or the fault does not fit its module.
+    """
+    loaded = [name for name in sys.modules if name.split(".")[0] == "aot"]
+    if loaded:
+        raise FaultError(
+            f"fault {fault.name!r} cannot be made, as {loaded[0]} has been imported; install it in a process "
+            f"that has not"
+        )
+    fault.made_in(source_of(fault.module))
+    installed = Installed()
+    sys.meta_path.insert(0, _Finder(fault, installed))
+    return installed
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, fault: Fault, installed: Installed) -> None:
+        self._fault = fault
+        self._installed = installed
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The fault's module, and no other."""
+        if name != self._fault.module:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None or spec.origin is None:
+            raise FaultError(f"there is no source of {name} for fault {self._fault.name!r}")
+        loader = _Loader(self._fault, self._installed, spec.origin)
+        folders = spec.submodule_search_locations
+        return importlib.util.spec_from_file_location(
+            name, spec.origin, loader=loader, submodule_search_locations=folders
+        )
+
+
+class _Loader(Loader):
+    # (Compiled modules are cached by `importlib.abc.SourceLoader`, which this is not.)
+
+    def __init__(self, fault: Fault, installed: Installed, path: str) -> None:
+        self._fault = fault
+        self._installed = installed
+        self._path = path
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module's source with the fault in it."""
+        source = Path(self._path).read_text(encoding="utf-8")
+        tree = ast.parse(self._fault.made_in(source), self._path)
+        _Noting(self._fault.lines_in(source)).visit(tree)
+        setattr(module, _NOTE, self._installed.note)
+        code = compile(ast.fix_missing_locations(tree), self._path, "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+
+
+class _Noting(ast.NodeTransformer):
+    """Puts the call before the innermost statement that has the first of some lines, or begins in them."""
+
+    def __init__(self, lines: range) -> None:
+        self._lines = lines
+        self._done = False
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(node, field, None)
+            if not isinstance(statements, list):
+                continue
+            for i, one in enumerate(statements):
+                if not self._done and self._holds(one):
+                    self.visit(one)
+                    if not self._done:
+                        statements.insert(i, ast.copy_location(_call(), one))
+                        self._done = True
+                    return node
+        for handler in getattr(node, "handlers", ()):
+            self.visit(handler)
+        for case in getattr(node, "cases", ()):
+            self.visit(case)
+        return node
+
+    def _holds(self, one: ast.stmt) -> bool:
+        assert one.end_lineno is not None
+        return one.lineno < self._lines.stop and self._lines.start <= one.end_lineno
+
+
+def _call() -> ast.stmt:
+    return ast.Expr(ast.Call(ast.Name(_NOTE, ast.Load()), [], []))

@@ -1,0 +1,334 @@
+"""Streams of programs against one fault, each in a process of its own that the fault may take down.
+
+A *stream* is a seed: the programs that the generator makes of it, with the profiles in turn. A worker, which
+is `python -m bench.streams`, has torch, the oracles and the fuzzer loaded, and `aot` not. It forks a process
+for the fault, which makes it and imports `aot`; and that forks one for each stream. What a stream finds is
+decided by its seed; only how far it comes depends on time.
+
+    with Workers(jobs=2) as workers:
+        ran = workers.run(fault, "aot", [Stretch(seed=0, first=0, until=100, seconds=60.0)]).result()
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import mmap
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import IO, Any
+
+from bench.faults.fault import Fault
+from bench.faults.hook import Installed, install
+from fuzz import buckets
+from fuzz.campaign.worker import PRELOAD
+from fuzz.choices import Random
+from fuzz.execute import execute
+from fuzz.generate import generate
+from fuzz.profiles import PROFILES
+from fuzz.program import Program
+from fuzz.reduce import ReductionError, reduce
+from fuzz.targets import Target, find
+
+CASE_SECONDS = 10  # after which a case that has not ended is one that hangs
+_WARM = 64  # programs
+_PROFILES = tuple(PROFILES[name] for name in PROFILES["mixed"].mixture)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is to be run of a stream: the cases from `first` to before `until`, for at most `seconds`; only up
+    to the first finding, unless it is to go on."""
+
+    seed: int
+    first: int
+    until: int
+    seconds: float
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A finding: case `index` of stream `seed`."""
+
+    seed: int
+    index: int
+    clause: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What has been run of a stream: all cases before `until`, `reached` of which ran the fault's lines, in
+    `seconds` of CPU time."""
+
+    until: int
+    reached: int
+    seconds: float
+    found: tuple[Seen, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Smaller:
+    """A finding's program, reduced: how many statements it had and has, in how many evaluations, and its
+    bucket; None for the last three if it could not be reduced."""
+
+    before: int
+    after: int | None = None
+    evaluations: int | None = None
+    bucket: str | None = None
+
+
+def program(seed: int, index: int) -> Program:
+    """Case `index` of a stream."""
+    return generate(Random(seed, index), _PROFILES[index % len(_PROFILES)])
+
+
+class Workers:
+    """Worker processes, each of which does one thing at a time. They end with the `with` statement."""
+
+    def __init__(self, jobs: int) -> None:
+        self._threads = ThreadPoolExecutor(jobs)
+        self._all = [_start() for _ in range(jobs)]
+        self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        for process in self._all:
+            self._idle.put(process)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        for process in self._all:
+            _pipe(process.stdin).close()
+            process.wait()
+            _pipe(process.stdout).close()
+
+    def run(self, fault: Fault | None, target: str, stretches: Sequence[Stretch]) -> Future[list[Ran]]:
+        """Run stretches of streams against a fault, or against `aot` as it is. The future raises WorkerError
+        if `aot` cannot be imported with the fault in it."""
+
+        def ran() -> list[Ran]:
+            answers = self._ask("run", fault, target, [asdict(one) for one in stretches])
+            return [Ran(**{**one, "found": tuple(Seen(**seen) for seen in one["found"])}) for one in answers]
+
+        return self._threads.submit(ran)
+
+    def reduce(self, fault: Fault, target: str, seen: Sequence[Seen], budget: int) -> Future[list[Smaller]]:
+        """Reduce the programs of some findings, in at most `budget` evaluations each."""
+
+        def reduced() -> list[Smaller]:
+            items = [{"seen": asdict(one), "budget": budget} for one in seen]
+            return [Smaller(**one) for one in self._ask("reduce", fault, target, items)]
+
+        return self._threads.submit(reduced)
+
+    def _ask(self, what: str, fault: Fault | None, target: str, items: list[Any]) -> Any:
+        process = self._idle.get()
+        try:
+            task = {
+                "what": what,
+                "fault": None if fault is None else asdict(fault),
+                "target": target,
+                "items": items,
+            }
+            stdin, stdout = _pipe(process.stdin), _pipe(process.stdout)
+            stdin.write(json.dumps(task) + "\n")
+            stdin.flush()
+            line = stdout.readline()
+        finally:
+            self._idle.put(process)
+        if not line:
+            raise WorkerError(f"a worker has ended, with exit status {process.wait()}; see what it printed")
+        answer = json.loads(line)
+        if answer["failure"]:
+            name = "no fault" if fault is None else f"fault {fault.name!r}"
+            raise WorkerError(f"with {name}: {answer['failure']}")
+        return answer["value"]
+
+
+class WorkerError(RuntimeError):
+    """A worker could not do what it was asked: a mistake in a fault or in the fuzzer."""
+
+
+def _start() -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench.streams"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+# ---- in a worker
+
+
+def main() -> None:
+    """The life of a worker: a task in each line of its input, an answer in each line of its output."""
+    # What a target prints is not to come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    importlib.import_module(PRELOAD)
+    control = find("eager")
+    for index in range(_WARM):  # fills caches of torch's and of the fuzzer's
+        execute(program(-1, index), control)
+    gc.collect()
+    gc.freeze()
+    for line in sys.stdin:
+        value, failure, _ = _forked(lambda task: _do(**task), json.loads(line))
+        answers.write(json.dumps({"value": value, "failure": failure}) + "\n")
+        answers.flush()
+
+
+def _do(what: str, fault: dict[str, Any] | None, target: str, items: list[Any]) -> list[dict[str, Any]]:
+    """One task, in a process of its own."""
+    installed = None if fault is None else install(Fault(**{**fault, "clauses": tuple(fault["clauses"])}))
+    importlib.import_module("aot")  # the streams' processes, which are forked from here, have it then
+    compiler = find(target)
+    compiler.prepare()
+    if what == "run":
+        return [asdict(_stretch(Stretch(**one), compiler, installed)) for one in items]
+    return [asdict(_reduced(Seen(**one["seen"]), compiler, one["budget"])) for one in items]
+
+
+def _stretch(stretch: Stretch, target: Target, installed: Installed | None) -> Ran:
+    with _shared(2) as counts:
+        answer, died, seconds = _forked(lambda _: _cases(stretch, target, installed, counts))
+        done, reached = counts
+    found = [Seen(**seen) for seen in answer or ()]
+    if died:
+        hangs = died == signal.SIGALRM.name
+        finding = buckets.death("timeout" if hangs else "crash", died.splitlines()[-1], "")
+        found.append(Seen(stretch.seed, done, finding.clause, buckets.signature((finding,))))
+        done += 1
+    return Ran(done, reached, seconds, tuple(found))
+
+
+def _cases(
+    stretch: Stretch, target: Target, installed: Installed | None, counts: memoryview
+) -> list[dict[str, Any]]:
+    """Run the cases; `counts` tells, whatever happens, which one is running, and how many reached the
+    fault."""
+    found = []
+    end = time.monotonic() + stretch.seconds
+    counts[0] = stretch.first
+    while counts[0] < stretch.until and time.monotonic() < end:
+        index = counts[0]
+        given = program(stretch.seed, index)
+        if installed is not None:
+            installed.reached()
+        signal.alarm(CASE_SECONDS)
+        result = execute(given, target)
+        signal.alarm(0)
+        counts[1] += installed is not None and installed.reached()
+        counts[0] = index + 1
+        if result.outcome == "finding":
+            clause = buckets.main(result.findings).clause
+            found.append(asdict(Seen(stretch.seed, index, clause, buckets.signature(result.findings))))
+            if not (stretch.goes_on and result.intact):
+                break
+    return found
+
+
+def _reduced(seen: Seen, target: Target, budget: int) -> Smaller:
+    given = program(seen.seed, seen.index)
+
+    def signature(candidate: Program) -> str:
+        signal.alarm(CASE_SECONDS)
+        result = execute(candidate, target)
+        signal.alarm(0)
+        return buckets.signature(result.findings) if result.outcome == "finding" else ""
+
+    def work(_: None) -> dict[str, Any] | None:
+        try:
+            reduction = reduce(given, lambda one: signature(one) == seen.signature, budget=budget)
+        except ReductionError:
+            return None
+        final = execute(reduction.program, target)
+        if final.outcome != "finding":
+            return None
+        bucket = buckets.bucket(final.findings, reduction.program)
+        return asdict(
+            Smaller(reduction.statements_before, reduction.statements_after, reduction.evaluations, bucket)
+        )
+
+    answer, _, _ = _forked(work)
+    return Smaller(len(given.statements)) if answer is None else Smaller(**answer)
+
+
+@contextmanager
+def _shared(numbers: int) -> Iterator[memoryview]:
+    """Numbers that a forked process shares with this one."""
+    with mmap.mmap(-1, numbers * struct.calcsize("q")) as memory:
+        view = memoryview(memory)
+        counts = view.cast("q")
+        try:
+            yield counts
+        finally:
+            counts.release()
+            view.release()
+
+
+def _forked(work: Callable[[Any], Any], given: Any = None) -> tuple[Any, str, float]:
+    """Do something with what is given, in a forked process: what comes of it (plain data), or None and how it
+    died; and its CPU time in seconds."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.close(reading)
+            answer = _answer(work, given)
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(json.dumps(answer).encode())
+            status = 0
+        finally:
+            os._exit(status)  # without the exit hooks of whatever was under test
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read()
+    _, status, usage = os.wait4(pid, 0)
+    seconds = usage.ru_utime + usage.ru_stime
+    if os.WIFSIGNALED(status):
+        return None, signal.Signals(os.WTERMSIG(status)).name, seconds
+    if status:
+        return None, f"exit status {os.waitstatus_to_exitcode(status)}", seconds
+    answer = json.loads(said)
+    return answer["value"], answer["failure"], seconds
+
+
+def _answer(work: Callable[[Any], Any], given: Any) -> dict[str, Any]:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    try:
+        return {"value": work(given), "failure": ""}
+    except BaseException:
+        return {"value": None, "failure": traceback.format_exc()}
+
+
+if __name__ == "__main__":
+    main()
