@@ -5,6 +5,7 @@ programs run against it until the first finding. For a fault it is told in how m
 *reached* (the statement that has them ran) and in how many it was *detected*; whether it also made a
 difference that nobody saw cannot be told from here. A finding's *clause* is that of the contract.
 
+Time is CPU time, as other things may run on a machine: `--minutes 10 --jobs 2` is 20 minutes of it.
 Streams run in rounds of 30, 100, 300, 1000, ... programs, so that time goes to the faults that are still
 hidden; all that take part in a round get the same time. Streams against `aot` without a fault run along, and
 never stop: what they find is a false alarm, or a fault that nobody has made.
@@ -16,7 +17,6 @@ import argparse
 import itertools
 import math
 import statistics
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ class Trial:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
-    parser.add_argument("--minutes", type=float, default=10.0, help="for all faults together (default: 10)")
+    parser.add_argument("--minutes", type=float, default=10.0, help="CPU time of each job (default: 10)")
     parser.add_argument("--streams", type=int, default=10, help="for each fault (default: 10)")
     parser.add_argument(
         "--cases", type=int, default=ROUNDS[-1], help=f"of each stream at most (default: {ROUNDS[-1]})"
@@ -116,21 +116,23 @@ def measure(options: argparse.Namespace) -> list[Table]:
 
 
 def _run(workers: Workers, trials: Sequence[Trial], options: argparse.Namespace) -> None:
-    end = time.monotonic() + options.minutes * 60
+    tracks = [track for trial in trials for track in trial.tracks]
+    budget = options.minutes * 60 * options.jobs
     for cap in ROUNDS:
         limit = min(cap, options.cases)
         going = [(trial, trial.open(limit)) for trial in trials]
-        count = sum(len(tracks) for _, tracks in going)
-        seconds = max(0.0, end - time.monotonic()) * options.jobs / max(count, 1)
+        count = sum(len(ours) for _, ours in going)
+        left = budget - sum(track.seconds for track in tracks)
+        seconds = left / max(count, 1)
         if not count or seconds < _LEAST_SECONDS:
             continue
         jobs = [
-            (tracks, workers.run(trial.fault, trial.target, stretches))
-            for trial, tracks in going
-            if (stretches := [_stretch(trial, track, limit, seconds) for track in tracks])
+            (ours, workers.run(trial.fault, trial.target, stretches))
+            for trial, ours in going
+            if (stretches := [_stretch(trial, track, limit, seconds) for track in ours])
         ]
-        for tracks, job in jobs:
-            for track, ran in zip(tracks, job.result(), strict=True):
+        for ours, job in jobs:
+            for track, ran in zip(ours, job.result(), strict=True):
                 track.add(ran)
 
 

@@ -3,7 +3,7 @@
 A *stream* is a seed: the programs that the generator makes of it, with the profiles in turn. A worker, which
 is `python -m bench.streams`, has torch, the oracles and the fuzzer loaded, and `aot` not. It forks a process
 for the fault, which makes it and imports `aot`; and that forks one for each stream. What a stream finds is
-decided by its seed; only how far it comes depends on time.
+decided by its seed; only how far it comes depends on time, which is CPU time.
 
     with Workers(jobs=2) as workers:
         ran = workers.run(fault, "aot", [Stretch(seed=0, first=0, until=100, seconds=60.0)]).result()
@@ -44,15 +44,15 @@ from fuzz.program import Program
 from fuzz.reduce import ReductionError, reduce
 from fuzz.targets import Target, find
 
-CASE_SECONDS = 10  # after which a case that has not ended is one that hangs
+CASE_SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs
 _WARM = 64  # programs
 _PROFILES = tuple(PROFILES[name] for name in PROFILES["mixed"].mixture)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What is to be run of a stream: the cases from `first` to before `until`, for at most `seconds`; only up
-    to the first finding, unless it is to go on."""
+    """What is to be run of a stream: the cases from `first` to before `until`, for at most `seconds` of CPU
+    time; only up to the first finding, unless it `goes_on`."""
 
     seed: int
     first: int
@@ -232,9 +232,8 @@ def _cases(
     """Run the cases; `counts` tells, whatever happens, which one is running, and how many reached the
     fault."""
     found = []
-    end = time.monotonic() + stretch.seconds
     counts[0] = stretch.first
-    while counts[0] < stretch.until and time.monotonic() < end:
+    while counts[0] < stretch.until and time.process_time() < stretch.seconds:
         index = counts[0]
         given = program(stretch.seed, index)
         if installed is not None:

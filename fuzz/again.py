@@ -1,8 +1,9 @@
 """The generator's last part: what is done after a call, and later calls of the same function.
 
 A later call is the first one with something else about it: values, sizes, how its arguments lie and alias,
-what requires grad, dtypes, Python numbers, the mode. What eager would refuse of it, or leave undefined, is
-found by following the program's statements once more, and then another change is tried.
+how autograd sees views, what requires grad, dtypes, Python numbers, the mode. What eager would refuse of it,
+or leave undefined, is found by following the program's statements once more, and then another change is
+tried.
 """
 
 from __future__ import annotations
@@ -200,6 +201,18 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
     return _tidied(call.storages, _put(call.arguments, place, moved), call.scenario)
 
 
+def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """A view is hidden from autograd, is not, or is in another way."""
+    places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and not a.leaf]
+    if not places:
+        return call
+    place = choices.pick(places)
+    view = call.arguments[place]
+    assert isinstance(view, View)
+    via = choices.pick([way for way in ("view", "detach", "data", "no_grad") if way != view.via])
+    return replace(call, arguments=_put(call.arguments, place, replace(view, via=via)))
+
+
 def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A storage begins or ceases to require grad, or to be a leaf."""
     places = [i for i, storage in enumerate(call.storages) if storage.dtype in INEXACT]
@@ -238,8 +251,10 @@ def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
     scenario = call.scenario
-    if choices.chance(0.7):
+    if choices.chance(0.6):
         scenario = replace(scenario, grad=not scenario.grad)
+    elif choices.chance(0.5):
+        scenario = replace(scenario, inference=not scenario.inference)
     else:
         scenario = replace(scenario, steps=())
     return replace(call, scenario=scenario)
@@ -253,6 +268,7 @@ _CHANGES = (
     _layout,
     _alias,
     _alias,
+    _hidden,
     _gradient,
     _gradient,
     _dtype,

@@ -101,14 +101,6 @@ FAULTS = (
         wrong="A read across arguments that lie side by side does not see a write to one of them.",
     ),
     _fault(
-        name="writes under no_grad are tracked",
-        module="aot.capture.storages",
-        find="        if torch.is_grad_enabled():\n            self.tracked.add(id(root))",
-        replace="        self.tracked.add(id(root))",
-        clauses=("gradients", "errors"),
-        wrong="A write past autograd counts as one that has a history.",
-    ),
-    _fault(
         name="a column is looked for at an absolute offset",
         module="aot.capture.packing",
         find="(where.offset - self.origin) % self.period",

@@ -59,14 +59,6 @@ FAULTS = (
         wrong="A later call with a result of something is answered as one with a leaf.",
     ),
     _fault(
-        name="the key forgets conjugation",
-        module="aot.inputs",
-        find="tensor.is_conj(),\n",
-        replace="None,\n",
-        clauses=_REPEAT,
-        wrong="A later call with a lazily conjugated tensor is answered as one with a plain one.",
-    ),
-    _fault(
         name="the key forgets which share storage",
         module="aot.inputs",
         find="group,\n                bases.setdefault(identity, len(bases)),",
@@ -164,15 +156,6 @@ FAULTS = (
         "is computed with the old one.",
     ),
     _fault(
-        name="the key forgets autocast",
-        module="aot.torch_internals",
-        find="    autocast = torch._C._is_any_autocast_enabled()\n    return (\n"
-        "        torch.is_grad_enabled(),",
-        replace="    autocast = False\n    return (\n        torch.is_grad_enabled(),",
-        clauses=_REPEAT,
-        wrong="A call under autocast is answered as one without was.",
-    ),
-    _fault(
         name="views count as taken in grad mode",
         module="aot.imitation",
         find="with torch.set_grad_enabled(grad):",
@@ -205,13 +188,5 @@ FAULTS = (
         replace="fake = relative.data",
         clauses=("versions", "errors"),
         wrong="A write to an argument does not move the counter of another that is its `detach()`.",
-    ),
-    _fault(
-        name="a lazy argument enters as it lies",
-        module="aot.inputs",
-        find="Primal(node, position, tensor.dtype, where.is_lazy)",
-        replace="Primal(node, position, tensor.dtype, False)",
-        clauses=("values", "input-data", "gradients"),
-        wrong="A lazily conjugated argument comes to the graph conjugated, and is conjugated once more.",
     ),
 )

@@ -94,14 +94,6 @@ FAULTS = (
         wrong="A saved part of an argument is not known to be one, and overwritten.",
     ),
     _fault(
-        name="a view has memory of its own",
-        module="aot.partition.memory",
-        find="            node.target.is_view if counted else may_alias(node.target)\n",
-        replace="            node.target.is_view and (counted or node.target._opname != 'transpose')\n",
-        clauses=("errors", "versions", *_GRADIENTS),
-        wrong="A saved transposed argument is not known to be one, and overwritten.",
-    ),
-    _fault(
         name="random draws are repeated in the backward",
         module="aot.capture.joint",
         find="return op is not None and torch.Tag.nondeterministic_seeded in op.tags",

@@ -75,14 +75,6 @@ FAULTS = (
         wrong="A gradient goes to what a written argument is now and not to what it was.",
     ),
     _fault(
-        name="a result with a new leaf comes before its views",
-        module="aot.runtime.codegen",
-        find='            source = f"r{view.base}"\n',
-        replace='            source = f"r{view.base}.detach()"\n',
-        clauses=("gradients", "autograd-metadata"),
-        wrong="A view that a custom function returns hangs on nothing.",
-    ),
-    _fault(
         name="targets are kept with their memory",
         module="aot.runtime.codegen",
         find='        return f"passing({name})"\n\n    def _storage',
@@ -219,14 +211,6 @@ FAULTS = (
         "        type(self).last = arguments\n        return",
         clauses=("lifetime",),
         wrong="The arguments of the last call live on when the caller has dropped them.",
-    ),
-    _fault(
-        name="overwritten arguments are saved as they are",
-        module="aot.runtime.saving",
-        find="(tensor in self._effects.written or tensor in self._effects.inference)",
-        replace="(tensor in self._effects.inference)",
-        clauses=("gradients", "errors"),
-        wrong="The backward reads an argument after the call has written to it.",
     ),
     _fault(
         name="inference tensors are saved as they are",
