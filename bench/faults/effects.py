@@ -11,14 +11,6 @@ _DATA = ("input-data", "values", "gradients")
 
 FAULTS = (
     _fault(
-        name="writes come back in the wrong order",
-        module="aot.effects.arguments",
-        find="return (*early, *late)",
-        replace="return (*late, *early)",
-        clauses=_DATA,
-        wrong="Of two writes to one storage the earlier one is seen.",
-    ),
-    _fault(
         name="a write without history is dropped beside one with",
         module="aot.effects.arguments",
         find="if any(covers(regions[k], where) for k in tracked.around(where)):",

@@ -49,10 +49,9 @@ class Fault:
             )
         return source.replace(self.find, self.replace)
 
-    def lines_in(self, source: str) -> range:
-        """The lines that the fault has, in the module's source with the fault in it; counted from 1."""
-        first = source[: source.index(self.find)].count("\n") + 1
-        return range(first, first + self.replace.count("\n") + 1)
+    def first_line(self, source: str) -> int:
+        """The line of the module that the fault begins in, counted from 1."""
+        return source[: source.index(self.find)].count("\n") + 1
 
 
 def source_of(module: str) -> str:

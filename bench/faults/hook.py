@@ -6,7 +6,7 @@
 
 Python asks the finders on `sys.meta_path` before its own ones. Ours knows one module, the fault's; its loader
 takes the source from disk, puts the fault in and compiles that, past the cache of compiled modules. Before
-the innermost statement that has the fault's first line, it puts a call that notes that this is reached.
+the innermost statement that has the fault's first line it puts a call, which notes that this is reached.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import ast
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from bench.faults.fault import Fault, FaultError, source_of
 
@@ -91,42 +91,46 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Run the module's source with the fault in it."""
         source = Path(self._path).read_text(encoding="utf-8")
-        tree = ast.parse(self._fault.made_in(source), self._path)
-        _Noting(self._fault.lines_in(source)).visit(tree)
         setattr(module, _NOTE, self._installed.note)
-        code = compile(ast.fix_missing_locations(tree), self._path, "exec", dont_inherit=True)
-        exec(code, module.__dict__)
+        exec(compiled(self._fault, source, self._path), module.__dict__)
 
 
-class _Noting(ast.NodeTransformer):
-    """Puts the call before the innermost statement that has the first of some lines, or begins in them."""
+def compiled(fault: Fault, source: str, path: str) -> CodeType:
+    """The code of a module with a fault in it, which notes that this is reached.
 
-    def __init__(self, lines: range) -> None:
-        self._lines = lines
-        self._done = False
+    Args:
+        source: of the module without the fault.
+        path: where that is, for tracebacks.
 
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        for field in ("body", "orelse", "finalbody"):
-            statements = getattr(node, field, None)
-            if not isinstance(statements, list):
-                continue
-            for i, one in enumerate(statements):
-                if not self._done and self._holds(one):
-                    self.visit(one)
-                    if not self._done:
-                        statements.insert(i, ast.copy_location(_call(), one))
-                        self._done = True
-                    return node
-        for handler in getattr(node, "handlers", ()):
-            self.visit(handler)
-        for case in getattr(node, "cases", ()):
-            self.visit(case)
-        return node
-
-    def _holds(self, one: ast.stmt) -> bool:
-        assert one.end_lineno is not None
-        return one.lineno < self._lines.stop and self._lines.start <= one.end_lineno
+    Raises:
+        FaultError: the fault does not fit the source, or does not begin at a statement.
+    """
+    tree = ast.parse(fault.made_in(source), path)
+    _note_before(tree.body, fault.first_line(source))
+    return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
 
 
-def _call() -> ast.stmt:
-    return ast.Expr(ast.Call(ast.Name(_NOTE, ast.Load()), [], []))
+def _note_before(statements: list[ast.stmt], line: int) -> None:
+    """Put the call before the innermost statement that has a line."""
+    for i, one in enumerate(statements):
+        if one.lineno <= line <= (one.end_lineno or one.lineno):
+            blocks = list(_blocks(one))
+            inner = next((b for b in blocks if b[0].lineno <= line <= (b[-1].end_lineno or 0)), None)
+            if inner is None:
+                call = ast.Expr(ast.Call(ast.Name(_NOTE, ast.Load()), [], []))
+                statements.insert(i, ast.copy_location(call, one))
+            else:
+                _note_before(inner, line)
+            return
+    raise FaultError(f"line {line} of the faulty module is in no statement; let the fault begin at one")
+
+
+def _blocks(statement: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The blocks of statements in a statement."""
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(statement, name, None)
+        if block and isinstance(block, list):
+            yield block
+    for name in ("handlers", "cases"):
+        for part in getattr(statement, name, ()):
+            yield from _blocks(part)

@@ -172,14 +172,14 @@ FAULTS = (
         wrong="A write to a view that autograd refuses in eager is allowed.",
     ),
     _fault(
-        name="a base and its views are one edge",
+        name="a base that is no leaf has the edge of its views",
         module="aot.imitation",
         find="            if real.is_leaf:\n                fake.detach_().requires_grad_(True)\n"
         "            else:\n                internals.make_non_leaf(fake)\n    return fakes, roots",
-        replace="            if real.is_leaf and not any(f._is_view() for f in fakes):\n"
-        "                fake.detach_().requires_grad_(True)\n    return fakes, roots",
+        replace="            if real.is_leaf:\n                fake.detach_().requires_grad_(True)\n"
+        "    return fakes, roots",
         clauses=("gradients", "autograd-metadata"),
-        wrong="The gradients through a view argument and through its base are not told apart.",
+        wrong="The gradients through a view and through its base are not told apart.",
     ),
     _fault(
         name="aliases of a storage count their writes apart",

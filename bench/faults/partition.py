@@ -60,14 +60,6 @@ FAULTS = (
         wrong="With several segments each gets another one's tangents.",
     ),
     _fault(
-        name="a gradient that the forward knows is not saved",
-        module="aot.partition.default",
-        find="(n in gradients or any(u in needed for u in n.users))",
-        replace="any(u in needed for u in n.users)",
-        clauses=("errors",),
-        wrong="A gradient that is a value of the forward is not there in the backward.",
-    ),
-    _fault(
         name="min-cut does not save a gradient that the forward knows",
         module="aot.partition.min_cut",
         find="return [v for v in self.values if v in self._gradients"
@@ -76,14 +68,6 @@ FAULTS = (
         clauses=("errors",),
         wrong="A gradient that is a value of the forward is not there in the backward.",
         target="aot-min-cut",
-    ),
-    _fault(
-        name="views by stride are taken of a saved input",
-        module="aot.partition.default",
-        find="if not strided and source in whole and",
-        replace="if source in whole and",
-        clauses=("errors", *_GRADIENTS),
-        wrong="The backward takes `as_strided` of an input that lies elsewhere than its value in the graph.",
     ),
     _fault(
         name="one of several views has memory of its own",
@@ -109,15 +93,6 @@ FAULTS = (
         replace="missing = [n for n in top.all_input_nodes[:1] if n in recomputed and n not in order]",
         clauses=("errors",),
         wrong="The backward reads what it has not recomputed yet.",
-        target="aot-min-cut",
-    ),
-    _fault(
-        name="uninitialized memory is made again",
-        module="aot.partition.costs",
-        find="return Recomputing.CHEAP if overwritten and node.users else Recomputing.NEVER",
-        replace="return Recomputing.CHEAP",
-        clauses=_GRADIENTS,
-        wrong="The backward reads other uninitialized memory than the forward has partly overwritten.",
         target="aot-min-cut",
     ),
     _fault(

@@ -124,14 +124,6 @@ FAULTS = (
         wrong="A backward from some of the results raises for what only the others need.",
     ),
     _fault(
-        name="gradients of missing tangents",
-        module="aot.runtime.backward",
-        find='results.append(f"d{gradient.result} if given & {gradient.tangents} else None")',
-        replace='results.append(f"d{gradient.result}")',
-        clauses=("gradients",),
-        wrong="What does not depend on the tangents that are given comes as zeros and not as None.",
-    ),
-    _fault(
         name="a backward without saved values runs twice",
         module="aot.runtime.backward",
         find='writer.line("ctx.spent = not graph_is_retained()")',

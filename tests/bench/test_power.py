@@ -14,6 +14,7 @@ import pytest
 
 from bench import power
 from bench.faults import FAULTS, STAGES, Fault, FaultError, install, source_of
+from bench.faults.hook import compiled
 from bench.power import Track, Trial
 from bench.streams import Ran, Seen, Stretch, WorkerError, Workers
 from oracles import CLAUSES
@@ -48,12 +49,9 @@ def test_faults_are_told_apart_by_name() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_fits_its_module(fault: Fault) -> None:
     source = source_of(fault.module)
-    faulty = fault.made_in(source)
-    assert faulty != source
-    compile(faulty, fault.module, "exec")
+    assert fault.made_in(source) != source
+    assert compiled(fault, source, fault.module).co_names
     assert set(fault.clauses) <= set(CLAUSES)
-    changed = faulty.splitlines()[fault.lines_in(source).start - 1]
-    assert changed != source.splitlines()[fault.lines_in(source).start - 1] or "\n" in fault.find
 
 
 def test_a_fault_whose_text_is_gone_is_named() -> None:
@@ -70,6 +68,12 @@ def test_a_fault_whose_text_is_there_twice_is_named() -> None:
 def test_a_fault_whose_module_is_gone_is_named() -> None:
     with pytest.raises(FaultError, match=r"no module aot\.nowhere"):
         source_of("aot.nowhere")
+
+
+def test_a_fault_that_begins_at_no_statement_is_named() -> None:
+    astray = replace(FAULTS[0], find="# why", replace="# how")
+    with pytest.raises(FaultError, match=r"line 2 .* in no statement"):
+        compiled(astray, "one = 1\n# why\ntwo = 2\n", "aot.x")
 
 
 def test_a_fault_is_not_made_where_aot_is_loaded() -> None:
