@@ -45,7 +45,7 @@ from fuzz.reduce import ReductionError, reduce
 from fuzz.targets import Target, find
 
 CASE_SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs
-_WARM = 64  # programs
+_WARM = 16  # programs
 _PROFILES = tuple(PROFILES[name] for name in PROFILES["mixed"].mixture)
 
 

@@ -107,6 +107,14 @@ FAULTS = (
         wrong="A view that leads to where its base was, before that was detached in place, leads nowhere.",
     ),
     _fault(
+        name="retain_grad is lost",
+        module="aot.effects",
+        find="retaining_outputs=_retaining(forward.outputs),",
+        replace="retaining_outputs=(),",
+        clauses=("autograd-metadata", "gradients"),
+        wrong="A result on which the function has called `retain_grad` gets no `.grad`.",
+    ),
+    _fault(
         name="old views are taken anew",
         module="aot.effects.outputs",
         find="stale = moved and root.requires_grad\n",

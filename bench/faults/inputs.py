@@ -59,6 +59,23 @@ FAULTS = (
         wrong="A later call with a result of something is answered as one with a leaf.",
     ),
     _fault(
+        name="the key forgets conjugation",
+        module="aot.inputs",
+        find="tensor.is_conj(),\n",
+        replace="None,\n",
+        clauses=_REPEAT,
+        wrong="A later call with a lazily conjugated tensor is answered as one with a plain one.",
+    ),
+    _fault(
+        name="the key forgets autocast",
+        module="aot.torch_internals",
+        find="    autocast = torch._C._is_any_autocast_enabled()\n    return (\n"
+        "        torch.is_grad_enabled(),",
+        replace="    autocast = False\n    return (\n        torch.is_grad_enabled(),",
+        clauses=_REPEAT,
+        wrong="A call under autocast is answered as one without was.",
+    ),
+    _fault(
         name="the key forgets which share storage",
         module="aot.inputs",
         find="group,\n                bases.setdefault(identity, len(bases)),",
