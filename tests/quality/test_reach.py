@@ -25,6 +25,7 @@ RARE = {
         "data: filled through expand",
         "metadata: grown from nothing",
         "metadata: onto another argument",
+        "repeat: other number",
     },
     "aliasing": {
         *("data: expanded", "output: nothing", "repeat: other number"),
@@ -37,6 +38,7 @@ RARE = {
     "scenarios": {
         *("metadata: grown from nothing", "metadata: onto another argument", "metadata: both of a group"),
         *("data: expanded", "metadata: onto a new storage", "data: undone", "metadata: undone"),
+        "data: filled through expand",
     },
 }
 
