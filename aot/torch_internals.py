@@ -623,14 +623,15 @@ def noting_unpacked(nodes: Collection[Any], unpacked: set[Node]) -> Iterator[Non
         unpacked.add(node)
         return original.__get__(node)
 
-    kinds = {type(node) for node in nodes if is_function_node(node)}  # one for each function's class
-    for kind in kinds:
-        kind.saved_tensors = property(saved_tensors)
-    try:
+    with contextlib.ExitStack() as stack:
+        for kind in {type(node) for node in nodes if is_function_node(node)}:  # one for each function's class
+            before = vars(kind).get("saved_tensors")  # of a backward that is recorded around this one
+            if before is None:
+                stack.callback(delattr, kind, "saved_tensors")
+            else:
+                stack.callback(setattr, kind, "saved_tensors", before)
+            kind.saved_tensors = property(saved_tensors)
         yield
-    finally:
-        for kind in kinds:
-            del kind.saved_tensors
 
 
 def shape_computed(tensor: Tensor) -> torch.Size:
