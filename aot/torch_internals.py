@@ -640,10 +640,13 @@ def shape_computed(tensor: Tensor) -> torch.Size:
     return torch.Size(node._input_metadata[tensor.output_nr].shape)
 
 
-def is_packed(node: torch.autograd.graph.Node, name: str) -> bool:
-    """Whether a pack hook got what `node` has saved as its attribute `name` (``_saved_...``)."""
+def is_packed(node: torch.autograd.graph.Node, name: str, *, in_checkpoints: bool = True) -> bool:
+    """Whether a pack hook got what `node` has saved as its attribute `name` (``_saved_...``); perhaps not if
+    it was a checkpoint's, which keeps its inputs itself, and has autograd check them."""
     raw = getattr(node, f"_raw{name}", ())
-    return any(r.unpack_hook is not None for r in (raw if isinstance(raw, (tuple, list)) else (raw,)))
+    hooks = [r.unpack_hook for r in (raw if isinstance(raw, (tuple, list)) else (raw,))]
+    of_checkpoint = torch.utils.checkpoint.__name__
+    return any(h is not None and (in_checkpoints or h.__module__ != of_checkpoint) for h in hooks)
 
 
 def accumulates(tensor: Tensor) -> bool:

@@ -52,7 +52,8 @@ def find_kept(
     # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
     # counts as well. A custom function unpacks it whichever of its results are differentiated.
     unchecked: list[set[int]] = [set() for _ in graph.segments]  # storages that unpack hooks have given back
-    packed = {node: _is_packed(node) for _, node in recorder.backward_reads if node is not None}
+    nodes = {node for _, node in recorder.backward_reads if node is not None}
+    packed = {node: _is_packed(node, in_checkpoints=False) for node in nodes}
     for fake, node in recorder.backward_reads:
         number = graph.segment_of.get(node) if node is not None else None
         if node is not None and number is not None and packed[node]:
@@ -137,9 +138,10 @@ def saves_something(node: Node) -> bool:
     return _is_packed(node) or any(True for _ in _saved_tensors(node))
 
 
-def _is_packed(node: Node) -> bool:
+def _is_packed(node: Node, in_checkpoints: bool = True) -> bool:
     """Whether pack hooks got what the node has saved, of which autograd checks nothing then."""
-    return any(internals.is_packed(node, name) for name in _saved_names(node))
+    names = _saved_names(node)
+    return any(internals.is_packed(node, name, in_checkpoints=in_checkpoints) for name in names)
 
 
 def _checked(engine: Engine, number: int, fakes: Sequence[Tensor]) -> Iterator[Tensor]:

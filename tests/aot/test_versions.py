@@ -9,6 +9,7 @@ import pytest
 import torch
 from agree import assert_agrees, both, leaf, listed, non_leaf, values
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def outcome(action: Callable[[], Any]) -> Any:
@@ -123,6 +124,16 @@ class TestModifiedBetween:
 
     def test_nothing_is_written(self) -> None:
         assert self.check(lambda x: x * x, lambda a, o: None, lambda: leaf(3)) == [False]
+
+    def test_what_a_checkpoint_was_given(self) -> None:
+        """It keeps that itself, and takes it from autograd, which checks it."""
+
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            return checkpoint(torch.mul, x, y, use_reentrant=False)
+
+        makes = (lambda: leaf(3), lambda: values(3))
+        assert self.check(f, lambda a, o: a[0].mul_(2), *makes) == [True]
+        assert self.check(f, lambda a, o: a[1].mul_(2), *makes) == [True]
 
     @pytest.mark.parametrize("unpacks", [True, False])
     def test_what_a_custom_function_keeps_and_has_no_use_for(self, unpacks: bool) -> None:
