@@ -5,8 +5,8 @@ tensors, of which most operations' rules are written in Python. It may be run wh
 nobody notices (it draws no numbers, and is ATen's own), and where no values are taken on trust: zero is an
 index wherever there is one, but no pivot.
 
-In: an operation, its arguments and their metadata. Out: whether. What it raises for zeros says something only if it
-raises for ones as well: it may divide by them.
+In: an operation, its arguments and their metadata. Out: whether. What it raises for zeros says something only
+if it raises for ones as well: it may divide by them.
 """
 
 from __future__ import annotations

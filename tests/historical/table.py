@@ -28,7 +28,8 @@ error, raised before anything has changed.
 *Found* says in how many of its cases a campaign shows, unaided, what is still wrong as reported: with the
 signature that the report's own program has, in a program that has, when it is reduced, the traits that the
 report is about. "-" stands where the generator writes no such program (custom functions with state,
-`torch.autograd.grad` inside, running statistics). The campaigns:
+`torch.autograd.grad` inside, running statistics). The campaigns, made before later calls could be in
+inference mode or hide views otherwise (some 2 % of the programs are others now):
 
 {campaigns}
 
