@@ -180,6 +180,7 @@ def aot_module(
     inference_compiler: Compiler | None = None,
     *,
     functionalize_rng_ops: bool = False,
+    dynamic: bool = False,
 ) -> AOTModule:
     """Compile a module ahead of time, as `aot_function` does a function.
 
@@ -190,7 +191,8 @@ def aot_module(
     Args:
         mod: takes and returns tensors, numbers, strings, None and containers of them.
         fw_compiler, bw_compiler, partition_fn, decompositions, keep_inference_input_mutations,
-            inference_compiler, functionalize_rng_ops: see `aot_function`.
+            inference_compiler, functionalize_rng_ops, dynamic: see `aot_function`. The sizes of parameters
+            and buffers are never symbols.
 
     Raises:
         Unsupported: when called, see `aot.errors`; nothing has been changed by then.
@@ -213,6 +215,7 @@ def aot_module(
         len(_places(mod)),
         keep_inference_input_mutations,
         functionalize_rng_ops,
+        dynamic,
     )
     return AOTModule(mod, compiled)
 
@@ -228,6 +231,7 @@ def aot_module_simplified(
     inference_compiler: Compiler | None = None,
     *,
     functionalize_rng_ops: bool = False,
+    dynamic: bool = False,
 ) -> Callable[..., Any]:
     """The same for front ends that make graphs: positional arguments, compiled at once.
 
@@ -260,6 +264,7 @@ def aot_module_simplified(
         keep_inference_input_mutations,
         inference_compiler,
         functionalize_rng_ops=functionalize_rng_ops,
+        dynamic=dynamic,
     ).compiled
     if not any(isinstance(arg, _UNKNOWN) for arg in args):
         compiled.prepare(tuple(args), {})

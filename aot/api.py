@@ -19,19 +19,24 @@ from aot.capture.forward import run_once
 from aot.capture.joint import Joint, moves_generator, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
+from aot.capture.symbolic import viewing
 from aot.capture.threads import tracing
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
 from aot.effects import Effects, analyze
 from aot.guards import Guards
-from aot.inputs import Arguments, flattened, take_apart
+from aot.imitation import root_of
+from aot.inputs import Arguments, flattened, general_key, take_apart
 from aot.metadata import ViewAndMutationMeta, describe
 from aot.modules import Noted
 from aot.partition.common import drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
+from aot.recompiles import Before, Key, why
 from aot.runtime.autograd import build
+from aot.runtime.numbers import numbered
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import left, rehearse
+from aot.symbols import NO_SIZES, Sizes, Symbols
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -49,6 +54,8 @@ class Specialization:
         wrapper: the generated source around them.
         metadata: what a call does to its arguments, and what its results are.
         guards: what the function read besides its arguments.
+        sizes: what it assumes of the sizes of tensors, if it answers others than those it was made for.
+        why: what kept earlier ones from answering the call that it was made for.
     """
 
     call: Callable[..., list[Any]]
@@ -59,6 +66,8 @@ class Specialization:
     wrapper: str
     metadata: ViewAndMutationMeta
     guards: Guards = field(repr=False)
+    sizes: Sizes | None = None
+    why: str = ""
 
 
 class CompiledFunction:
@@ -79,6 +88,7 @@ class CompiledFunction:
         num_params_buffers: int,
         keep_inference_input_mutations: bool,
         functionalize_rng_ops: bool,
+        dynamic: bool = False,
     ) -> None:
         self.__wrapped__ = function
         self._fw_compiler = fw_compiler
@@ -89,10 +99,15 @@ class CompiledFunction:
         self._num_params_buffers = num_params_buffers
         self._keep = keep_inference_input_mutations
         self._functionalize_rng = functionalize_rng_ops
+        self._dynamic = dynamic
         self._cache: dict[object, tuple[Specialization, ...]] = {}  # newest first
+        # The same by what is left of a key without sizes: what answers more than one, and what cannot.
+        self._general: dict[object, tuple[Specialization, ...]] = {}
+        self._special: set[object] = set()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
+        self._before: list[Before] = []
 
     @property
     def specializations(self) -> tuple[Specialization, ...]:
@@ -118,10 +133,19 @@ class CompiledFunction:
         return self._known(key) or self._new(key, arguments, args, kwargs)
 
     def _new(
-        self, key: object, arguments: Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        key: Key,
+        arguments: Arguments,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Specialization:
         with tracing():
             specialization = self._known(key)  # by now, by another thread
+            dynamic = self._dynamic or any(map(internals.has_marks, arguments.tensors))
+            if specialization is None and (dynamic or self._general):
+                specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
+                if specialization is not None:
+                    self._cache[key] = (specialization, *self._cache.get(key, ()))
             if specialization is None:
                 _, spec = internals.tree_flatten((args, kwargs))
                 inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
@@ -130,9 +154,46 @@ class CompiledFunction:
                     internals.outside_inference_mode(),
                     torch.set_grad_enabled(grad),
                 ):
-                    specialization = self._specialize(arguments, spec, inference)
-                self._remember(key, specialization)
+                    if dynamic and general not in self._special:
+                        specialization = self._for_sizes(general, arguments, spec, inference)
+                    if specialization is None:
+                        specialization = self._specialize(arguments, spec, inference)
+                specialization = self._remember(key, arguments, specialization)
+                if specialization.sizes is not None:
+                    self._general[general] = (specialization, *self._general.get(general, ()))
         return specialization
+
+    def _without_sizes(self, key: Key, arguments: Arguments) -> object:
+        tree, _, ambient = key
+        return tree, general_key(arguments, self._as_they_are(arguments)), ambient
+
+    def _answering(self, general: object, arguments: Arguments) -> Specialization | None:
+        for specialization in self._general.get(general, ()):
+            assert specialization.sizes is not None
+            if specialization.sizes.hold(arguments.tensors) and specialization.guards.hold():
+                return specialization
+        return None
+
+    def _for_sizes(
+        self, general: object, arguments: Arguments, spec: internals.TreeSpec, inference: bool
+    ) -> Specialization | None:
+        """Compile for more sizes than these; None where that cannot be done."""
+        tensors = arguments.tensors
+        roots = [root_of(tensor) for tensor in tensors]
+        for traced in dict.fromkeys((config.settings().traced_size, None)):
+            try:
+                symbols = Symbols(tensors, roots, self._as_they_are(arguments), not self._dynamic, traced)
+                specialization = self._specialize(arguments, spec, inference, symbols)
+            except Exception as error:  # (What the function raises itself, it raises once more.)
+                reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
+                logs.log(logs.GUARDS, reason, error.__str__)
+                continue
+            assert specialization.sizes is not None
+            if specialization.sizes.hold(tensors):
+                return specialization
+            self._general[general] = (specialization, *self._general.get(general, ()))
+        self._special.add(general)
+        return None
 
     def _known(self, key: object) -> Specialization | None:
         for specialization in self._cache.get(key, ()):
@@ -140,7 +201,10 @@ class CompiledFunction:
                 return specialization
         return None
 
-    def _remember(self, key: object, specialization: Specialization) -> None:
+    def _remember(self, key: Key, arguments: Arguments, specialization: Specialization) -> Specialization:
+        reason = why(key, len(arguments.leaves), arguments.tensors, self._before)
+        specialization = replace(specialization, why=reason)
+        self._before.append((key, specialization.guards, specialization.sizes))
         alike = self._cache.get(key, ())
         self._cache[key] = (specialization, *alike)
         self._specializations.append(specialization)
@@ -159,8 +223,15 @@ class CompiledFunction:
                 errors.RecompileWarning,
                 stacklevel=4,
             )
+        return specialization
 
-    def _specialize(self, arguments: Arguments, spec: internals.TreeSpec, inference: bool) -> Specialization:
+    def _specialize(
+        self,
+        arguments: Arguments,
+        spec: internals.TreeSpec,
+        inference: bool,
+        symbols: Symbols | None = None,
+    ) -> Specialization:
         if internals.is_transforming():
             raise errors.UnsupportedOperation(
                 f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
@@ -174,7 +245,7 @@ class CompiledFunction:
         lifetimes = Lifetimes()
         noted = Noted(self.__wrapped__, runs=True)
         try:
-            specialization = self._trace(flat, arguments, lifetimes, noted, inference)
+            specialization = self._trace(flat, arguments, lifetimes, noted, inference, symbols)
         except BaseException:
             noted.surroundings.put_back()
             lifetimes.reserve()
@@ -193,12 +264,19 @@ class CompiledFunction:
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
+        symbols: Symbols | None,
     ) -> Specialization:
         grad = torch.is_grad_enabled()
         try:
-            with noted.running(), self._recording():
+            with noted.running(), self._recording(), viewing(symbols):
                 forward = run_once(
-                    flat, arguments, self._decompositions, lifetimes, inference, self._functionalize_rng
+                    flat,
+                    arguments,
+                    self._decompositions,
+                    lifetimes,
+                    inference,
+                    self._functionalize_rng,
+                    symbols,
                 )
                 entry = forward.entry
                 expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
@@ -216,6 +294,7 @@ class CompiledFunction:
                 [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
             )
             names.number(fw_module, *(part for part, _ in parts))
+            sizes = NO_SIZES if symbols is None else symbols.sizes()
             plan = make_plan(
                 effects,
                 joint,
@@ -227,8 +306,12 @@ class CompiledFunction:
                 grad,
                 forward.grad_after,
                 inference,
+                sizes,
             )
-            compiled = self._compile_forward(fw_module, joint)
+            graph = numbered(fw_module, symbols)
+            compiled = self._compile_forward(graph.module, joint)
+            if symbols is not None:
+                sizes = symbols.sizes()  # the compiler may assume more
             if bw_module is None:
                 forward.recorder.forget()
             else:
@@ -241,16 +324,30 @@ class CompiledFunction:
         built = build(
             plan,
             compiled,
+            graph.taken,
             backwards,
             _levels(joint, backwards),
             self._bw_compiler,
             look=self._look(scripts, modules),
+            symbols=symbols,
         )
-        rehearse(built.define, fw_module, arguments.tensors, expected, inference)
-        graphs = tuple(b for b in backwards if b is not None)
+        rehearse(built.define, fw_module, arguments.tensors, expected, inference, symbols)
+        if symbols is not None:
+            symbols.let_go()
+        graphs = tuple(numbered(b, symbols).module for b in backwards if b is not None)
         call = checking(built.call, forward.differentiated) if forward.differentiated else built.call
         spec, together = forward.spec, internals.putting_together(forward.spec)
-        return Specialization(call, spec, together, fw_module, graphs, built.source, metadata, noted.guards)
+        return Specialization(
+            call,
+            spec,
+            together,
+            graph.module,
+            graphs,
+            built.source,
+            metadata,
+            noted.guards,
+            None if symbols is None else sizes,
+        )
 
     def _recording(self) -> contextlib.AbstractContextManager[None]:
         """What the function and its backward run in while they are recorded."""
@@ -263,10 +360,13 @@ class CompiledFunction:
     def _parameters(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated
         into, and those that the caller says are parameters or buffers."""
+        leaves = frozenset(i for i, t in enumerate(arguments.tensors) if t.is_leaf and t.requires_grad)
+        return leaves.union(self._as_they_are(arguments))
+
+    def _as_they_are(self, arguments: Arguments) -> frozenset[int]:
+        """The tensors that the caller says are parameters or buffers, whose sizes are not symbols."""
         leading = arguments.leaves[: self._num_params_buffers]
-        return frozenset(i for i, t in enumerate(arguments.tensors) if t.is_leaf and t.requires_grad).union(
-            i for i, _ in leading if i is not None
-        )
+        return frozenset(i for i, _ in leading if i is not None)
 
     def _partitioned(
         self, joint: Joint, effects: Effects, parameters: frozenset[int]
@@ -303,7 +403,8 @@ def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> s
     """What a specialization rests on, and what keeps those that are alike from answering."""
     lines = [str(guard.path) for guard in specialization.guards.guards]
     changed = [f"changed: {path}" for other in alike for path in other.guards.changed()]
-    return "\n".join([*changed, *lines])
+    sizes = () if specialization.sizes is None else specialization.sizes.tests
+    return "\n".join([specialization.why, *changed, *lines, *sizes])
 
 
 def _levels(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[Level | None]:
@@ -360,10 +461,14 @@ def aot_function(
             the CPU's generator, int64 of shape (2,), seed and offset, for that of a CUDA device. While such a
             graph runs no other thread is to draw from these generators, but by another such graph: they wait
             for each other.
-        dynamic: only False: each shape is a specialization of its own.
+        dynamic: whether one compile may answer calls of several sizes. Sizes of tensors are then symbols
+            while `fn` is traced (``torch.SymInt``), but for 0 and 1, those of parameters and buffers, and
+            those marked by ``torch._dynamo.mark_static``; what `fn` asks of them is asked of later calls. A
+            graph takes the numbers that it computes with before its other inputs, as ints. What cannot be
+            traced with symbols is compiled for each size, which the logger ``aot.guards`` tells. If False,
+            dimensions that are marked by ``torch._dynamo.mark_dynamic`` are treated so, and no others.
 
     Raises:
-        UnsupportedOption: an option above has a value that is not supported.
         Unsupported: when called, see `aot.errors`; nothing has been changed by then.
 
     Example:
@@ -377,8 +482,6 @@ def aot_function(
         >>> x[0, 0].item(), flat.data_ptr() == x.data_ptr(), product.requires_grad
         (2.0, True, True)
     """
-    if dynamic:
-        raise errors.UnsupportedOption("dynamic=True: every shape is compiled for itself")
     return CompiledFunction(
         fn,
         fw_compiler,
@@ -389,4 +492,5 @@ def aot_function(
         num_params_buffers,
         keep_inference_input_mutations,
         functionalize_rng_ops,
+        dynamic,
     )

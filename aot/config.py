@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,6 +19,9 @@ class Settings:
             the function, and ``meta["nn_module_stack"]``, the modules around them), and those of the backward
             where what they differentiate comes from. It makes compiling slower.
         warn_after: at which number of compiles for calls that are alike `RecompileWarning` is given.
+        traced_size: with ``dynamic=True``: which number stands for a size (or stride, offset) of the call
+            while its function is traced, if not that number itself. For tests: a call is then answered by
+            what was compiled for other sizes, if that says that it may.
 
     Example:
         >>> aot.config.settings().warn_after
@@ -27,6 +30,7 @@ class Settings:
 
     stack_traces: bool = False
     warn_after: int = 8
+    traced_size: Callable[[int], int] | None = None
 
 
 _settings = Settings()

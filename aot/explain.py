@@ -6,7 +6,8 @@ from aot.api import CompiledFunction
 
 
 def explain(compiled: CompiledFunction) -> str:
-    """Metadata, forward graph, backward graph and generated wrapper of every specialization so far.
+    """Metadata, forward graph, backward graph and generated wrapper of every specialization so far, and why
+    there is more than one.
 
     Example:
         >>> compiled = aot.aot_function(lambda x: x.sin(), aot.nop)
@@ -17,6 +18,10 @@ def explain(compiled: CompiledFunction) -> str:
     parts = []
     for count, one in enumerate(compiled.specializations, 1):
         parts.append(f"==== {compiled.__name__}: specialization {count}\n")
+        if one.why:
+            parts.append(f"---- compiled because\n{one.why}\n")
+        if one.sizes is not None:
+            parts.append("---- answers sizes of which\n" + "\n".join(one.sizes.tests) + "\n")
         parts.append(f"---- metadata\n{one.metadata}\n")
         parts.append(f"---- forward graph\n{one.forward.code.strip()}\n")
         for number, backward in enumerate(one.backwards, 1):

@@ -24,6 +24,7 @@ from aot.inputs import Arguments
 from aot.metadata import InputAliasInfo, OutputType, describe
 from aot.modules import Noted
 from aot.partition.default import default_partition
+from aot.symbols import Symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,7 @@ class _Export(CompiledModule):
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
+        symbols: Symbols | None = None,
     ) -> Specialization:
         try:
             with noted.running(), self._recording():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,26 @@ class Geometry(NamedTuple):
     dtype: torch.dtype
     conj: bool = False
     neg: bool = False
+
+    # Symbols are equal here if they are known to be: to ask would be to assume something of every call.
+
+    def __hash__(self) -> int:
+        try:
+            return tuple.__hash__(self)
+        except TypeError:  # (What is known grows.)
+            return hash((len(self.size), self.dtype))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Geometry):
+            return NotImplemented
+        try:
+            tuple.__hash__(self), tuple.__hash__(other)
+        except TypeError:
+            return bool(_known(self) == _known(other))
+        return tuple.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
 
     @property
     def physical(self) -> Geometry:
@@ -48,29 +68,44 @@ class Geometry(NamedTuple):
     def overlaps_itself(self) -> bool:
         """Whether a dimension of stride 0 shows one element several times."""
         return 0 not in self.size and any(
-            n > 1 and s == 0 for n, s in zip(self.size, self.stride, strict=True)
+            s == 0 and n > 1 for n, s in zip(self.size, self.stride, strict=True)
         )
 
     @property
     def once(self) -> Geometry:
         """The same elements, without showing one several times by a dimension of stride 0."""
         pairs = zip(self.size, self.stride, strict=True)
-        return self._replace(size=tuple(1 if n > 1 and s == 0 else n for n, s in pairs))
+        return self._replace(size=tuple(1 if s == 0 and n > 1 else n for n, s in pairs))
 
     @property
     def overlaps_itself_somehow(self) -> bool:
         """Whether any element is shown several times."""
-        if self.overlaps_itself or is_dense(self) or 0 in self.size:
+        if self.overlaps_itself or _steps_over(self) or 0 in self.size:
             return self.overlaps_itself
         return len(torch.unique(elements(self))) != len(elements(self))
 
 
 def geometry(tensor: Tensor) -> Geometry:
     """The geometry of a strided tensor, fake or real."""
-    offset = int(tensor.storage_offset())
+    offset: Any = tensor.storage_offset()  # an int, or a symbol
     return Geometry(
         tuple(tensor.shape), tensor.stride(), offset, tensor.dtype, tensor.is_conj(), tensor.is_neg()
     )
+
+
+def known_equal(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether two sequences of numbers are equal in every call, as far as that is known of symbols."""
+    try:
+        hash((first, second))
+    except TypeError:
+        return bool(_known(first) == _known(second))
+    return first == second
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_known, value))
+    return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
 def alike(first: Geometry, second: Geometry) -> bool:
@@ -86,6 +121,17 @@ def is_dense(where: Geometry) -> bool:
             return False
         expected *= n
     return 0 not in where.size
+
+
+def _steps_over(where: Geometry) -> bool:
+    """Whether each dimension steps over all that the ones further in reach, so that no element is shown
+    twice."""
+    reach = 1
+    for s, n in sorted((s, n) for n, s in zip(where.size, where.stride, strict=True) if n != 1):
+        if s < reach:
+            return False
+        reach += (n - 1) * s
+    return True
 
 
 def covers(outer: Geometry, inner: Geometry) -> bool:

@@ -7,6 +7,7 @@ and how autograd remembers the making of a view, are the same.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,17 +18,27 @@ from aot.geometry import Geometry, geometry
 from aot.versions import counter_groups
 
 
+class Places(Protocol):
+    """How tensors lie."""
+
+    def geometry(self, tensor: Tensor) -> Geometry: ...
+    def nbytes(self, tensor: Tensor) -> int: ...
+
+
 def imitate(
-    tensors: Sequence[Tensor], device: torch.device | None = None
+    tensors: Sequence[Tensor], device: torch.device | None = None, places: Places | None = None
 ) -> tuple[list[Tensor], dict[int, Tensor]]:
     """Imitations of `tensors`, and those of the roots that they are, or are views of, by the root's identity.
 
     Args:
         device: where the imitations say to be, if not where the tensors are.
+        places: how the imitations are to lie, if not as the tensors.
 
     Raises:
         UnsupportedArgument: tensors show one storage as dtypes that do not divide it evenly.
     """
+    lying = geometry if places is None else places.geometry
+    nbytes = _nbytes if places is None else places.nbytes
     storages: dict[int, torch.UntypedStorage] = {}
     roots: dict[int, Tensor] = {}
     real_roots = {id(root): root for root in map(root_of, tensors)}
@@ -36,9 +47,9 @@ def imitate(
         key = internals.storage_key(real)
         if key not in storages:
             storages[key] = internals.memoryless_storage(
-                real.untyped_storage().nbytes(), device or real.device
+                nbytes(real), device or real.device, symbolic=places is not None
             )
-        where = geometry(real)
+        where = lying(real)
         fake: Tensor
         if real.is_inference():
             with torch.inference_mode():
@@ -73,7 +84,7 @@ def imitate(
     fakes: list[Tensor] = []
     for tensor in tensors:
         root = root_of(tensor)
-        fakes.append(roots[id(root)] if root is tensor else _view(tensor, roots[id(root)]))
+        fakes.append(roots[id(root)] if root is tensor else _view(tensor, roots[id(root)], lying(tensor)))
     # Views hold the edge that their base had until here; from now on the base has one of its own, so that
     # the gradient through a view and the gradient through its base can be told apart.
     for name, fake in roots.items():
@@ -119,9 +130,13 @@ def root_of(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _view(tensor: Tensor, base: Tensor) -> Tensor:
+def _nbytes(tensor: Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+def _view(tensor: Tensor, base: Tensor, where: Geometry) -> Tensor:
     grad = internals.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
     with torch.set_grad_enabled(grad):
-        view = views.seen_as(base, geometry(tensor))
+        view = views.seen_as(base, where)
     internals.copy_creation_meta(tensor, view)
     return view

@@ -7,7 +7,7 @@ autograd bases, leafness and version counters of the fakes are those of the real
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,29 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     return Arguments(tuple(tensors), tuple(parts), tuple(key))
 
 
+def general_key(arguments: Arguments, as_they_are: Collection[int]) -> tuple[object, ...]:
+    """The key of a call without sizes, strides and offsets, but for those of the tensors `as_they_are`: equal
+    for two calls only if symbols may answer both."""
+    count = len(arguments.leaves)
+    key: list[object] = list(arguments.key[:count])
+    number = -1
+    for part in arguments.key[count:]:
+        if not isinstance(part, tuple):  # the size of a storage
+            continue
+        first = part[0] if part else None
+        number += isinstance(first, type)
+        if number in as_they_are:
+            key.append(part)
+        elif isinstance(first, type):
+            kind, size, _, _, *rest = part
+            key.append((kind, tuple(n if n < 2 else None for n in size), *rest))
+        elif isinstance(first, Geometry):  # of what it is a view of
+            key.append((len(first.size), *first[3:], *part[1:]))
+        else:
+            key.append(part)
+    return tuple(key)
+
+
 def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
     what = f"argument {position} (counting the leaves of the argument tree)"
     transform = internals.transform_of(tensor) if transformed else None
@@ -221,7 +244,7 @@ class Entry:
 def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]) -> Entry:
     """Make the fakes of a call's tensors and a placeholder for each; `primals` is extended as more graph
     inputs turn out to be needed."""
-    fakes, roots = imitate(tensors)
+    fakes, roots = imitate(tensors, places=recorder.symbols)
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
         state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
@@ -277,7 +300,7 @@ def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor |
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not tensor.is_leaf or tensor.grad is None:
         return None
-    fake.grad = recorder.lifetimes.note(fake_of(geometry(fake), fake.device))
+    fake.grad = recorder.lifetimes.note(fake_of(geometry(fake), fake.device, recorder.builder.symbolic))
     return fake.grad
 
 

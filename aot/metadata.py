@@ -27,6 +27,7 @@ from aot.effects import (
     Whole,
 )
 from aot.geometry import Geometry, Places, overlap
+from aot.symbols import hinted
 from aot.versions import counter_groups
 from aot.views import is_undeclared_view
 
@@ -261,12 +262,15 @@ class _Written:
 
 class _Placed:
     def __init__(self, writes: Sequence[_Write]) -> None:
+        # (What is said of a call is said of the one that is traced: nothing is assumed of others.)
         self._writes = writes
-        self._places = Places(write.where for write in writes)
+        self._wheres = [hinted(write.where) for write in writes]
+        self._places = Places(self._wheres)
 
     def reaching(self, where: Geometry) -> list[_Write]:
-        near = (self._writes[k] for k in self._places.meeting(where))
-        return [write for write in near if overlap(write.where, where)]
+        there = hinted(where)
+        near = self._places.meeting(there)
+        return [self._writes[k] for k in near if overlap(self._wheres[k], there)]
 
 
 class _Outputs:

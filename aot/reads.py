@@ -21,7 +21,7 @@ from aot.asked import Asked, asked_by, names_asked, within
 WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
 ) | {"set", "reset", "put", "put_nowait"}  # of a ContextVar, of a queue
-_LIBRARIES = frozenset(("torch", "numpy", "aot", *sys.stdlib_module_names)) - {"__main__"}
+_LIBRARIES = frozenset(("torch", "numpy", "sympy", "mpmath", "aot", *sys.stdlib_module_names)) - {"__main__"}
 _GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _CELLS = frozenset(("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"))
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"))

@@ -7,6 +7,7 @@ upgrade touches this file alone. Supported: 2.11, 2.12, 2.13; no difference has 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import operator
@@ -17,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import Source
 from torch._meta_registrations import _meta_lib_dont_use_me_use_register_meta as _META_LIBRARY
 from torch._ops import (
     _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS,
@@ -35,9 +38,13 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import enable_reentrant_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from aot.errors import EscapedTensor
 
@@ -50,6 +57,7 @@ __all__ = [
     "HigherOrderOperator",
     "LazyGraphModule",
     "OpOverload",
+    "ShapeEnv",
     "TorchDispatchMode",
     "TreeSpec",
     "UnsupportedOperatorException",
@@ -61,6 +69,7 @@ __all__ = [
     "autocasts",
     "backward_key",
     "below_autograd",
+    "computed",
     "copy_creation_meta",
     "creation_meta",
     "current_node",
@@ -70,7 +79,9 @@ __all__ = [
     "fake_tensor",
     "function_of",
     "graph_is_retained",
+    "has_marks",
     "has_memory",
+    "has_symbolic_sizes",
     "inductor_compile",
     "inductor_decompositions",
     "inductor_options",
@@ -80,10 +91,12 @@ __all__ = [
     "is_composite",
     "is_composite_below_autograd",
     "is_function_node",
+    "is_marked",
     "is_memoryless",
     "is_packed",
     "is_traced_elsewhere",
     "is_transforming",
+    "lie",
     "lying",
     "make_non_leaf",
     "memoryless",
@@ -91,11 +104,14 @@ __all__ = [
     "modes_off",
     "move",
     "negative_view",
+    "new_symbol",
     "next_sequence_number",
     "noting_unpacked",
     "outside_inference_mode",
     "plain_autograd",
     "putting_together",
+    "python_dispatcher",
+    "python_source",
     "saved_tensor_hooks",
     "sequence_number",
     "set_creation_meta",
@@ -197,11 +213,14 @@ def graph_is_retained() -> bool:
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
-def memoryless_storage(nbytes: int, device: torch.device) -> torch.UntypedStorage:
-    """A storage that says to have `nbytes` bytes and has none."""
+def memoryless_storage(nbytes: int, device: torch.device, *, symbolic: bool = False) -> torch.UntypedStorage:
+    """A storage that says to have `nbytes` bytes and has none; for tensors with symbols if `symbolic`."""
     if device.type == "meta":
         with torch._C._DisableTorchDispatch():
             return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
+    if symbolic:  # (It takes three times as long.)
+        with torch._C._ExcludeDispatchKeyGuard(_NATIVELY):
+            return _wrapper(torch.uint8, device, storage_size=nbytes).untyped_storage()
     storage: Any = torch._C._construct_storage_from_data_pointer(0, device, nbytes)
     return storage  # type: ignore[no-any-return]
 
@@ -224,13 +243,25 @@ def memoryless(
     """
     with torch._C._ExcludeDispatchKeyGuard(_NATIVELY):
         tensor: Tensor = _empty(dtype, device, torch.is_inference_mode_enabled())
-        tensor = tensor.data.set_(storage, offset, size, stride)
+        tensor = tensor.data
+        if _all_ints(storage, offset, size, stride):
+            tensor = tensor.set_(storage, offset, size, stride)
+        else:  # (`set_` wants a storage that can grow)
+            tensor = tensor.set_(storage, 0, (0,), (1,))
+            lie = torch.ops.aten.as_strided.default._op_dk
+            tensor = lie(torch._C.DispatchKey.Meta, tensor, size, stride, offset)
     torch._C._set_throw_on_mutable_data_ptr(tensor)
     if not tensor.is_inference():
         set_versions((tensor,), (0,))  # set_ has moved it
     return tensor
 
 
+def _all_ints(storage: torch.UntypedStorage, offset: Any, size: Sequence[int], stride: Sequence[int]) -> bool:
+    return {type(offset), type(storage.nbytes()), *map(type, size), *map(type, stride)} == _INT
+
+
+_INT = {int}
+_SET: Any = torch.ops.aten.set_.source_Storage_storage_offset
 _NO_MEMORY = (
     "data is not allocated yet",  # kernels
     "Cannot access data pointer of Tensor",  # numpy(), data_ptr(), DLPack
@@ -251,11 +282,14 @@ class _Wrapper(Tensor):
 def _empty(dtype: torch.dtype, device: torch.device, inference: bool) -> Tensor:
     if device.type == "meta":
         return torch.empty(0, dtype=dtype, device=device)
+    return torch._C.TensorBase.detach(_wrapper(dtype, device))
+
+
+def _wrapper(dtype: torch.dtype, device: torch.device, **kwargs: Any) -> Tensor:
     make: Any = Tensor._make_wrapper_subclass
     keys = _PAST_MEMORYLESS
-    return torch._C.TensorBase.detach(
-        make(_Wrapper, (0,), dtype=dtype, device=device, _extra_dispatch_keys=keys)
-    )
+    wrapper: Tensor = make(_Wrapper, (0,), dtype=dtype, device=device, _extra_dispatch_keys=keys, **kwargs)
+    return wrapper
 
 
 def refuse_memoryless(refuse: Callable[..., Any]) -> None:
@@ -277,6 +311,73 @@ def memoryless_allowed() -> bool:
 def asked_for_memory(error: RuntimeError) -> bool:
     """Whether this is what torch raises when somebody asks for the data of a memoryless tensor."""
     return any(text in str(error) for text in _NO_MEMORY)
+
+
+def python_dispatcher() -> contextlib.AbstractContextManager[Any]:
+    """While this lasts, what composite operations are made of is asked of Python, where it is told there:
+    kernels take no symbols for sizes."""
+    manager: contextlib.AbstractContextManager[Any] = enable_python_dispatcher()
+    return manager
+
+
+def is_marked(tensor: Tensor, dimension: int) -> bool | None:
+    """Whether a dimension is marked as one whose size changes (``torch._dynamo.mark_dynamic``), or as one
+    whose size does not (``mark_static``); None if it is not marked."""
+    for name, answer in _MARKS.items():
+        if dimension in getattr(tensor, name, ()):
+            return answer
+    return None
+
+
+_MARKS = {
+    "_dynamo_dynamic_indices": True,
+    "_dynamo_weak_dynamic_indices": True,
+    "_dynamo_static_indices": False,
+}
+
+
+def has_marks(tensor: Tensor) -> bool:
+    """Whether a dimension is marked as one whose size changes."""
+    return any(getattr(tensor, name, ()) for name, answer in _MARKS.items() if answer)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place(Source):
+    """Where a number is found in a call."""
+
+    path: str
+
+    @property
+    def _name_template(self) -> str:
+        return self.path
+
+
+def new_symbol(env: ShapeEnv, name: str, hint: int) -> tuple[Any, Any]:
+    """The symbol of a number which is `hint` in the call that is traced, the same for equal numbers, or the
+    number itself where that is 0 or 1; and a ``SymInt`` of it."""
+    source = _Place(name)
+    symbol = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DUCK, constraint_dim=None)
+    return symbol, env.create_symintnode(symbol, hint=hint, source=source)
+
+
+class _Source(PythonPrinter):
+    """Expressions of symbols as Python source."""
+
+    def _print_Symbol(self, symbol: Any) -> str:
+        return f"n_{symbol.name}"
+
+
+def python_source(expression: Any) -> str:
+    """An expression of ``ShapeEnv``'s as Python source; the symbol ``s0`` is called ``n_s0`` there."""
+    return str(_Source().doprint(expression))
+
+
+def computed(expression: Any, inputs: Mapping[Any, torch.fx.Node], graph: torch.fx.Graph) -> Any:
+    """Nodes that compute an expression of ``ShapeEnv``'s from the values of its symbols, or a constant."""
+    tracer = torch.fx.proxy.GraphAppendingTracer(graph)
+    proxies = {symbol: torch.fx.Proxy(node, tracer) for symbol, node in inputs.items()}
+    value = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+    return value.node if isinstance(value, torch.fx.Proxy) else value
 
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
@@ -407,8 +508,23 @@ def escaped() -> EscapedTensor:
 
 def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
     """Put a memoryless tensor onto another such storage, to lie as it did; autograd does not notice."""
+    lie(tensor, storage, tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def has_symbolic_sizes(tensor: Tensor) -> bool:
+    """Whether kernels without symbols refuse it: its sizes are symbols, or have been."""
+    return bool(tensor._has_symbolic_sizes_strides)
+
+
+def lie(
+    tensor: Tensor, storage: torch.UntypedStorage, size: Sequence[int], stride: Sequence[int], offset: Any
+) -> None:
+    """Put a memoryless tensor somewhere; autograd does not notice."""
     with below_autograd(), torch._C._ExcludeDispatchKeyGuard(_COUNTED):
-        tensor.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+        if _all_ints(storage, offset, size, stride) and not has_symbolic_sizes(tensor):
+            tensor.set_(storage, offset, size, stride)
+        else:  # the kernels of devices with memory take no symbols
+            _SET._op_dk(torch._C.DispatchKey.Meta, tensor, storage, offset, list(size), list(stride))
     torch._C._set_throw_on_mutable_data_ptr(tensor)
 
 
@@ -416,19 +532,14 @@ def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
 def lying(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Iterator[None]:
     """While this lasts, a memoryless tensor lies otherwise in its storage; autograd does not notice, and its
     operations are not recorded."""
-    before = tensor.size(), tensor.stride(), int(tensor.storage_offset())
-
-    def lie(size: Sequence[int], stride: Sequence[int], offset: int) -> None:
-        with below_autograd(), torch._C._ExcludeDispatchKeyGuard(_COUNTED):
-            tensor.set_(tensor.untyped_storage(), offset, size, stride)
-        torch._C._set_throw_on_mutable_data_ptr(tensor)
-
+    before = tensor.size(), tensor.stride()
+    start = tensor.storage_offset()
     with with_memoryless():
-        lie(size, stride, offset)
+        lie(tensor, tensor.untyped_storage(), size, stride, offset)
         try:
             yield
         finally:
-            lie(*before)
+            lie(tensor, tensor.untyped_storage(), *before, start)
 
 
 def fake_tensor(

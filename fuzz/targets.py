@@ -155,6 +155,24 @@ def _compile_aot_rng(function: Function) -> Function:
     return compiled
 
 
+def _compile_aot_dynamic(function: Function) -> Function:
+    """With symbols for sizes, and compiled for sizes twice as large as those of its calls, where it can be:
+    what answers a call was then made for another one."""
+    import aot
+
+    compiled = aot.aot_function(function, aot.nop, dynamic=True)
+
+    def call(*arguments: Any) -> Any:
+        with aot.config.patch(traced_size=_twice):
+            return compiled(*arguments)
+
+    return call
+
+
+def _twice(number: int) -> int:
+    return 2 * number
+
+
 def _refusal_aot(error: BaseException) -> str | None:
     from aot.errors import Unsupported
 
@@ -281,6 +299,12 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_rng,
             _refusal_aot,
             once=True,
+        ),
+        Target(
+            "aot-dynamic",
+            "the same with symbols for sizes, compiled for others than it is called with",
+            _compile_aot_dynamic,
+            _refusal_aot,
         ),
         Target(
             "aot-compile",

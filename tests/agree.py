@@ -64,7 +64,9 @@ def assert_functional(module: fx.GraphModule) -> None:
         if isinstance(target, torch._ops.OpOverload):
             assert not target._schema.is_mutable, f"{node.format_node()} writes to its arguments"
         elif node.op == "call_function":
-            assert target.__name__ in ("getitem", "call_on_clones", "call_with_grad"), node.format_node()
+            computed = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
+            known = ("getitem", "call_on_clones", "call_with_grad")
+            assert computed or target.__name__ in known, node.format_node()
 
 
 def checking_nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
@@ -198,15 +200,27 @@ def assert_each_agrees(
     makes: Sequence[Make | tuple[Make, bool]],
     *,
     specializations: int,
-) -> None:
+    **options: Any,
+) -> aot.CompiledFunction:
     """Call one compiled function with one set of arguments after the other, all of it twice; a pair gives
-    the grad mode as well. The function's Python must run once for each of the `specializations`."""
-    compiled, counted = compile_counted(function)
+    the grad mode as well. The function's Python must run once for each of the `specializations`. `options`
+    are `aot.aot_function`'s."""
+    compiled, counted = compile_counted(function, **options)
     for one in [*makes, *makes]:
         make, grad = one if isinstance(one, tuple) else (one, True)
         _assert_same(function, compiled, make, _look(function, make, grad=grad), grad=grad)
     assert len(compiled.specializations) == specializations
     assert counted.calls == specializations
+    return compiled
+
+
+def assert_same_call(
+    function: Callable[..., Any], compiled: Callable[..., Any], make: Make, *, grad: bool = True
+) -> bool:
+    """Call both on such arguments, and fail with what they differ in, exceptions included; whether the
+    compiled call was refused."""
+    eager = _look(function, make, grad=grad)
+    return _assert_same(function, compiled, make, eager, refusable=True, grad=grad)
 
 
 def both(function: Callable[..., Any]) -> list[Callable[..., Any]]:

@@ -27,6 +27,7 @@ from aot.capture.joint import has_effect, moves_generator
 from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
 from aot.capture.segments import Exposed, Graph, Key, key_of
+from aot.capture.symbolic import viewing
 from aot.errors import DoubleBackwardUnsupported, Unsupported
 from aot.geometry import Geometry
 
@@ -100,7 +101,7 @@ def record_again(
     before = builder.graph, builder.backward
     builder.graph, builder.backward = fx.Graph(), True
     try:
-        with internals.plain_autograd():
+        with internals.plain_autograd(), viewing(level.recorder.symbols):
             return _record(level, given, create_graph, tracked, own)
     finally:
         builder.graph, builder.backward = before

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder, lookup
 from aot.capture.random import drawing_apart
+from aot.symbols import Computed, fixed
 from aot.versions import version_of
 
 
@@ -80,12 +81,18 @@ class Answers:
             value: Tensor = self._values[node]
             return value.clone()
 
+    def _given(self, argument: Any) -> Any:
+        if isinstance(argument, fx.Node):
+            return self._values[argument]
+        return fixed(argument.value) if isinstance(argument, Computed) else argument
+
     def _evaluate(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             meta = lookup(self._builder.metas[node])  # type: ignore[arg-type]
-            ones = torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device)
+            size, stride = fixed(meta.size), fixed(meta.stride)
+            ones = torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
             return ones.fill_(1)
         if node.op == "get_attr":
             return getattr(self._builder.root, str(node.target))
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), self._given)
         return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -119,7 +119,7 @@ class Engine:
         where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
         if where.overlaps_itself_somehow:
             where = where._replace(stride=torch.empty(like.shape, device="meta").stride())
-        fake = self._recorder.lifetimes.note(fake_of(where, like.device))
+        fake = self._recorder.lifetimes.note(fake_of(where, like.device, self._recorder.builder.symbolic))
         self._tangents += 1
         node = self._recorder.builder.placeholder(f"{self._name}_{self._tangents}", meta_of(fake))
         state = self._recorder.adopt(fake)

@@ -23,6 +23,7 @@ from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.inputs import Arguments, Entry, Primal, enter
+from aot.symbols import SYMBOLIC, Symbols
 from aot.views import physical, seen_as
 
 
@@ -61,15 +62,17 @@ def run_once(
     lifetimes: Lifetimes,
     inference: bool,
     functionalize_rng: bool,
+    symbols: Symbols | None = None,
 ) -> Forward:
     """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`; its random draws
-    take and return the generators' states if `functionalize_rng`.
+    take and return the generators' states if `functionalize_rng`. `symbols` tells which numbers of the
+    tensors are symbols, if some are.
 
     Raises:
         Unsupported: one of the refusals of `aot.errors`.
         Exception: whatever the function raises, as it raises it.
     """
-    recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng)
+    recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng, symbols)
     primals: list[Primal] = []
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
@@ -155,7 +158,8 @@ def _check_output(recorder: Recorder, position: int, value: Any) -> None:
         if internals.storage_key(value) not in recorder.states:
             raise errors.ClosureTensor(f"{what} is a tensor that is not an argument; pass it as one")
     elif not isinstance(
-        value, (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size)
+        value,
+        (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.Size, *SYMBOLIC),
     ):
         raise errors.UnsupportedOutput(
             f"{what} is a {type(value).__name__}; tensors, numbers, strings, None and containers of them "

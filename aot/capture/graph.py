@@ -8,6 +8,7 @@ is remembered across traces: everything recorded is pure, so a result's metadata
 from __future__ import annotations
 
 import contextlib
+import itertools
 import keyword
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -22,6 +23,7 @@ from aot import torch_internals as internals
 from aot.capture.origins import Origins
 from aot.capture.zeros import may_be_run
 from aot.geometry import Geometry
+from aot.symbols import as_arguments, fixed
 
 
 class ValueMeta(NamedTuple):
@@ -46,13 +48,25 @@ class Recipe:
 
 _IDS: dict[ValueMeta, int] = {}
 _METAS: list[ValueMeta] = []
+_numbers = itertools.count(-1, -1)
 _RECIPES: dict[tuple[Any, ...], Recipe] = {}
 _RECIPES_LIMIT = 200_000  # a bound for processes that compile for ever; far above any one program's needs
 
 
+class _Symbolic(int):
+    """What stands for metadata with symbols in it, which belong to one trace: unlike any other."""
+
+    meta: ValueMeta
+
+
 def intern(meta: ValueMeta) -> int:
     """The small integer that stands for `meta` in keys."""
-    known = _IDS.get(meta)
+    try:
+        known = _IDS.get(meta)
+    except TypeError:
+        own = _Symbolic(next(_numbers))
+        own.meta = meta
+        return own
     if known is None:
         known = _IDS[meta] = len(_METAS)
         _METAS.append(meta)
@@ -70,7 +84,7 @@ def meta_of(tensor: Tensor) -> int:
 
 def lookup(meta: int) -> ValueMeta:
     """The metadata that `meta` stands for."""
-    return _METAS[meta]
+    return _METAS[meta] if meta >= 0 else meta.meta  # type: ignore[attr-defined]
 
 
 class GraphBuilder:
@@ -78,12 +92,14 @@ class GraphBuilder:
 
     Attributes:
         graph: the graph; its placeholders are added by `placeholder`, constants live on `root`.
+        symbolic: whether sizes may be symbols.
         backward: whether what is appended now belongs to the backward.
         metas: node -> interned metadata, a tuple of them for an operation with several results.
     """
 
     def __init__(self, mode: internals.FakeTensorMode) -> None:
         self.mode = mode
+        self.symbolic = mode.shape_env is not None
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.metas: dict[fx.Node, int | tuple[int | None, ...]] = {}
@@ -113,6 +129,8 @@ class GraphBuilder:
         """Append ``op(*args, **kwargs)``, whose result has the given metadata."""
         if isinstance(op, internals.OpOverload) and keyword.iskeyword(op._overloadname):
             op, args = call_by_name, (f"{op._opname}.{op._overloadname}", *args)
+        if self.symbolic:
+            args, kwargs = as_arguments(args), as_arguments(kwargs)
         node = self.graph.call_function(op, args, kwargs)
         self.metas[node] = metas.metas if metas.many else metas.metas[0]  # type: ignore[assignment]
         self._tag(node)
@@ -140,7 +158,7 @@ class GraphBuilder:
         """The metadata of a single-tensor value."""
         meta = self.metas[node]
         assert isinstance(meta, int)
-        return _METAS[meta]
+        return lookup(meta)
 
     def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
         """The metadata of what ``op`` returns for these arguments, given as nodes and constants.
@@ -156,9 +174,10 @@ class GraphBuilder:
             known = _RECIPES.get(frozen)
             if known is not None:
                 return known
-        recipe = self._of_kernel(op, args, kwargs)
+        symbolic = frozen is None and self.symbolic
+        recipe = None if symbolic else self._of_kernel(op, args, kwargs)
         if recipe is None:
-            recipe = self._of_fakes(op, args, kwargs)
+            recipe = self._of_fakes(op, args, kwargs, symbolic)
         if frozen is not None:
             if len(_RECIPES) >= _RECIPES_LIMIT:
                 _RECIPES.clear()
@@ -197,12 +216,17 @@ class GraphBuilder:
                 raise
         return recipe_of(result, {internals.storage_key(tensor) for tensor in given})
 
-    def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
+    def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool) -> Recipe:
         fakes = fx.node.map_arg((args, kwargs), self.fake)
         try:
             if op in _WITHOUT_META:
                 raise NotImplementedError
-            with typed_refusals(), self.mode, internals.outside_inference_mode(), torch.no_grad():
+            with (
+                typed_refusals(),
+                self.on_fakes(symbolic),
+                internals.outside_inference_mode(),
+                torch.no_grad(),
+            ):
                 result = op(*fakes[0], **fakes[1])
                 if op in _COPIES:
                     result = result.clone()
@@ -214,14 +238,20 @@ class GraphBuilder:
             result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages)
-        if op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
+        if not symbolic and op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
             recipe = self._as_it_lies(recipe, op, args, kwargs)
         return recipe
+
+    @contextlib.contextmanager
+    def on_fakes(self, symbolic: bool) -> Iterator[None]:
+        """While this lasts, operations take fake tensors, of which sizes are symbols if `symbolic`."""
+        with self.mode, internals.python_dispatcher() if symbolic else contextlib.nullcontext():
+            yield
 
     def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata."""
         with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-            real = torch.fx.node.map_arg((args, kwargs), self._blank)
+            real = torch.fx.node.map_arg(fixed((args, kwargs)), self._blank)
             return op(*real[0], **real[1])
 
     def _as_it_lies(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
@@ -255,14 +285,15 @@ class GraphBuilder:
 
     def _blank(self, node: fx.Node) -> Tensor:
         meta = self.meta(node)
-        return torch.empty_strided(meta.size, meta.stride, dtype=meta.dtype, device=meta.device).zero_()
+        size, stride = fixed(meta.size), fixed(meta.stride)
+        return torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device).zero_()
 
     def annotate(self, nodes: Iterable[fx.Node]) -> None:
         """Give nodes the `meta["val"]` that graph compilers read: fake tensors outside autograd."""
         for node in nodes:
             meta = self.metas.get(node)
             if isinstance(meta, tuple):
-                node.meta["val"] = tuple(None if m is None else self._fake(_METAS[m], 0) for m in meta)
+                node.meta["val"] = tuple(None if m is None else self._fake(lookup(m), 0) for m in meta)
             elif meta is not None:
                 node.meta["val"] = self.fake(node)
 
@@ -278,8 +309,10 @@ class GraphBuilder:
         for value in values:
             kind = type(value)
             if kind is fx.Node:
-                key.append(self.metas[value])
-                key.append(self.offsets.get(value, 0))
+                meta, offset = self.metas[value], self.offsets.get(value, 0)
+                if type(meta) is _Symbolic or type(offset) is not int:
+                    return None
+                key += (meta, offset)
             elif kind is tuple or kind is list:
                 key.append(len(value))
                 if self._key(value, key) is None:

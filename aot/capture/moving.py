@@ -68,7 +68,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         if count and larger and tuple(args[1]) != tuple(fake.shape):
             state = self.state(fake)
             if not state.grown or state.grown[-1].nbytes() < nbytes:
-                state.grow(internals.memoryless_storage(nbytes, fake.device))
+                state.grow(internals.memoryless_storage(nbytes, fake.device, symbolic=self.builder.symbolic))
             self.follow_growth(fake)
         return self.reshape(func, args, kwargs)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.capture.graph import by_name
 from aot.capture.modeless import WHOLE
+from aot.symbols import fixed
 
 aten = torch.ops.aten
 
@@ -113,7 +114,8 @@ def may_raise(op: Any, whole: bool) -> bool:
 
 def blank_like(fake: Tensor) -> Tensor:
     """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
-    blank = torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device=fake.device).zero_()
+    size, stride = fixed(fake.size()), fixed(fake.stride())
+    blank = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).zero_()
     internals.set_lazy(blank, fake.is_conj(), fake.is_neg())
     return blank
 

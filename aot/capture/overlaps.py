@@ -11,6 +11,7 @@ from torch import Tensor
 from aot import errors
 from aot import torch_internals as internals
 from aot.geometry import geometry, is_dense
+from aot.symbols import fixed
 
 
 def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
@@ -31,7 +32,8 @@ def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[s
     def zeros(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        blank = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
+        size, stride = fixed(value.size()), fixed(value.stride())
+        blank = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
         return blank.zero_()
 
     with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():

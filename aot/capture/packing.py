@@ -8,6 +8,7 @@ number of steps along each dimension of `whole`.
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ class Packing:
         """How many steps along each dimension lead that far."""
         steps = []
         for _, stride in self.dims:
-            step, distance = divmod(distance, stride)
+            step, distance = distance // stride, distance % stride  # (Symbols have no divmod.)
             steps.append(step)
         return None if distance or min(steps, default=0) < 0 else tuple(steps)
 
@@ -253,10 +254,10 @@ def apart(wheres: Sequence[Geometry]) -> Apart | None:
     start, stop = min(where.offset for where in wheres), max(where.stop for where in wheres)
     if any((where.offset, where.stop) == (start, stop) and is_dense(where) for where in wheres):
         return None
-    periods = {
+    periods = sorted(
         s for where in wheres for n, s in zip(where.size, where.stride, strict=True) if n > 1 and s > 1
-    }
-    for period in sorted(periods)[:_PERIODS]:
+    )
+    for period in [period for period, _ in itertools.groupby(periods)][:_PERIODS]:
         within = _within(wheres, start, period)
         if within is None:
             continue

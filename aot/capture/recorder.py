@@ -38,7 +38,9 @@ from aot.capture.operations import (
 from aot.capture.replaced import takes_functions
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
+from aot.capture.symbolic import ASKS_FOR_NUMBERS
 from aot.geometry import Geometry, geometry
+from aot.symbols import Symbols
 from aot.views import is_undeclared_view
 
 aten = torch.ops.aten
@@ -61,8 +63,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         lifetimes: Lifetimes,
         inference: bool = False,
         functionalize_rng: bool = False,
+        symbols: Symbols | None = None,
     ) -> None:
-        super().__init__(lifetimes, inference, functionalize_rng)
+        super().__init__(lifetimes, inference, functionalize_rng, symbols)
         self._decompositions = decompositions
         self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
@@ -99,6 +102,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
+        if self.symbols is not None and func in ASKS_FOR_NUMBERS:
+            return ASKS_FOR_NUMBERS[func](args[0])
         operation = classify(func)
         kind = operation.kind
         if self.parts and torch.is_grad_enabled():

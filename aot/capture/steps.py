@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from aot.capture.graph import GraphBuilder, ValueMeta, is_contiguous
-from aot.geometry import Geometry
+from aot.geometry import Geometry, known_equal
 
 aten = torch.ops.aten
 
@@ -48,9 +48,10 @@ class ViewStep:
 
 def same_layout(meta: ValueMeta, where: Geometry) -> bool:
     """Whether a value lies in memory as a tensor of geometry `where` does (dimensions of size 1 aside)."""
-    return 0 in where.size or all(
-        n == 1 or a == b for n, a, b in zip(where.size, meta.stride, where.stride, strict=True)
-    )
+    if 0 in where.size or known_equal(meta.stride, where.stride):
+        return True
+    strides = zip(where.size, meta.stride, where.stride, strict=True)
+    return all(known_equal((a,), (b,)) or n == 1 for n, a, b in strides)
 
 
 def apply_step(builder: GraphBuilder, parent: fx.Node, step: ViewStep) -> fx.Node:

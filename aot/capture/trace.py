@@ -25,8 +25,10 @@ from aot.capture.operations import LEAVE_ROOM, call_on_clones, may_raise
 from aot.capture.parts import Parts
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState
+from aot.capture.symbolic import Viewing
 from aot.capture.threads import Threads
 from aot.geometry import Geometry, geometry
+from aot.symbols import Symbols
 
 
 class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -46,16 +48,23 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         inference: whether the call is made in inference mode.
         results: the tensors that the function has returned.
         parts: arguments that are leaves, and views of a tensor that does not require grad.
+        symbols: which numbers of the arguments are symbols, if some are.
     """
 
     def __init__(
-        self, lifetimes: Lifetimes, inference: bool = False, functionalize_rng: bool = False
+        self,
+        lifetimes: Lifetimes,
+        inference: bool = False,
+        functionalize_rng: bool = False,
+        symbols: Symbols | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.symbols = symbols
+        self._viewing: list[Viewing] = []
         self.lifetimes = lifetimes
         self.inference = inference
         self._inference_tensors = inference
-        self.builder = GraphBuilder(internals.FakeTensorMode())
+        self.builder = GraphBuilder(internals.FakeTensorMode() if symbols is None else symbols.mode)
         self.states: dict[int, StorageState] = {}
         self.journal = Journal(self.state)
         self.joined: set[int] = set()
@@ -68,6 +77,17 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.threads = Threads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
         self.parts = Parts()
+
+    def __enter__(self) -> Any:
+        if self.symbols is not None:
+            self._viewing.append(Viewing(self.symbols))
+            self._viewing[-1].__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        if self.symbols is not None:
+            self._viewing.pop().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def forget(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
@@ -117,7 +137,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
-        fake = fake_of(where, device)
+        fake = fake_of(where, device, self.builder.symbolic)
         state = self.adopt(fake)
         state.define(where, node)
         made = node.args[0] if node.target is operator.getitem else node
@@ -180,7 +200,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         return may_raise(called, dtype is not None and not (dtype.is_floating_point or dtype.is_complex))
 
 
-def fake_of(where: Geometry, device: torch.device) -> Tensor:
+def fake_of(where: Geometry, device: torch.device, symbolic: bool) -> Tensor:
     """A tensor without memory, on a storage of its own that ends where it ends."""
-    storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device)
+    storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device, symbolic=symbolic)
     return internals.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)

@@ -23,7 +23,7 @@ from aot.capture.operations import (
 )
 from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
 from aot.capture.trace import Trace
-from aot.geometry import geometry
+from aot.geometry import geometry, known_equal
 
 aten = torch.ops.aten
 
@@ -166,7 +166,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             )
         if meta.dtype != fake.dtype:
             value = self.builder.emit(aten._to_copy.default, value, dtype=fake.dtype)
-        if meta.size != tuple(fake.shape):
+        if not known_equal(meta.size, tuple(fake.shape)):
             value = self.builder.emit(aten.expand.default, value, list(fake.shape))
         state = self.state(fake)
         if self.builder.backward and not state.of_backward:

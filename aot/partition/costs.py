@@ -28,6 +28,7 @@ from aot.capture.functional_rng import is_pure_form
 from aot.capture.joint import has_effect, moves_generator, operation_of
 from aot.capture.operations import call_on_clones
 from aot.partition.memory import shown_bytes
+from aot.symbols import Computed, hinted
 from aot.views import may_alias
 
 # Floating point operations in the time of one byte: 67 TFLOP/s to 3.35 TB/s are 20 on an H100 and 19.5 to
@@ -99,13 +100,19 @@ def _flops(node: fx.Node) -> float:
         return 0.0
     formula = flop_counter.flop_registry.get(op.overloadpacket)
     if formula is not None and node.target is op:
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
-        return float(formula(*args, **kwargs, out_val=node.meta.get("val")))
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), _value)
+        return float(hinted(formula(*args, **kwargs, out_val=node.meta.get("val"))))
     if recomputing(node) is Recomputing.CHEAP:
         return 0.0
     # Nothing is known of it, so it counts as a matrix product of what it reads would.
     largest: float = max((shown_bytes(n) for n in node.all_input_nodes), default=0)
     return largest * math.sqrt(largest)
+
+
+def _value(argument: Any) -> Any:
+    if isinstance(argument, fx.Node):
+        return argument.meta.get("val")
+    return argument.value if isinstance(argument, Computed) else argument
 
 
 _GETITEM: Any = operator.getitem

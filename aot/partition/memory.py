@@ -9,6 +9,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.geometry import geometry
+from aot.symbols import hinted
 from aot.views import may_alias
 
 
@@ -37,11 +38,11 @@ def spanned_bytes(node: fx.Node) -> int:
     """The bytes between the first and the last element of a value that is one tensor, gaps included: what a
     copy with the same strides takes."""
     where = geometry(node.meta["val"])
-    return (where.stop - where.offset) * where.dtype.itemsize
+    return int(hinted(where.stop - where.offset)) * where.dtype.itemsize
 
 
 def shown_bytes(node: fx.Node) -> int:
     """The bytes of all elements of a value, of all results of one that is a tuple."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    return sum(math.prod(p.shape) * p.dtype.itemsize for p in parts if isinstance(p, Tensor))
+    return sum(math.prod(hinted(tuple(p.shape))) * p.dtype.itemsize for p in parts if isinstance(p, Tensor))

@@ -9,6 +9,7 @@ from torch import fx
 
 from aot.capture.joint import Segment, eliminate_dead_code
 from aot.partition.common import extract, is_tangent
+from aot.symbols import as_arguments
 
 
 def split(
@@ -107,7 +108,9 @@ def _is_sum(node: fx.Node) -> bool:
 def _zeros(graph: fx.Graph, like: fx.Node) -> fx.Node:
     val = like.meta["val"]
     node = graph.call_function(
-        torch.ops.aten.zeros.default, (list(val.shape),), {"dtype": val.dtype, "device": val.device}
+        torch.ops.aten.zeros.default,
+        (as_arguments(list(val.shape)),),
+        {"dtype": val.dtype, "device": val.device},
     )
     node.meta["val"] = val
     return node

@@ -21,12 +21,14 @@ from aot import torch_internals as internals
 from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
+from aot.geometry import Geometry
 from aot.modules import Noted
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, restrided, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
+from aot.symbols import Symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +49,23 @@ class Built:
 def build(
     plan: Plan,
     forward: Compiled,
+    taken: tuple[int, ...],
     backwards: Sequence[fx.GraphModule | None],
     levels: Sequence[Level | None],
     bw_compiler: Compiler,
     look: Callable[[], Noted],
+    symbols: Symbols | None,
 ) -> Built:
     """The callable for one specialization.
 
     Args:
         forward: the compiled forward graph.
+        taken: the numbers of a call that it takes.
         backwards: the backward graph of each segment, if it has one.
         levels: what each of these can be recorded again from.
         bw_compiler: compiles them, each on its first backward.
         look: notes what the Python that eager runs in the backward reads now.
+        symbols: what sizes in the graphs are, if they are symbols.
     """
     source, constants = generate(plan)
     logs.log(logs.WRAPPER, "wrapper", lambda: source)
@@ -67,7 +73,9 @@ def build(
         **constants,
         "torch": torch,
         "set_grad_enabled": internals.set_grad_enabled,
-        "run_forward": runner(forward, len(plan.returned) + len(plan.generators) + plan.saved, "forward"),
+        "run_forward": runner(
+            forward, len(plan.returned) + len(plan.generators) + plan.saved, "forward", taken
+        ),
         "rng_lock": functional_rng.LOCK,
         "get_rng_state": functional_rng.get_state,
         "set_rng_state": functional_rng.set_state,
@@ -79,6 +87,7 @@ def build(
         "written": _written,
         "edge_of": _edge_of,
         "edge_of_written": _edge_of_written,
+        "Geometry": Geometry,
         "tangent": restrided,
         "physical": views.physical,
         "seen_as": views.seen_as,
@@ -99,11 +108,11 @@ def build(
         namespace["scripts_hold"] = look().guards.hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
         if backward is not None and level is not None:
-            namespace[f"again{number}"] = Derivative(level, bw_compiler, look)
+            namespace[f"again{number}"] = Derivative(level, bw_compiler, look, symbols)
         if backward is not None:
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)
-            lazy = Backward(backward, bw_compiler, part.segment.results, donated)
+            lazy = Backward(backward, bw_compiler, part.segment.results, donated, symbols)
             namespace[f"run_backward{number}"] = lazy.run
             namespace[f"run_part{number}"] = lazy.run_part
     name = f"<aot wrapper {next(_COUNTER)}>"

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from aot.runtime.plan import Part
 from aot.runtime.saving import Saving
 from aot.runtime.source import Writer
 
 
-def write_backward(writer: Writer, number: int, part: Part, scripted: bool, written: Collection[int]) -> None:
+def write_backward(
+    writer: Writer, number: int, part: Part, scripted: bool, written: Collection[int], numbers: Sequence[str]
+) -> None:
     """The backward of part `number` of a plan.
 
     Args:
         scripted: whether eager runs the function's Python in it.
         written: the values that are written to arguments that get their history.
+        numbers: the numbers of a call that are symbols.
     """
     segment = part.segment
     tangents = segment.tangents
     writer.line(f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.entrances)))}):")
     writer.indent += 1
+    if numbers:
+        writer.line(f"{', '.join(numbers)}, = ctx.numbers")
     if segment.failure is not None:
         kind, text = segment.failure
         writer.line("if g0 is not None:")
@@ -57,18 +62,19 @@ def write_backward(writer: Writer, number: int, part: Part, scripted: bool, writ
         otherwise = " or not scripts_hold()" if scripted else ""
         otherwise += f" or given != {everything}" if several and segment.joins else ""
         writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
-        again = f"again{number}([{', '.join(inputs)}], [{given}], ctx.edges{_entrances(part, written)})"
+        own = f"ctx.edges, {_entrances(part, written)}{', ctx.numbers' if numbers else ''}"
+        again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"
         writer.line(f"    return (None, *{again}[:{len(segment.gradients)}])")
     for one in part.own:
         if one.position < len(part.saved):
             writer.line(f"s{one.position} = s{one.position}.detach()")
-    for e in tangents:
+    for j, e in enumerate(tangents):
         where = segment.entrances[e].tangent
         assert where is not None
         size, stride = writer.literal(where.size), writer.literal(where.stride)
         if several:
             writer.line(f"if g{e} is not None:")
-        line = f"g{e} = tangent(g{e}, {size}, {stride})"
+        line = f"g{e} = tangent(g{e}, {size}, {stride}{', True' if j in part.from_start else ''})"
         writer.line("    " + line if several else line)
     inputs += [f"g{e}" for e in tangents]
     names = [f"d{g.result}" for g in segment.gradients if g.result is not None]
@@ -77,6 +83,7 @@ def write_backward(writer: Writer, number: int, part: Part, scripted: bool, writ
         if donates:
             writer.line("ctx.spent = not (ctx.packed or graph_is_retained())")
             spend = ", ctx.spent"
+        spend = spend if not numbers else f"{spend or ', False'}, numbers=ctx.numbers"
         run = f"run_backward{number}([{', '.join(inputs)}]{spend})"
         if several:
             run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
@@ -100,5 +107,5 @@ def _entrances(part: Part, written: Collection[int]) -> str:
         if entrance.kept and entrance.value in written:
             kept[e] = f"edge_of_written(ctx, {e})"
     if not kept:
-        return ""
-    return f", ({''.join(kept.get(e, 'None') + ', ' for e in range(len(part.segment.entrances)))})"
+        return "()"
+    return f"({''.join(kept.get(e, 'None') + ', ' for e in range(len(part.segment.entrances)))})"

@@ -43,7 +43,7 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     writer = Writer()
     written = {w.value for w in plan.writes if w.tracked}
     for number, part in enumerate(plan.parts):
-        write_backward(writer, number, part, plan.scripted, written)
+        write_backward(writer, number, part, plan.scripted, written, plan.numbers.names)
         writer.line("")
     _Call(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
@@ -80,6 +80,10 @@ class _Call:
         writer, plan = self.writer, self.plan
         writer.line(f"def call({', '.join(f't{i}' for i in range(plan.tensors))}):")
         writer.indent += 1
+        for line in plan.numbers.lines:
+            writer.line(line)
+        if plan.numbers.names:
+            writer.line(f"numbers = {_tuple(list(plan.numbers.names))}")
         inputs = self._inputs()
         writer.line("try:")
         writer.indent += 1
@@ -87,7 +91,7 @@ class _Call:
         for i in self._left():
             writer.line(f"m{i} = t{i}.detach()")
         for i, nbytes in plan.grown:  # before a view shows what there is then
-            writer.line(f"m{i}.untyped_storage().resize_({nbytes})")
+            writer.line(f"m{i}.untyped_storage().resize_({writer.literal(nbytes)})")
         for position, output in self.views.get(Taken.FIRST, ()):
             self._view(position, output, self._root(plan.roots[output.root]))
         for kind, number in plan.order:
@@ -127,7 +131,7 @@ class _Call:
                 source = f"physical({name})" if graph_input.lazy else f"{name}.detach()"
                 source = as_strided(self.writer, source, where)
             elif where is not None:
-                source = f"stretch_of_bytes({name}, {where.offset}, {where.size[0]})"
+                source = f"stretch_of_bytes({name}, {self.writer.literal((where.offset, *where.size))[1:-1]})"
             elif graph_input.lazy:
                 source = f"physical({name})"
             elif graph_input.tensor in written:  # compiled graphs need not count their writes
@@ -151,7 +155,8 @@ class _Call:
             for name, device in generators.items():
                 self.writer.line(f"{name} = get_rng_state({device})")
         results = [*(f"v{i}" for i in plan.returned), *generators, *(f"s{i}" for i in range(plan.saved))]
-        call = f"run_forward([{', '.join([*inputs, *generators])}])"
+        numbers = ", numbers" if plan.numbers.names else ""
+        call = f"run_forward([{', '.join([*inputs, *generators])}]{numbers})"
         self.writer.line(f"{', '.join(results)}, = {call}" if results else call)
         if generators:
             for name, device in generators.items():
@@ -171,7 +176,9 @@ class _Call:
         for number, part in enumerate(plan.parts):
             names = [f"s{one.index}" if one.primal is None else inputs[one.primal] for one in part.saved]
             kept = zip(part.saved, names, strict=True)
-            saved = "".join(f"{keep[one.how].format(name, one.offset)}, " for one, name in kept)
+            saved = "".join(
+                f"{keep[one.how].format(name, self.writer.literal(one.offset))}, " for one, name in kept
+            )
             self.writer.line(f"b{number} = [({saved})]")
         for edge in self._moved_edges():
             self.mode.set(True)
@@ -227,6 +234,8 @@ class _Call:
         # What leads nowhere requires grad all the same.
         arguments = ", ".join(targets) or "nowhere()"
         self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {arguments})")
+        if self.plan.numbers.names:
+            self.writer.line(f"b{number}[0].numbers = numbers")
         for value, view in views.items():
             self.writer.line(f"set_creation_meta(v{value}, {view.made!r})")
 

@@ -21,17 +21,24 @@ from aot.capture.backward import Level
 from aot.capture.threads import tracing
 from aot.compilers import Compiler, compile_graph, example_inputs
 from aot.errors import DoubleBackwardUnsupported
+from aot.geometry import Geometry
 from aot.guards import Guards
 from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
-from aot.runtime.graphs import Backward, detached, restrided, runner
+from aot.runtime.graphs import Backward, check_numbers, detached, restrided, runner
+from aot.runtime.numbers import numbered
+from aot.runtime.saving import tangents_from_start
+from aot.symbols import Symbols
 
 
 class Derivative:
     """The backward of one level, recorded as callers need it."""
 
-    def __init__(self, level: Level, compiler: Compiler, look: Callable[[], Noted]) -> None:
+    def __init__(
+        self, level: Level, compiler: Compiler, look: Callable[[], Noted], symbols: Symbols | None = None
+    ) -> None:
+        self._symbols = symbols
         self._level = level
         self._compiler = compiler
         self._look = look
@@ -43,6 +50,7 @@ class Derivative:
         given: Sequence[Tensor | None],
         edges: Sequence[Tensor | None],
         entrances: Sequence[Tensor | None] = (),
+        numbers: Sequence[int] = (),
     ) -> list[Tensor | None]:
         """The gradient for each end.
 
@@ -51,6 +59,7 @@ class Derivative:
             given: a tangent for each entrance, or None.
             edges: for each end a tensor that has its edge, or None where nobody has one.
             entrances: the same for each entrance that gradients of the gradients may go to.
+            numbers: the numbers of the call that are symbols in the trace.
 
         Raises:
             DoubleBackwardUnsupported: with ``create_graph=True``, where it cannot be exact.
@@ -72,10 +81,11 @@ class Derivative:
                     with noted.running():
                         step = record_again(self._level, present, create_graph, tracked, own)
                     noted.guards.check()
-                    way = _Way(self._level, step, self._compiler, self._look, noted.guards)
+                    way = _Way(self._level, step, self._compiler, self._look, noted.guards, self._symbols)
                     self._ways[key] = (way, *self._ways.get(key, ()))
         targets = [*(entrances[e] for e in way.step.own), *edges]
-        return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], targets)
+        check_numbers(self._symbols, numbers)
+        return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], targets, numbers)
 
     def _known(self, key: object) -> _Way | None:
         return next((way for way in self._ways.get(key, ()) if way.guards.hold()), None)
@@ -85,8 +95,15 @@ class _Way:
     """One recorded backward, compiled."""
 
     def __init__(
-        self, level: Level, step: Step, compiler: Compiler, look: Callable[[], Noted], guards: Guards
+        self,
+        level: Level,
+        step: Step,
+        compiler: Compiler,
+        look: Callable[[], Noted],
+        guards: Guards,
+        symbols: Symbols | None,
     ) -> None:
+        self.symbols = symbols
         self.step = step
         self.guards = guards
         self.ambient = internals.backward_key()
@@ -96,30 +113,38 @@ class _Way:
         if step.further:
             inputs = example_inputs(step.graph)
             forward, backward = default_partition(step.graph, inputs, num_fwd_outputs=step.count)
-        forward.meta["donated"] = ()  # what is saved may be asked for again
         kept = len(list(forward.graph.nodes)[-1].args[0])
-        self.run: Callable[[list[Any]], Any] = runner(
-            compile_graph(compiler, forward, "backward"), kept, "backward"
+        graph = numbered(forward, symbols)
+        graph.module.meta["donated"] = ()  # what is saved may be asked for again
+        self.run: Callable[..., Any] = runner(
+            compile_graph(compiler, graph.module, "backward"), kept, "backward", graph.taken
         )
+        self.from_start = tangents_from_start(forward, "cotangents_")
+        self.further_from_start = tangents_from_start(backward)
         self.backward: Backward | None = None
         available: dict[fx.Node, int] = {}
         if backward is not None:
             results = sum(g is not None for g in step.gradients)
-            self.backward = Backward(backward, compiler, results)
+            self.backward = Backward(backward, compiler, results, symbols=symbols)
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
         self.next = Derivative(
-            Level(level.recorder, entrances, step.ends, available, level.released), compiler, look
+            Level(level.recorder, entrances, step.ends, available, level.released), compiler, look, symbols
         )
 
     def __call__(
-        self, saved: list[Tensor | None], tangents: list[Tensor], edges: Sequence[Tensor | None]
+        self,
+        saved: list[Tensor | None],
+        tangents: list[Tensor],
+        edges: Sequence[Tensor | None],
+        numbers: Sequence[int],
     ) -> list[Tensor | None]:
         step = self.step
-        tangents = [restrided(t, w.size, w.stride) for t, w in zip(tangents, step.tangents, strict=True)]
+        pairs = enumerate(zip(tangents, step.tangents, strict=True))
+        tangents = [self.lie(t, w, numbers, j in self.from_start) for j, (t, w) in pairs]
         with torch.no_grad():
-            values = self.run([*saved, *tangents])
+            values = self.run([*saved, *tangents], numbers)
         results: list[Any] = [detached(value) for value in values[: step.count]]
         if step.entrances:
             targets = [*(t for t in tangents if t.requires_grad), *edges]
@@ -131,10 +156,16 @@ class _Way:
                         "not go to; call the original function"
                     )
             # What goes nowhere stays connected to something that requires grad, as in eager.
-            box = [self, tuple(values[step.count :]), tuple(_distinct(results, tangents))]
+            box = [self, tuple(values[step.count :]), tuple(_distinct(results, tangents)), numbers]
             made = _Higher.apply(box, *targets)  # type: ignore[no-untyped-call]
             results = list(made) if isinstance(made, tuple) else [made]
         return [None if k is None else results[k] for k in step.results]
+
+    def lie(self, tangent: Tensor, where: Geometry, numbers: Sequence[int], from_start: bool) -> Tensor:
+        """A tangent as it was in the trace."""
+        if self.symbols is not None:
+            where = self.symbols.at(where, numbers)
+        return restrided(tangent, where.size, where.stride, from_start)
 
 
 def _distinct(results: list[Any], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -152,7 +183,7 @@ class _Higher(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, box: list[Any], *targets: Tensor | None) -> tuple[Tensor, ...]:
-        way, saved, results = box
+        way, saved, results, ctx.numbers = box
         box.clear()
         ctx.way = way
         ctx.targets = targets
@@ -170,14 +201,20 @@ class _Higher(torch.autograd.Function):
                 raise kind(text)
         saved = ctx.saved_tensors
         if torch.is_grad_enabled() or internals.backward_key() != way.ambient or not way.guards.hold():
-            return (None, *way.next(saved, [given[i] for i in step.entrances], ctx.targets))
+            return (None, *way.next(saved, [given[i] for i in step.entrances], ctx.targets, (), ctx.numbers))
         mask = sum(1 << j for j, i in enumerate(step.further) if given[i] is not None)
         if way.backward is None or not mask:
             return (None,) * (1 + len(step.gradients))
         arguments = list(saved)
-        for i, where in step.further.items():
+        for j, (i, where) in enumerate(step.further.items()):
             tangent = given[i]
-            arguments.append(None if tangent is None else restrided(tangent, where.size, where.stride))
+            arguments.append(
+                None if tangent is None else way.lie(tangent, where, ctx.numbers, j in way.further_from_start)
+            )
         whole = mask == (1 << len(step.further)) - 1
-        results = way.backward.run(arguments) if whole else way.backward.run_part(mask, arguments)
+        numbers = ctx.numbers
+        if whole:
+            results = way.backward.run(arguments, numbers=numbers)
+        else:
+            results = way.backward.run_part(mask, arguments, numbers=numbers)
         return (None, *(None if k is None else results[k] for k in step.gradients))

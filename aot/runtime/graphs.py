@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,16 +14,21 @@ from aot import errors, names
 from aot import torch_internals as internals
 from aot.compilers import Compiled, Compiler, boxed, compile_graph
 from aot.partition.parts import without_tangents
+from aot.runtime.numbers import numbered
+from aot.symbols import Symbols
 
 
-def runner(compiled: Compiled, results: int, which: str) -> Callable[[list[Any]], Any]:
+def runner(compiled: Compiled, results: int, which: str, taken: Sequence[int] = ()) -> Callable[..., Any]:
     """A compiled graph as a boxed callable whose number of results is checked.
 
-    Graphs hold the casts that autocast made while tracing, so they run without it.
+    Graphs hold the casts that autocast made while tracing, so they run without it. Of the numbers of the
+    call, they take those that are `taken` before their other inputs.
     """
     run = boxed(compiled)
 
-    def checked(arguments: list[Any]) -> Any:
+    def checked(arguments: list[Any], numbers: Sequence[int] = ()) -> Any:
+        if taken:
+            arguments[:0] = [numbers[i] for i in taken]
         if internals.autocast_enabled():
             with internals.disable_autocast():
                 values = run(arguments)
@@ -39,6 +44,20 @@ def runner(compiled: Compiled, results: int, which: str) -> Callable[[list[Any]]
     return checked
 
 
+def check_numbers(symbols: Symbols | None, numbers: Sequence[int]) -> None:
+    """Refuse numbers for which a backward has not been compiled: what is assumed of them when it is compiled
+    later than the forward, the forward has not assumed.
+
+    Raises:
+        DoubleBackwardUnsupported: they are not as assumed.
+    """
+    if symbols is not None and not symbols.hold(numbers):
+        raise errors.DoubleBackwardUnsupported(
+            "a backward that was compiled for other sizes than this one's, on which it turned out to depend; "
+            "compile with dynamic=False"
+        )
+
+
 class Backward:
     """The backward graph, compiled when it is first run, and its parts for fewer tangents.
 
@@ -49,29 +68,38 @@ class Backward:
     Args:
         results: how many results the graph has.
         donated: the inputs that the last backward may overwrite.
+        symbols: what sizes in the graph are, if they are symbols.
     """
 
     def __init__(
-        self, module: fx.GraphModule, compiler: Compiler, results: int, donated: tuple[int, ...] = ()
+        self,
+        module: fx.GraphModule,
+        compiler: Compiler,
+        results: int,
+        donated: tuple[int, ...] = (),
+        symbols: Symbols | None = None,
     ) -> None:
         self._module = module
         self._compiler = compiler
         self._results = results
         self._donated = donated
+        self._symbols = symbols
         self._lock = threading.Lock()
-        self._runners: dict[tuple[int | None, bool], Callable[[list[Any]], Any]] = {}
+        self._runners: dict[tuple[int | None, bool], Callable[..., Any]] = {}
 
-    def run(self, arguments: list[Any], spend: bool = False) -> Any:
+    def run(self, arguments: list[Any], spend: bool = False, numbers: Sequence[int] = ()) -> Any:
         """All gradients, from saved values and all tangents; `spend` allows to overwrite the donated ones."""
-        return self._runner(None, spend, arguments)(arguments)
+        return self._runner(None, spend, arguments)(arguments, numbers)
 
-    def run_part(self, given: int, arguments: list[Any], spend: bool = False) -> Any:
+    def run_part(
+        self, given: int, arguments: list[Any], spend: bool = False, numbers: Sequence[int] = ()
+    ) -> Any:
         """The gradients, None where there is none, from saved values and tangents of which some are None;
         bit j of `given` tells whether tangent j is not."""
         present = [a for a in arguments if a is not None]
-        return self._runner(given, spend, arguments)(present)
+        return self._runner(given, spend, arguments)(present, numbers)
 
-    def _runner(self, given: int | None, spend: bool, arguments: list[Any]) -> Callable[[list[Any]], Any]:
+    def _runner(self, given: int | None, spend: bool, arguments: list[Any]) -> Callable[..., Any]:
         run = self._runners.get((given, spend))
         if run is None:
             with self._lock:
@@ -83,9 +111,13 @@ class Backward:
                     elif self._runners:
                         module = copy.deepcopy(module)  # the other compile may keep, and has marked, this one
                     names.same_number(module, self._module)
-                    module.meta["donated"] = self._donated if spend else ()
-                    compiled = compile_graph(self._compiler, module, "backward")
-                    run = self._runners[given, spend] = runner(compiled, self._results, "backward")
+                    graph = numbered(module, self._symbols)
+                    first = len(graph.taken)
+                    graph.module.meta["donated"] = tuple(first + i for i in self._donated if spend)
+                    compiled = compile_graph(self._compiler, graph.module, "backward")
+                    run = self._runners[given, spend] = runner(
+                        compiled, self._results, "backward", graph.taken
+                    )
         return run
 
 
@@ -95,10 +127,13 @@ def detached(value: Tensor | None) -> Tensor | None:
     return value.detach() if value is not None and (value._is_view() or value.requires_grad) else value
 
 
-def restrided(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """A tangent laid out as the backward graph was traced for, and not lazily conjugated or negated."""
+def restrided(
+    given: Tensor, size: tuple[int, ...], stride: tuple[int, ...], from_start: bool = False
+) -> Tensor:
+    """A tangent laid out as the backward graph was traced for, and not lazily conjugated or negated; at the
+    start of its storage if it must be there (`from_start`)."""
     if given.is_conj() or given.is_neg():
         given = given.resolve_conj().resolve_neg()
-    if given.stride() == stride:
+    if given.stride() == stride and not (from_start and given.storage_offset()):
         return given
     return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)

@@ -16,7 +16,8 @@ from aot.capture.joint import Joint, Segment
 from aot.effects import Change, Effects, Output, Root, Write
 from aot.geometry import Geometry
 from aot.runtime.order import Item, arrange
-from aot.runtime.saving import Own, Saved, Savings, Watch
+from aot.runtime.saving import Own, Saved, Savings, Watch, tangents_from_start
+from aot.symbols import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,17 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A segment of the backward, and what is kept for it: see `saving`."""
+    """A segment of the backward, and what is kept for it: see `saving`.
+
+    Attributes:
+        from_start: the tangents that must lie at the start of their storage, counted as the graph takes them.
+    """
 
     segment: Segment
     saved: tuple[Saved, ...]
     watched: tuple[Watch, ...]
     own: tuple[Own, ...]
+    from_start: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,7 @@ class Plan:
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
         scripted: whether eager runs the function's Python in the backward.
+        numbers: the numbers of a call that are symbols in the graphs.
     """
 
     tensors: int
@@ -98,6 +105,7 @@ class Plan:
     inference: bool
     converted: tuple[int, ...]
     scripted: bool
+    numbers: Sizes
 
 
 def make_plan(
@@ -111,6 +119,7 @@ def make_plan(
     grad: bool,
     grad_after: bool,
     inference: bool,
+    numbers: Sizes,
 ) -> Plan:
     """Combine what the stages learnt.
 
@@ -119,6 +128,7 @@ def make_plan(
         storages: for each tensor of the call, the number of the storage that it lies in.
         parameters: the tensors that live on in any case.
         leaves: those that are leaves and require grad.
+        numbers: the numbers of a call that are symbols.
 
     Raises:
         UnsupportedOperation: what is to be done after the forward cannot be put into an order.
@@ -126,7 +136,7 @@ def make_plan(
     taken = [indices for _, indices in backwards]
     savings = Savings(forward, joint, effects, taken, storages, parameters)
     parts = [
-        Part(segment, *savings.decide(segment, *backward))
+        Part(segment, *savings.decide(segment, *backward), tangents_from_start(backward[0]))
         for segment, backward in zip(joint.segments, backwards, strict=True)
     ]
     return Plan(
@@ -159,4 +169,5 @@ def make_plan(
         inference=inference,
         converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
         scripted=joint.scripts != (),
+        numbers=numbers,
     )

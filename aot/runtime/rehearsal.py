@@ -19,6 +19,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.geometry import geometry
 from aot.imitation import imitate
+from aot.symbols import Hinted, Symbols, hinted
 from aot.versions import version_of
 
 META = torch.device("meta")
@@ -29,6 +30,13 @@ class Left:
     """What can be seen of the tensors that a call leaves and returns, by the name of the tensor."""
 
     facts: Mapping[str, Mapping[str, object]]
+
+    def hinted(self) -> Left:
+        """The same in numbers, where they are symbols."""
+        facts = {
+            name: {fact: hinted(value) for fact, value in known.items()} for name, known in self.facts.items()
+        }
+        return Left(facts)
 
     def difference(self, other: Left) -> str | None:
         """Where the two differ first, in words."""
@@ -99,6 +107,7 @@ def rehearse(
     tensors: Sequence[Tensor],
     expected: Left,
     inference: bool,
+    symbols: Symbols | None,
 ) -> None:
     """Run a wrapper without data.
 
@@ -108,11 +117,14 @@ def rehearse(
         tensors: the arguments of the call, which are only looked at.
         expected: what the run of the function left.
         inference: whether the call is made in inference mode.
+        symbols: which of the tensors' numbers were symbols, if some were.
 
     Raises:
         StorageMutation: the wrapper would leave or return something else.
     """
-    imitations, _ = imitate(tensors, META)
+    imitations, _ = imitate(tensors, META, None if symbols is None else Hinted(symbols))
+    if symbols is not None:
+        expected = expected.hinted()
     grad = torch.is_grad_enabled()
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
@@ -152,7 +164,8 @@ def _leads_on(view: Tensor) -> bool:
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
     """The strides that mean anything."""
-    pairs = zip(tensor.stride(), tensor.shape, strict=True) if tensor.numel() else ()
+    stride, size = hinted((tensor.stride(), tuple(tensor.shape)))
+    pairs = zip(stride, size, strict=True) if 0 not in size else ()
     return tuple(stride for stride, length in pairs if length != 1)
 
 
@@ -163,7 +176,7 @@ class _Stub:
         self._inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         self._results = next(node for node in module.graph.nodes if node.op == "output").args[0]
 
-    def __call__(self, arguments: list[Any]) -> list[Any]:
+    def __call__(self, arguments: list[Any], numbers: Sequence[int] = ()) -> list[Any]:
         given = dict(zip(self._inputs, arguments, strict=True))
         return [given[node] if node in given else _imitated(node) for node in self._results]
 
@@ -173,5 +186,6 @@ def _imitated(node: fx.Node | None) -> Tensor | None:
         return None
     value = node.meta["val"]
     result = torch.empty(0, dtype=value.dtype, device=META)
-    storage = internals.memoryless_storage(value.untyped_storage().nbytes(), META)
-    return result.set_(storage, value.storage_offset(), value.size(), value.stride())
+    storage = internals.memoryless_storage(hinted(value.untyped_storage().nbytes()), META)
+    where = hinted((value.storage_offset(), tuple(value.size()), value.stride()))
+    return result.set_(storage, *where)

@@ -149,7 +149,7 @@ class Savings:
                 uncounted.add(memory)
             elif memory is not None:
                 shown[memory] = shown.get(memory, 0) | kept.tangents
-        by_offset = _read_by_offset(backward)
+        by_offset = read_by_offset(backward)
         saved: list[Saved] = []
         needs: dict[_Memory, int] = {}
         unchecked: set[_Memory] = set()
@@ -301,14 +301,24 @@ def _excessive(saved: Sequence[fx.Node], roots: dict[fx.Node, fx.Node], alive: s
     return found
 
 
-def _read_by_offset(backward: fx.GraphModule | None) -> set[str]:
-    """The saved values of which a view is taken by `as_strided`, which counts from the start of the storage:
-    they must lie at the storage offset that they had in the trace."""
+def read_by_offset(backward: fx.GraphModule | None) -> set[str]:
+    """The saved values and tangents of which a view is taken by `as_strided`, which counts from the start of
+    the storage: they must lie at the storage offset that they had in the trace, tangents at 0."""
     if backward is None:
         return set()
     roots = memory_roots(backward.graph)
     strided = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
     return {roots[n.args[0]].name for n in backward.graph.nodes if n.target in strided}
+
+
+def tangents_from_start(backward: fx.GraphModule | None, named: str = "tangents_") -> frozenset[int]:
+    """Which of the tangents that a graph takes, `named` so, it reads by offset."""
+    if backward is None:
+        return frozenset()
+    names = read_by_offset(backward)
+    inputs = (n for n in backward.graph.nodes if n.op == "placeholder")
+    tangents = [n for n in inputs if n.name.startswith(named)]
+    return frozenset(j for j, node in enumerate(tangents) if node.name in names)
 
 
 def _memory_of(kept: Kept, effects: Effects, storages: tuple[int, ...]) -> _Memory | None:

@@ -8,6 +8,7 @@ from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry
+from aot.symbols import has_symbols, source_of
 
 
 class Writer:
@@ -48,9 +49,21 @@ class Writer:
             return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
+        if has_symbols(value):
+            return self._computed(value)
         if isinstance(value, float) and value == value and abs(value) != float("inf"):
             return repr(value)
         return self.name("constant", value)
+
+    def _computed(self, value: Any) -> str:
+        """Something that follows from numbers of the call."""
+        if isinstance(value, Geometry):
+            size, stride, offset = map(self.literal, value[:3])
+            dtype = self.name("dtype", value.dtype)
+            return f"Geometry({size}, {stride}, {offset}, {dtype}, {value.conj}, {value.neg})"
+        if isinstance(value, tuple):
+            return f"torch.Size({self.literal(tuple(value))})"
+        return source_of(value)
 
 
 class GradMode:
@@ -77,13 +90,13 @@ class GradMode:
 def seen_as(writer: Writer, source: str, where: Geometry, reinterpreted: bool) -> str:
     """A view of the storage of `source`."""
     if reinterpreted:
-        return f"seen_as({source}, {writer.name('where', where)})"
+        return f"seen_as({source}, {writer.literal(where)})"
     return as_strided(writer, source, where)
 
 
 def as_strided(writer: Writer, source: str, where: Geometry) -> str:
     size, stride = writer.literal(where.size), writer.literal(where.stride)
-    return f"{source}.as_strided({size}, {stride}, {where.offset})"
+    return f"{source}.as_strided({size}, {stride}, {writer.literal(where.offset)})"
 
 
 def memory_of(memory: Memory) -> str:
@@ -173,7 +186,9 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
         writer.line(f"{within}{name}.data = {seen_as(writer, f'{source}.data', where, True)}")
     else:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
-        writer.line(f"{name}.set_({source}.untyped_storage(), {where.offset}, {size}, {stride})")
+        writer.line(
+            f"{name}.set_({source}.untyped_storage(), {writer.literal(where.offset)}, {size}, {stride})"
+        )
 
 
 def step(writer: Writer, source: str, one: ViewStep) -> str:

@@ -422,11 +422,6 @@ def test_a_later_legal_call_works(refusal: Refusal) -> None:
         compiled(refusal.make(), True)
 
 
-def test_unsupported_options_are_refused_before_anything_is_called() -> None:
-    with pytest.raises(errors.UnsupportedOption, match="every shape is compiled for itself"):
-        aot.aot_function(torch.sin, aot.nop, dynamic=True)
-
-
 @pytest.mark.filterwarnings("ignore:Using backward")
 def test_double_backward_is_refused_and_accumulates_nothing() -> None:
     def f(x: Tensor) -> Tensor:

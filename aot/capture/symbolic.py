@@ -1,0 +1,144 @@
+"""Operations on memoryless tensors whose sizes are symbols, where kernels cannot be asked.
+
+In eager, and in a trace of plain numbers, the kernels of views and of changes of metadata tell how a result
+lies. Most take no symbols; fake tensors know how to do without. They tell, and the result is put there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.capture.graph import typed_refusals
+from aot.capture.operations import Kind, classify
+from aot.geometry import geometry
+from aot.symbols import Symbols, fixed, has_symbols
+from aot.views import may_alias
+
+aten = torch.ops.aten
+
+# What code that takes no symbols asks a tensor for.
+ASKS_FOR_NUMBERS = {
+    aten.size.default: lambda tensor: fixed(tuple(tensor.shape)),
+    aten.stride.default: lambda tensor: fixed(tensor.stride()),
+    aten.storage_offset.default: lambda tensor: fixed(tensor.storage_offset()),
+    aten.numel.default: lambda tensor: fixed(tensor.numel()),
+}
+
+
+def viewing(symbols: Symbols | None) -> contextlib.AbstractContextManager[Any]:
+    """What a trace, and what looks at its tensors, runs in."""
+    return contextlib.nullcontext() if symbols is None else Viewing(symbols)
+
+
+class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While this is on, memoryless tensors may have symbols for sizes."""
+
+    def __init__(self, symbols: Symbols) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._mode = symbols.mode
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as for the recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        tensor = args[0] if args else None
+        if not isinstance(tensor, Tensor) or not internals.is_memoryless(tensor):
+            return func(*args, **kwargs)
+        kind = classify(func).kind
+        if kind is Kind.REBIND:
+            return self._put(tensor, *args[1:])
+        if kind in (Kind.RESHAPE, Kind.RESIZE) and _symbolic(args, kwargs):
+            return self._reshaped(func, args, kwargs)
+        # (`detach` copies what there is, and `.data` of inference tensors gives it a counter.)
+        if may_alias(func) and func is not aten.detach.default and _symbolic(args, kwargs):
+            return self._viewed(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _fake(self, tensor: Tensor) -> internals.FakeTensor:
+        size, stride, offset, dtype, conj, neg = geometry(tensor)
+        nbytes = tensor.untyped_storage().nbytes()
+        fake = internals.fake_tensor(self._mode, nbytes, size, stride, offset, dtype, tensor.device)
+        internals.set_lazy(fake, conj, neg)
+        return fake
+
+    def _on_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with self._asking():
+            return func(self._fake(args[0]), *args[1:], **kwargs)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[None]:
+        """While this lasts, fake tensors tell."""
+        with (
+            typed_refusals(),
+            self._mode,
+            internals.python_dispatcher(),
+            internals.outside_inference_mode(),
+            torch.no_grad(),
+        ):
+            yield
+
+    def _viewed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        storage, device = args[0].untyped_storage(), args[0].device
+
+        def lying(one: Tensor) -> Tensor:
+            size, stride, offset, dtype, conj, neg = geometry(one)
+            with torch.inference_mode(args[0].is_inference()):
+                view = internals.memoryless(storage, size, stride, offset, dtype, device)
+            internals.set_lazy(view, conj, neg)
+            return view
+
+        result = self._on_fake(func, args, kwargs)
+        return lying(result) if isinstance(result, Tensor) else [lying(one) for one in result]
+
+    def _reshaped(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        tensor: Tensor = args[0]
+        if func is aten.resize_.default:  # which fake tensors cannot do
+            if tuple(tensor.shape) == tuple(args[1]):
+                return tensor
+            with self._asking():
+                made = torch.empty(args[1], dtype=tensor.dtype, device="meta", **kwargs)
+            where = geometry(made)._replace(offset=geometry(tensor).offset)
+        else:
+            where = geometry(self._on_fake(func, args, kwargs))
+        internals.lie(tensor, tensor.untyped_storage(), where.size, where.stride, where.offset)
+        return tensor
+
+    def _put(
+        self, tensor: Tensor, source: Any = None, offset: Any = 0, size: Any = None, stride: Any = None
+    ) -> Tensor:
+        """`set_`."""
+        if source is None:
+            storage, size, stride = _empty(tensor.device), (0,), (1,)
+        elif isinstance(source, Tensor):
+            where = geometry(source)
+            storage = source.untyped_storage()
+            if size is None:
+                offset, size, stride = where.offset, where.size, where.stride
+        else:
+            storage = source
+            if size is None:
+                size, stride = (storage.nbytes() // tensor.dtype.itemsize,), (1,)
+        if not stride:
+            with self._asking():
+                stride = torch.empty(size, device="meta").stride()
+        internals.lie(tensor, storage, size, stride, offset)
+        return tensor
+
+
+def _empty(device: torch.device) -> torch.UntypedStorage:
+    return internals.memoryless_storage(0, device, symbolic=True)
+
+
+def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    nbytes = args[0].untyped_storage().nbytes()
+    return internals.has_symbolic_sizes(args[0]) or has_symbols((nbytes, args[1:], kwargs))

@@ -1,0 +1,78 @@
+"""Graphs whose sizes are symbols, as compilers get them: symbols are inputs, what follows from them nodes.
+
+In: a graph of the trace, in which symbols stand among the arguments of operations. Out: the same graph with
+the symbols that it computes with as its first inputs, which are ints at run time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+from aot import torch_internals as internals
+from aot.symbols import Computed, Symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A graph that takes numbers of a call before its other inputs.
+
+    Attributes:
+        taken: which of them.
+    """
+
+    module: fx.GraphModule
+    taken: tuple[int, ...] = ()
+
+
+def numbered(module: fx.GraphModule, symbols: Symbols | None) -> Numbered:
+    """A graph of a trace with `symbols`; one that computes with none of them is left as it is."""
+    if symbols is None:
+        return Numbered(module)
+    used: set[Any] = set()
+    found = False
+
+    def look(value: Any) -> Any:
+        nonlocal found
+        if isinstance(value, Computed):
+            found = True
+            used.update(value.value.node.expr.free_symbols)
+        return value
+
+    for node in module.graph.nodes:
+        fx.node.map_aggregate((node.args, node.kwargs), look)
+    if not found:
+        return Numbered(module)
+    taken = tuple(i for i, symbol in enumerate(symbols.names) if symbol in used)
+    graph = fx.Graph()
+    inputs = {}
+    for i, (symbol, value) in enumerate(symbols.values.items()):
+        if i in taken:
+            inputs[symbol] = graph.placeholder(symbols.names[symbol])
+            inputs[symbol].meta["val"] = value
+    copies: dict[fx.Node, fx.Node] = {}
+    known: dict[Any, Any] = {}
+
+    def number(value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return copies[value]
+        if not isinstance(value, Computed):
+            return value
+        expression = value.value.node.expr
+        if expression not in known:
+            known[expression] = internals.computed(expression, inputs, graph)
+        return known[expression]
+
+    for node in module.graph.nodes:
+        args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), number)
+        copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        copies[node].meta = node.meta.copy()
+    for node in graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta and node not in copies.values():
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            node.meta["val"] = node.target(*args, **kwargs)
+    result = fx.GraphModule(module, graph, type(module).__name__)
+    result.meta.update(module.meta)
+    return Numbered(result, taken)

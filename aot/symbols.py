@@ -1,0 +1,302 @@
+"""Which numbers of a call's tensors are symbols in its trace: sizes, strides, offsets, sizes of storages.
+
+In: the tensors of a call. Out: `Symbols`, which tells the trace how each of them lies. What the trace has
+assumed of the symbols meanwhile, `Sizes` holds against the tensors of later calls.
+
+Numbers are symbols of torch's ``ShapeEnv``, as in AOTAutograd: 0 and 1 are not, as operations do something
+else there; numbers that are equal get the same symbol; a stride that follows from sizes is an expression of
+them. Whoever compares symbols learns what holds in this call, and has it noted as an assumption.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.geometry import Geometry, geometry
+
+Number = Any  # an int, or torch.SymInt
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def has_symbols(value: Any) -> bool:
+    """Whether a symbol is in a value, or in what it contains."""
+    if isinstance(value, (tuple, list)):
+        return any(map(has_symbols, value))
+    if isinstance(value, dict):
+        return any(map(has_symbols, value.values()))
+    return isinstance(value, SYMBOLIC)
+
+
+def fixed(value: Any) -> Any:
+    """A value for kernels, which take no symbols: these are what they are in this call, and are taken to be
+    that in every other."""
+    if isinstance(value, (tuple, list)):
+        made = map(fixed, value)
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    if isinstance(value, dict):
+        return {name: fixed(one) for name, one in value.items()}
+    for symbolic, kind in zip(SYMBOLIC, (int, float, bool), strict=True):
+        if isinstance(value, symbolic):
+            return kind(value)
+    return value
+
+
+def hinted(value: Any) -> Any:
+    """A value with the numbers of the call that was traced in place of symbols."""
+    if isinstance(value, (tuple, list)):
+        made = map(hinted, value)
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    return value.node.hint if isinstance(value, SYMBOLIC) else value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Computed:
+    """A symbolic number among the arguments of a node: fx has no place for one as it is."""
+
+    value: Number
+
+    def __repr__(self) -> str:
+        return source_of(self.value)
+
+
+def as_arguments(value: Any) -> Any:
+    """The arguments of an operation as those of a node."""
+    if isinstance(value, SYMBOLIC):
+        return Computed(value)
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(as_arguments, value))
+    if isinstance(value, dict):
+        return {name: as_arguments(one) for name, one in value.items()}
+    return value
+
+
+class Symbols:
+    """The symbols of one trace.
+
+    Args:
+        tensors: those of a call.
+        roots: each itself, or the base that it is to be a view of in the trace.
+        as_they_are: those of which no number is a symbol.
+        marked: whether only dimensions that are marked (``torch._dynamo.mark_dynamic``) have symbols, and
+            what follows from them; otherwise all have that are not marked as static.
+        traced: which number stands for one of theirs in the trace.
+
+    Attributes:
+        env: knows what holds for them.
+        mode: makes fake tensors with such sizes.
+        names: what each is called in generated code, in order.
+        values: each as a number.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        roots: Sequence[Tensor],
+        as_they_are: Collection[int] = (),
+        marked: bool = False,
+        traced: Callable[[int], int] | None = None,
+    ) -> None:
+        self._marked = marked
+        self._traced = traced or (lambda number: number)
+        self.env = internals.ShapeEnv()
+        self.mode = internals.FakeTensorMode(shape_env=self.env)
+        self.names: dict[Any, str] = {}
+        self.values: dict[Any, Number] = {}
+        self._dims = tuple(tensor.dim() for tensor in tensors)
+        self._checked: tuple[int, Callable[[Sequence[int]], bool]] = 0, lambda _: True
+        self._found: dict[Any, str] = {}  # where each is found in a call
+        self._equal: list[tuple[str, Number]] = []  # what else is there, and what it has to be
+        self._wheres: dict[int, Geometry] = {}
+        self._nbytes: dict[int, Number] = {}
+        distinct = {id(tensor): (f"t{i}", tensor) for i, tensor in enumerate(tensors)}
+        for i, root in enumerate(roots):
+            distinct.setdefault(id(root), (f"t{i}._base", root))
+        together: dict[int, dict[str, Tensor]] = {}
+        for path, tensor in distinct.values():
+            together.setdefault(internals.storage_key(tensor), {})[path] = tensor
+        # (What shares a storage with one that is as it is, is so too.)
+        for key in {internals.storage_key(tensors[i]) for i in as_they_are}:
+            self._fix(key, together.pop(key))
+        # (Sizes first: they are what is given, the rest follows where it can.)
+        free = {path: tensor for members in together.values() for path, tensor in members.items()}
+        sizes = {
+            path: tuple(
+                self._number(f"{path}.shape[{d}]", n, self._is_fixed(tensor, d))
+                for d, n in enumerate(tensor.shape)
+            )
+            for path, tensor in free.items()
+        }
+        for path, tensor in free.items():
+            self._wheres[id(tensor)] = self._lying(path, tensor, sizes[path])
+        for key, members in together.items():
+            self._nbytes[key] = self._bytes(members)
+
+    def geometry(self, tensor: Tensor) -> Geometry:
+        """How one of the tensors, or the base of one, lies."""
+        return self._wheres[id(tensor)]
+
+    def nbytes(self, tensor: Tensor) -> Number:
+        """The size of its storage in bytes."""
+        return self._nbytes[internals.storage_key(tensor)]
+
+    def let_go(self) -> None:
+        """Forget which tensors these are: they may end while the trace lives on."""
+        self._wheres.clear()
+        self._nbytes.clear()
+
+    def at(self, value: Any, numbers: Sequence[int]) -> Any:
+        """What a number, or a tuple of numbers and other things, is in a call with `numbers`."""
+        given = dict(zip(self.values, numbers, strict=True))
+        if isinstance(value, tuple):
+            made = [self.at(one, numbers) for one in value]
+            return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+        return int(value.node.expr.xreplace(given)) if isinstance(value, SYMBOLIC) else value
+
+    def hold(self, numbers: Sequence[int]) -> bool:
+        """Whether what is assumed of the symbols by now holds for the numbers of a call."""
+        if len(self.env.guards) != self._checked[0]:
+            tests = [internals.python_source(guard.expr) for guard in self.env.guards]
+            self._checked = len(tests), _compiled(self.names.values(), tests)
+        return self._checked[1](numbers)
+
+    def sizes(self) -> Sizes:
+        """What is to hold for the tensors of a later call, now that the trace is over."""
+        lines = [f"{self.names[symbol]} = {path}" for symbol, path in self._found.items()]
+        tests = [f"{path} == {source_of(value)}" for path, value in self._equal]
+        tests += [f"{name} > 1" for name in self.names.values()]
+        tests += [internals.python_source(guard.expr) for guard in self.env.guards]
+        tests = list(dict.fromkeys(tests))
+        count = len(self._dims)
+        given = f"{''.join(f't{i}, ' for i in range(count))} = tensors" if count else "pass"
+        test = " and ".join(f"({test})" for test in tests) or "True"
+        scope: dict[str, Any] = {"math": math, "torch": torch}
+        exec("\n    ".join(["def hold(tensors):", given, *lines, f"return {test}"]), scope)
+        return Sizes(tuple(self.names.values()), tuple(lines), tuple(tests), scope["hold"], self._dims)
+
+    def _fix(self, key: int, members: Mapping[str, Tensor]) -> None:
+        for path, tensor in members.items():
+            self._wheres[id(tensor)] = where = geometry(tensor)
+            self._nbytes[key] = tensor.untyped_storage().nbytes()
+            self._equal.append((f"tuple({path}.shape)", where.size))
+            self._equal.append((f"{path}.stride()", where.stride))
+            self._equal.append((f"{path}.storage_offset()", where.offset))
+            self._equal.append((f"{path}.untyped_storage().nbytes()", self._nbytes[key]))
+
+    def _is_fixed(self, tensor: Tensor, dimension: int) -> bool:
+        mark = internals.is_marked(tensor, dimension)
+        return mark is not True if self._marked else mark is False
+
+    def _lying(self, path: str, tensor: Tensor, size: tuple[Number, ...]) -> Geometry:
+        where = geometry(tensor)
+        strides: list[Number] = list(where.stride)
+        known: dict[int, Number] = {1: 1}  # strides that follow from the sizes of dimensions further in
+        for d in sorted(range(len(size)), key=lambda d: (where.stride[d], -d)):
+            follows = known.get(where.stride[d])
+            if follows is None:
+                strides[d] = self._number(f"{path}.stride({d})", where.stride[d], self._marked)
+            else:
+                strides[d] = follows
+                self._equal.append((f"{path}.stride({d})", follows))
+            known[where.stride[d] * where.size[d]] = strides[d] * size[d]
+        offset = self._number(f"{path}.storage_offset()", where.offset, self._marked)
+        return where._replace(size=size, stride=tuple(strides), offset=offset)
+
+    def _bytes(self, members: Mapping[str, Tensor]) -> Number:
+        """The size of a storage: where the tensors on it end, if they reach that far, else a number of its
+        own."""
+        path, tensor = next(iter(members.items()))
+        path += ".untyped_storage().nbytes()"
+        nbytes = tensor.untyped_storage().nbytes()
+        ends = [self._wheres[id(t)].bytes[1] for t in members.values() if geometry(t).bytes[1] == nbytes]
+        if not ends:
+            return self._number(path, nbytes, self._marked)
+        end = max(ends, key=hinted)
+        self._equal.append((path, end))
+        return end
+
+    def _number(self, path: str, number: int, is_fixed: bool) -> Number:
+        if is_fixed:
+            self._equal.append((path, number))
+            return number
+        hint = number if number < 2 else self._traced(number)
+        symbol, value = internals.new_symbol(self.env, path, hint)
+        if symbol.is_number or symbol in self._found:
+            self._equal.append((path, value))
+        else:
+            self._found[symbol] = path
+            self.names[symbol] = internals.python_source(symbol)
+            self.values[symbol] = value
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Hinted:
+    """How the tensors of a trace lie, in numbers."""
+
+    symbols: Symbols
+
+    def geometry(self, tensor: Tensor) -> Geometry:
+        where: Geometry = hinted(self.symbols.geometry(tensor))
+        return where
+
+    def nbytes(self, tensor: Tensor) -> int:
+        return int(hinted(self.symbols.nbytes(tensor)))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a specialization assumes of how tensors lie.
+
+    Attributes:
+        names: its numbers.
+        lines: Python source that finds them in the tensors ``t0``, ``t1``, ...
+        tests: expressions of these that have to hold.
+        hold: whether they do, for the tensors of a call.
+        dims: how many dimensions these have.
+    """
+
+    names: tuple[str, ...]
+    lines: tuple[str, ...]
+    tests: tuple[str, ...]
+    hold: Callable[[Sequence[Tensor]], bool]
+    dims: tuple[int, ...] = ()
+
+    def failing(self, tensors: Sequence[Tensor]) -> list[str]:
+        """Which tests do not hold for the tensors of a call; none where these are of another kind."""
+        if self.dims != tuple(tensor.dim() for tensor in tensors):
+            return []
+        scope: dict[str, Any] = {"math": math, "torch": torch}
+        scope |= {f"t{i}": tensor for i, tensor in enumerate(tensors)}
+        try:
+            exec("\n".join(self.lines), scope)
+            return [test for test in self.tests if not eval(test, scope)]
+        except (AttributeError, IndexError):  # one is no view, or one of something else
+            return []
+
+
+NO_SIZES = Sizes((), (), (), lambda _: True)
+
+
+def _compiled(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[int]], bool]:
+    """Whether all of the tests hold for numbers of these names."""
+    scope: dict[str, Any] = {"math": math, "torch": torch}
+    test = " and ".join(f"({test})" for test in dict.fromkeys(tests))
+    exec(
+        f"def hold(numbers):\n    {''.join(name + ', ' for name in names)} = numbers\n    return {test}",
+        scope,
+    )
+    hold: Callable[[Sequence[int]], bool] = scope["hold"]
+    return hold
+
+
+def source_of(value: Any) -> str:
+    """A number as Python source."""
+    return internals.python_source(value.node.expr) if isinstance(value, SYMBOLIC) else repr(value)
