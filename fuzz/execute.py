@@ -3,8 +3,10 @@
 What runs is the text that `fuzz.source.render` prints. Eager and the target start from the same seed; the
 float64 reference and the second eager run that tells noise from a difference are only run when the judge asks
 for them. A program of several calls compiles once and calls again; what only a later call gets wrong breaks
-the clause `repeat`. Nothing of a case is left behind for the next one: `observe` puts modes, defaults and
-random state back, and the target drops what it compiled. A target that breaks its process is said to.
+the clause `repeat`. Where a target differs from eager, and has a control, the case is run once more with that
+in the place of eager: a target that agrees with its control in everything has done its part. Nothing of a
+case is left behind for the next one: `observe` puts modes, defaults and random state back, and the target
+drops what it compiled. A target that breaks its process is said to.
 
     result = execute(program, find("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"
@@ -15,16 +17,17 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import oracles
-from fuzz import corpus
+from fuzz import buckets, corpus
 from fuzz.ir import Program, calls, where_names_are
 from fuzz.source import Make, load, upcast
-from fuzz.targets import Function, Target
+from fuzz.targets import Function, Target, find
 from oracles import Arguments, Backward, Finding, Observation, Outcome, Refusal, Step, judge, observe
 from oracles.ambient import record_ambient
 
@@ -77,24 +80,56 @@ def execute(program: Program, target: Target) -> Result:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = _execute(program, target)
+            result = _held(program, target, _eager)
+            if result.outcome == "finding" and result.intact and target.control:
+                result = _controlled(program, target, result)
     finally:
         target.reset()
     return replace(result, seconds=time.perf_counter() - start)
 
 
-def _execute(program: Program, target: Target) -> Result:
+Standard = Callable[[Function], Function]
+
+
+def _eager(function: Function) -> Function:
+    return function
+
+
+def _controlled(program: Program, target: Target, found: Result) -> Result:
+    """What is left of a finding when the target is held against its control."""
+    control = find(target.control)
+    target.reset()
+    try:
+        result = _held(program, target, partial(_Compiled, control))
+    finally:
+        control.reset()
+    if result.outcome == "agree":
+        return Result("poisoned", reason=likewise(control.name, buckets.signature(found.findings)))
+    return replace(found, intact=result.intact)
+
+
+def likewise(other: str, what: str) -> str:
+    """Why a case proves nothing about a target: another one, its control or eager, does the same.
+
+    >>> likewise("eager", "timeout")
+    'eager does it too: timeout'
+    """
+    return f"{other} does it too: {what}"
+
+
+def _held(program: Program, target: Target, standard: Standard) -> Result:
+    """What becomes of a case that is held against what `standard` makes of its function."""
     loaded = load(program)
-    compiled = _Compiled(target, loaded.f)
+    told, compiled = standard(loaded.f), _Compiled(target, loaded.f)
     results = []
     for number, (one, make) in enumerate(zip(calls(program), loaded.makes, strict=True)):
-        result = _call(one, loaded.f, make, compiled)
+        result = _call(one, standard, told, make, compiled)
         if not result.intact:
             # Nothing else can be said here, not even whether this call fails alone.
             return result
         if result.outcome == "finding" and number:
             target.reset()
-            alone = _call(one, loaded.f, make, _Compiled(target, loaded.f))
+            alone = _call(one, standard, standard(loaded.f), make, _Compiled(target, loaded.f))
             if alone.outcome == "finding":
                 return alone
             return replace(_repeated(result, number + 1), intact=alone.intact)
@@ -130,8 +165,10 @@ def _broken(error: Exception) -> Result:
     return Result("finding", (finding,), str(finding), intact=False)
 
 
-def _call(program: Program, function: Function, make: Make, compiled: _Compiled) -> Result:
-    """What becomes of one call."""
+def _call(
+    program: Program, standard: Standard, function: Function, make: Make, compiled: _Compiled
+) -> Result:
+    """What becomes of one call: `function` is what the standard made."""
     eager = _observe(program, function, make)
     before = compiled.runs
     try:
@@ -147,7 +184,7 @@ def _call(program: Program, function: Function, make: Make, compiled: _Compiled)
     def reference() -> Observation:
         assert twin is not None
         exact = load(twin)
-        return _observe(program, exact.f, exact.make)
+        return _observe(program, standard(exact.f), exact.make)
 
     def control() -> Observation:
         return _observe(program, function, make, terms=True)

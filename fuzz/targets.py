@@ -54,8 +54,10 @@ class Target:
 
     `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
     (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count as
-    refused. `once` promises that a call runs the Python function at most once; then that is watched. A
-    target can be called like the function that compiles.
+    refused. `once` promises that a call runs the Python function at most once; then that is watched.
+    `control` names the target that is this one without what is under test, such as the front end alone: where
+    the two agree, a case in which they differ from eager proves nothing. It is prepared and reset in the same
+    process. A target can be called like the function that compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
@@ -70,6 +72,7 @@ class Target:
     warm: Callable[[], None] = nothing
     lacks: tuple[str, ...] = ()
     once: bool = False
+    control: str = ""
 
     def __call__(self, function: Function) -> Function:
         """Compile a function."""
@@ -314,6 +317,7 @@ def _shipped() -> Mapping[str, Target]:
             prepare=_prepare_dynamo,
             reset=reset_dynamo,
             warm=_warm_dynamo,
+            control="torch-dynamo",
         ),
         Target(
             "aot-inductor",
@@ -324,6 +328,7 @@ def _shipped() -> Mapping[str, Target]:
             reset=reset_dynamo,
             available=_inductor_available,
             warm=_warm_inductor,
+            control="torch-dynamo",
         ),
         Target(
             "torch-aot-function",
@@ -372,10 +377,14 @@ def find(name: str) -> Target:
 
 
 def usable(names: list[str]) -> list[Target]:
-    """The targets of these names, each once and in order; TargetError if one cannot work here."""
+    """The targets of these names, each once and in order; TargetError if one cannot work here.
+
+    A target cannot without its control.
+    """
     targets = [find(name) for name in dict.fromkeys(names)]
     for target in targets:
-        reason = target.available()
-        if reason is not None:
-            raise TargetError(f"target {target.name!r} cannot run here: {reason}")
+        for one in (target, find(target.control)) if target.control else (target,):
+            reason = one.available()
+            if reason is not None:
+                raise TargetError(f"target {one.name!r} cannot run here: {reason}")
     return targets

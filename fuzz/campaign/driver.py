@@ -37,6 +37,8 @@ from fuzz.campaign.triage import Triage
 from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job, Workers
 from fuzz.coverage import traits
 from fuzz.errors import StoreError
+from fuzz.execute import likewise
+from fuzz.targets import find
 
 LARGEST_LEASE = 256
 # After the time is up, the first finding of each signature may still be reduced for so much of that time, in
@@ -81,11 +83,13 @@ class _Again:
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """The tag of a run on eager of a program on which a worker died; that one was killed so many times."""
+    """The tag of a run on another target (eager, or this one's control) of a program on which a worker died;
+    that run was killed so many times."""
 
     target: str
     index: int
     dead: Seen
+    other: str = EAGER
     kills: int = 0
 
 
@@ -275,10 +279,13 @@ class Campaign:
             self._troubles[event.text] += 1
         killed = isinstance(event, Death) and event.cause == KILLED
         if isinstance(tag, _Control):
+            seen, control = judge_death(tag.dead, event, tag.other), find(tag.target).control
             if killed and tag.kills < KILLS:
-                self._control(tag.target, tag.index, tag.dead, tag.kills + 1)
+                self._control(replace(tag, kills=tag.kills + 1))
+            elif seen.kind and tag.other == EAGER and control:
+                self._control(replace(tag, other=control, kills=0))
             else:
-                self._arrive(tag.target, tag.index, judge_death(tag.dead, event))
+                self._arrive(tag.target, tag.index, seen)
             return
         name, index = tag.target, tag.index if isinstance(tag, _Again) else tag.indices[event.position]
         kills = tag.kills if isinstance(tag, _Again) else 0
@@ -289,13 +296,13 @@ class Campaign:
         elif killed and kills < KILLS:
             self._urgent(self._item(name, index), _Again(name, index, kills + 1))
         elif seen.kind:
-            # Whose death was it? A program that kills eager as well proves nothing.
-            self._control(name, index, seen, 0)
+            # Whose death was it? A program that kills eager or the control as well proves nothing.
+            self._control(_Control(name, index, seen))
         else:
             self._arrive(name, index, seen)
 
-    def _control(self, name: str, index: int, dead: Seen, kills: int) -> None:
-        self._urgent(jobs.program_item(self._program(index), EAGER), _Control(name, index, dead, kills))
+    def _control(self, tag: _Control) -> None:
+        self._urgent(jobs.program_item(self._program(tag.index), tag.other), tag)
 
     def _urgent(self, item: dict[str, Any], tag: _Again | _Control) -> None:
         label = f"{tag.target} {tag.index} again"
@@ -358,12 +365,12 @@ def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
             signal.signal(kind, handler)
 
 
-def judge_death(dead: Seen, event: Event) -> Seen:
-    """Whose death it was: `event` says what eager did of the program on which a worker died."""
-    eager = _unable(event) if isinstance(event, Failure) else understand(event)
-    if not eager.kind:
+def judge_death(dead: Seen, event: Event, other: str) -> Seen:
+    """Whose death it was: `event` says what another target did of the program on which a worker died."""
+    seen = _unable(event) if isinstance(event, Failure) else understand(event)
+    if not seen.kind:
         return dead
-    return Seen("poisoned", "", (), f"eager does it too: {eager.reason}", dead.seconds)
+    return Seen("poisoned", "", (), likewise(other, seen.reason), dead.seconds)
 
 
 def _unable(event: Failure) -> Seen:

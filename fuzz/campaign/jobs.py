@@ -67,10 +67,10 @@ def handle(item: dict[str, Any]) -> Any:
     match item["kind"]:
         case "case":
             given = program(item["seed"], item["index"], item["profile"], item["device"])
-            result = execute(given, _prepared(item["target"]))
+            result = execute(given, _target(item["target"]))
             return _answer(result, traits=sorted(traits(given)))
         case "program":
-            return _answer(execute(from_json(item["program"]), _prepared(item["target"])))
+            return _answer(execute(from_json(item["program"]), _target(item["target"])))
         case "script":
             return _run_script(item["text"])
         case kind:
@@ -80,6 +80,14 @@ def handle(item: dict[str, Any]) -> Any:
 def _answer(result: Result, **more: Any) -> Any:
     answer = {**result.to_json(), **more}
     return answer if result.intact else Last(answer)
+
+
+def _target(name: str) -> Target:
+    """The target, made ready together with its control."""
+    target = _prepared(name)
+    if target.control:
+        _prepared(target.control)
+    return target
 
 
 @cache

@@ -26,7 +26,11 @@ MOST_EXAMPLES = 12
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one target's settled cases."""
+    """Counts of one target's settled cases.
+
+    `poisons` and `refusals` count the poisoned and the refused ones by their reasons, of the former without
+    what comes after a colon.
+    """
 
     cases: int = 0
     agree: int = 0
@@ -36,6 +40,7 @@ class Tally:
     crashes: int = 0
     timeouts: int = 0
     seconds: float = 0.0
+    poisons: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
 
     def count(self, seen: Seen) -> None:
@@ -47,6 +52,7 @@ class Tally:
                 self.agree += 1
             case "poisoned":
                 self.poisoned += 1
+                self.poisons[seen.reason.partition(": ")[0]] += 1
             case "refused":
                 self.refused += 1
                 self.refusals[seen.reason] += 1

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fuzz import buckets
 from fuzz.errors import CorpusError
 
 if TYPE_CHECKING:
-    from fuzz.campaign.ledger import Bucket
+    from fuzz.campaign.ledger import Bucket, Tally
     from fuzz.campaign.replay import Replayed
     from fuzz.campaign.summary import Summary
     from fuzz.report.difference import Difference
@@ -19,8 +20,9 @@ def campaign(summary: Summary) -> dict[str, Any]:
     """The object that `aotfuzz run --json` prints.
 
     `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program and
-    a target; crashes and timeouts are among the findings. `refusals` counts the refused ones by reason,
-    `targets` has all counts by target, `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`,
+    a target; crashes and timeouts are among the findings. `poisons` and `refusals` count the poisoned and the
+    refused ones by reason (see `ledger.Tally`), `targets` has all counts by target, with `poisons` and
+    `refusals` of its own, `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`,
     `target`, `clause`, `count`, `statements` (of the reduced program), `first_case`, `first_seconds`,
     `repro` and `corpus_file` (paths, or null without a folder), `state`, `evaluations` and `replays` (see
     `records.Example`), `message`, and `known` (the title of the known issue that it is, else null). `new`
@@ -28,15 +30,11 @@ def campaign(summary: Summary) -> dict[str, Any]:
     when warm and at the end; `known` has each known issue on each target with its `state`.
     """
     cases = summary.total("cases")
-    refusals: dict[str, int] = {}
-    for tally in summary.tallies.values():
-        for reason, count in tally.refusals.items():
-            refusals[reason] = refusals.get(reason, 0) + count
     counts = ("agree", "poisoned", "refused", "findings", "crashes", "timeouts")
     return {
         "cases": cases,
         **{name: summary.total(name) for name in counts},
-        "refusals": dict(sorted(refusals.items())),
+        **_reasons(summary.tallies.values()),
         "buckets": _buckets(summary),
         "new": len(summary.new),
         "known": [
@@ -48,13 +46,27 @@ def campaign(summary: Summary) -> dict[str, Any]:
         "seed": summary.configuration.seed,
         "profile": summary.configuration.profile,
         "targets": {
-            target: {"cases": tally.cases, **{name: getattr(tally, name) for name in counts}}
+            target: {
+                "cases": tally.cases,
+                **{name: getattr(tally, name) for name in counts},
+                **_reasons((tally,)),
+            }
             for target, tally in summary.tallies.items()
         },
         "memory": {one.process: {"warm": one.warm, "end": one.end} for one in summary.memory},
         "interrupted": summary.interrupted,
         "troubles": summary.troubles,
     }
+
+
+def _reasons(tallies: Iterable[Tally]) -> dict[str, dict[str, int]]:
+    """Why cases were poisoned or refused, and how many."""
+    poisons: Counter[str] = Counter()
+    refusals: Counter[str] = Counter()
+    for tally in tallies:
+        poisons += tally.poisons
+        refusals += tally.refusals
+    return {"poisons": dict(sorted(poisons.items())), "refusals": dict(sorted(refusals.items()))}
 
 
 def _buckets(summary: Summary) -> list[dict[str, Any]]:

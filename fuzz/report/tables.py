@@ -34,13 +34,14 @@ _STATES = {
 def campaign(summary: Summary) -> str:
     """A finished campaign as text: a row for each target, a row for each bucket, the smallest sources."""
     parts = [_targets(summary)]
-    refusals = [
-        (target, reason, count)
-        for target, tally in summary.tallies.items()
-        for reason, count in tally.refusals.most_common()
-    ]
-    if refusals:
-        parts.append(tabulate(refusals, headers=("target", "refused because", "cases")))
+    for word, counted in (("poisoned", "poisons"), ("refused", "refusals")):
+        reasons = [
+            (target, reason, count)
+            for target, tally in summary.tallies.items()
+            for reason, count in getattr(tally, counted).most_common()
+        ]
+        if reasons:
+            parts.append(tabulate(reasons, headers=("target", f"{word} because", "cases")))
     if summary.buckets:
         parts.append(_buckets(summary))
         parts.extend(_doubts(summary))

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fuzz import Target
+
 Function = Callable[..., Any]
 not_callable = 3
 calls = 0
@@ -139,6 +141,32 @@ def doubles_gradients(function: Function) -> Function:
             if tensor.requires_grad:
                 tensor.register_hook(lambda gradient: gradient * 2)
         return result
+
+    return compiled
+
+
+def gives_more(function: Function) -> Function:
+    """One more than there is."""
+    return lambda *args: _mapped(function(*args), lambda tensor: tensor + 1)
+
+
+def gives_much_more(function: Function) -> Function:
+    """Two more than there is."""
+    return lambda *args: _mapped(function(*args), lambda tensor: tensor + 2)
+
+
+def quadruples_gradients(function: Function) -> Function:
+    """Every gradient that comes through a result counts four times."""
+    return doubles_gradients(doubles_gradients(function))
+
+
+def raises_after_a_write(function: Function) -> Function:
+    """Raises what `cannot_compile` does, later."""
+
+    def compiled(*args: Any) -> Any:
+        for tensor in _tensors(args):
+            tensor.detach().zero_()
+        return cannot_compile(function)
 
     return compiled
 
@@ -357,3 +385,7 @@ def _mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(tree, tuple | list):
         return type(tree)(_mapped(item, change) for item in tree)
     return tree
+
+
+crashes_as_its_control = Target("", "", crashes_on_exp, control="bad_targets:crashes_on_exp")
+crashes_by_itself = Target("", "", crashes_on_exp, control="bad_targets:good")

@@ -29,6 +29,7 @@ HERE = Path(__file__).parent
 KEYS = {
     "cases",
     "poisoned",
+    "poisons",
     "refused",
     "refusals",
     "findings",

@@ -19,6 +19,8 @@ from fuzz.campaign.records import Seen
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.campaign.work import Answer, Death, Job
+from fuzz.report import objects, tables
+from fuzz.report.page import page
 
 BASE = Configuration(
     targets=(),
@@ -277,5 +279,23 @@ def test_a_program_that_kills_eager_proves_nothing() -> None:
     job = Job((), 1.0)
     died_too = Death(job, 0, "crash", "killed by SIGSEGV", "", "", 0.1)
     returned = Answer(job, 0, {"outcome": "agree", "findings": [], "reason": "", "seconds": 0.1}, 0.1, 0)
-    assert judge_death(death, died_too).outcome == "poisoned"
-    assert judge_death(death, returned) is death
+    judged = judge_death(death, died_too, "eager")
+    assert (judged.outcome, judged.reason.partition(": ")[0]) == ("poisoned", "eager does it too")
+    assert judge_death(death, returned, "eager") is death
+
+
+def test_a_death_that_a_control_dies_too_proves_nothing_and_is_counted_apart() -> None:
+    names = ("bad_targets:crashes_as_its_control", "bad_targets:crashes_by_itself")
+    budget = Budget(evaluations=1, seconds=0.0, hang_limit=1.0)
+    # (The program of this case takes an exponential.)
+    summary = _run(*names, cases=1, seed=33, profile="uniform", budget=budget)
+    _consistent(summary, 1)
+    likewise, itself = summary.tallies.values()
+    assert (likewise.crashes, itself.crashes) == (0, 1)
+    reason = "bad_targets:crashes_on_exp does it too"
+    assert likewise.poisons == {reason: 1}
+    data = objects.campaign(summary)
+    assert [data["targets"][name]["poisons"] for name in names] == [{reason: 1}, {}]
+    assert data["poisons"] == {reason: 1}
+    assert reason in tables.campaign(summary)
+    assert f"Poisoned on {names[0]}: {reason} (1)." in page(summary)

@@ -18,8 +18,13 @@ from bad_targets import (
     doubles_duplicate,
     doubles_gradients,
     drops_mutation,
+    gives_more,
+    gives_much_more,
+    good,
     keeps_an_argument,
     leaves,
+    quadruples_gradients,
+    raises_after_a_write,
     remembers_the_size,
     runs_twice,
 )
@@ -40,7 +45,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 import fuzz.execute as execute_module
 from fuzz.execute import Result, execute
 from fuzz.program import Program
-from fuzz.targets import Target, find
+from fuzz.targets import Target, find, reset_dynamo
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -119,6 +124,54 @@ def test_a_target_that_breaks_torch_for_its_process_is_said_to(threshold: int) -
         _get_current_dispatch_mode().__exit__(None, None, None)
     assert execute(exponential, _target(cannot_compile)).intact
     assert execute(SINE, _target(breaks_its_process)).outcome == "agree"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "program", "clause"),
+    [
+        (copies_alias, RETURN_VIEW, "aliasing"),
+        (gives_more, SINE, "values"),
+        (cannot_compile, SINE, "errors"),
+        (doubles_gradients, CUBE_TWICE, "gradients"),
+        (remembers_the_size, SINE_OF_ANOTHER_SIZE, "repeat"),
+    ],
+)
+def test_what_the_control_does_too_proves_nothing(compiler: Compiler, program: Program, clause: str) -> None:
+    control = f"bad_targets:{compiler.__name__}"
+    result = execute(program, Target("under-test", "", compiler, control=control))
+    assert (result.outcome, result.findings) == ("poisoned", ())
+    assert result.reason.startswith(f"{control} does it too: {clause}/")
+
+
+@pytest.mark.parametrize(
+    ("compiler", "control", "program", "clause"),
+    [
+        (copies_alias, good, RETURN_VIEW, "aliasing"),  # a fault in a place where the control is right
+        (drops_mutation, copies_alias, DOUBLE_IN_PLACE, "input-data"),
+        (gives_much_more, gives_more, SINE, "values"),  # the same place and clause, another number
+        (quadruples_gradients, doubles_gradients, CUBE_TWICE, "gradients"),
+        (cannot_compile, leaves, SINE, "errors"),  # another exception
+        (raises_after_a_write, cannot_compile, SINE, "errors"),  # the same one, with another mark
+        (good, gives_more, SINE, None),
+    ],
+)
+def test_what_the_control_does_not_do_is_a_finding(
+    compiler: Compiler, control: Compiler, program: Program, clause: str | None
+) -> None:
+    target = Target("under-test", "", compiler, control=f"bad_targets:{control.__name__}")
+    result = execute(program, target)
+    assert [finding.clause for finding in result.findings][:1] == ([] if clause is None else [clause])
+    assert result.findings == execute(program, _target(compiler)).findings
+
+
+def test_a_backend_of_dynamos_answers_for_itself_alone() -> None:
+    def compile_wrongly(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = torch.compile(function, backend=lambda graph, _: drops_mutation(graph))
+        return compiled
+
+    target = Target("under-test", "", compile_wrongly, reset=reset_dynamo, control="torch-dynamo")
+    assert execute(DOUBLE_IN_PLACE, target).findings[0].clause == "input-data"
+    assert execute(SINE, target).outcome == "agree"
 
 
 @pytest.mark.parametrize("compiler", [drops_mutation, copies_alias, doubles_duplicate])

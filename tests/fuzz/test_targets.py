@@ -120,5 +120,20 @@ def test_a_target_that_cannot_work_here_is_refused_with_the_reason(monkeypatch: 
         usable(["eager", "torch-inductor"])
 
 
+def test_a_target_cannot_work_without_its_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_targets.py").write_text(
+        "from fuzz import Target\n"
+        "misspelt = Target('', '', len, control='torch-dynamite')\n"
+        "elsewhere = Target('', '', len, control='torch-inductor')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(TargetError, match="torch-dynamite"):
+        usable(["my_targets:misspelt"])
+    with pytest.raises(TargetError, match="no-such-compiler"):
+        usable(["my_targets:elsewhere"])
+
+
 def test_usable_targets_are_listed_once_and_in_order() -> None:
     assert [target.name for target in usable(["eager", "aot", "eager"])] == ["eager", "aot"]
