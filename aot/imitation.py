@@ -17,6 +17,8 @@ from aot import torch_internals as internals
 from aot.geometry import Geometry, geometry
 from aot.versions import counter_groups
 
+_APART = "a view of a tensor that lies in other memory by now (set_, .data), which cannot be modelled"
+
 
 class Places(Protocol):
     """How tensors lie."""
@@ -112,9 +114,16 @@ def root_of(tensor: Tensor) -> Tensor:
 
     A view of another dtype counts as a tensor of its own (unless it is a complex number's part, or its
     parts), as does a view that was made a leaf (a parameter in a flat buffer): no history passes between the
-    two.
+    two. So does one whose base has been given other memory since.
+
+    Raises:
+        UnsupportedArgument: it has, and history does pass.
     """
     if tensor._is_view():
+        if is_apart(tensor):
+            if tensor.requires_grad:
+                raise errors.UnsupportedArgument(f"an argument that requires grad is {_APART}; clone it")
+            return tensor
         base = tensor._base
         assert base is not None
         if (
@@ -134,8 +143,31 @@ def _nbytes(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes()
 
 
+def check_apart(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
+    """Look at fakes when the function has run: where a view has become part of a history so has its base, and
+    the other way round, which fakes of what lies apart do not know.
+
+    Raises:
+        UnsupportedArgument: one of them has.
+    """
+    concerned = {id(one) for tensor in tensors if is_apart(tensor) for one in (tensor, tensor._base)}
+    for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
+        if id(tensor) in concerned and fake.requires_grad > tensor.requires_grad:
+            raise errors.UnsupportedArgument(
+                f"the function makes tensor {position} require grad, which is, or has, {_APART}; clone it"
+            )
+
+
+def is_apart(tensor: Tensor) -> bool:
+    """Whether it is a view, for autograd, of a tensor that has been given other memory since."""
+    base = tensor._base if tensor._is_view() else None
+    return base is not None and internals.storage_key(base) != internals.storage_key(tensor)
+
+
 def _view(tensor: Tensor, base: Tensor, where: Geometry) -> Tensor:
-    grad = internals.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
+    # A view of a leaf that has come to require grad since says that it does, too, and has no history.
+    since = tensor.requires_grad and tensor.is_leaf
+    grad = not since and internals.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
     with torch.set_grad_enabled(grad):
         view = views.seen_as(base, where)
     internals.copy_creation_meta(tensor, view)

@@ -127,6 +127,7 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
                     internals.creation_meta(tensor),
                     internals.accumulates(tensor),
                     seen.get(identity),
+                    root.untyped_storage()._cdata == address,
                 )
             )
     for together in roots.values():

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 
 from aot import errors
-from aot.aot_module import aot_module_simplified
+from aot import torch_internals as internals
+from aot.aot_module import aot_module
 from aot.api import Partitioner
 from aot.compilers import nop
 from aot.inductor import Inductor
@@ -33,10 +35,12 @@ def aotfuzz(
 ) -> Callable[..., Any]:
     """Compile one of Dynamo's graphs.
 
-    Dynamo gives fake tensors as examples, so that a graph is compiled at its first call; and once more for
-    each kind of call that Dynamo does not tell from another: each size, with ``dynamic=True``.
+    A graph is compiled at its first call: when Dynamo hands it over, modes are not those of the call. It is
+    compiled once more for each kind of call that Dynamo does not tell from another: each size, with
+    ``dynamic=True``.
 
     Args:
+        example_inputs: unused.
         mode: none but ``"default"``, which torch leaves out.
         options: ``{"partitioner": "default"}`` or ``"min-cut"``.
 
@@ -55,7 +59,7 @@ def aotfuzz(
         raise errors.UnsupportedOption(
             f"options={dict(options or {})!r}: the backend aotfuzz takes no option but 'partitioner'"
         )
-    return _compiled(graph, example_inputs, fw_compiler=nop, partition_fn=partition)
+    return _compiled(graph, fw_compiler=nop, partition_fn=partition)
 
 
 def aotfuzz_inductor(
@@ -67,9 +71,10 @@ def aotfuzz_inductor(
 ) -> Callable[..., Any]:
     """The same with Inductor's kernels for the forward, and for the backward when it is first run.
 
-    Random numbers are eager's. Example inputs are as for `aotfuzz`.
+    Random numbers are eager's.
 
     Args:
+        example_inputs: unused, as in `aotfuzz`.
         mode: Inductor's, but for those that capture CUDA graphs.
         options: ``{"partitioner": "min-cut"}`` (the default) or ``"default"``, and Inductor's own.
 
@@ -86,7 +91,6 @@ def aotfuzz_inductor(
     inductor = Inductor.configured(mode, theirs)
     return _compiled(
         graph,
-        example_inputs,
         fw_compiler=inductor.forward,
         bw_compiler=inductor.backward,
         inference_compiler=inductor.inference,
@@ -108,30 +112,45 @@ def _partitioner(
     return PARTITIONERS[name], {key: value for key, value in options.items() if key != "partitioner"}
 
 
-def _compiled(graph: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-    graph, numbers = _with_numbers(graph)
-    forward = aot_module_simplified(graph, _read(example_inputs, numbers), **options)
-    if not numbers:
-        return forward
-    return lambda *args: forward(*_read(args, numbers))
-
-
-def _with_numbers(graph: fx.GraphModule) -> tuple[fx.GraphModule, frozenset[int]]:
-    """The same with numbers in place of inputs that are nothing but numbers in tensors, as Dynamo hands over
-    floats that it does not want to compile for; and the positions of these inputs."""
+def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph.graph, {}))
+    numbers = _take_numbers(copied)
+    _assign_data(copied)
+    compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
+    return lambda *args: compiled.run(_read(args, numbers) if numbers else args, {})
+
+
+def _assign_data(graph: fx.Graph) -> None:
+    """Put back ``x.data = y``, for which Dynamo writes ``x.set_(y)`` and a function that takes back what this
+    does to the version counter."""
+    for node in graph.find_nodes(op="call_function", target=torch.Tensor.set_):
+        takers = [user for user in node.users if internals.takes_back_version(user.target)]
+        if not takers:
+            continue
+        tensor, data = node.args
+        with graph.inserting_before(node):
+            graph.call_function(setattr, (tensor, "data", data))
+        for taker in takers:
+            taker.replace_all_uses_with(node)
+            graph.erase_node(taker)
+        node.replace_all_uses_with(tensor)
+        graph.erase_node(node)
+
+
+def _take_numbers(graph: fx.Graph) -> frozenset[int]:
+    """Put numbers in place of inputs that are nothing but numbers in tensors, as Dynamo hands over floats
+    that it does not want to compile for; gives the positions of these inputs."""
     numbers = set()
-    for position, node in enumerate(copied.find_nodes(op="placeholder")):
+    for position, node in enumerate(graph.find_nodes(op="placeholder")):
         if node.users and all((user.op, user.target) == ("call_method", "item") for user in node.users):
             numbers.add(position)
             for user in tuple(node.users):
                 user.replace_all_uses_with(node)
-                copied.erase_node(user)
-    return (fx.GraphModule(graph, copied), frozenset(numbers)) if numbers else (graph, frozenset())
+                graph.erase_node(user)
+    return frozenset(numbers)
 
 
 def _read(args: Sequence[Any], numbers: frozenset[int]) -> list[Any]:
-    """Arguments, with numbers in place of tensors that are nothing but numbers; examples of these are not
-    known."""
+    """Arguments, with numbers in place of tensors that are nothing but numbers."""
     return [arg.item() if i in numbers else arg for i, arg in enumerate(args)]

@@ -123,6 +123,7 @@ __all__ = [
     "skipped",
     "storage_key",
     "take_apart",
+    "takes_back_version",
     "transform_of",
     "tree_flatten",
     "tree_map",
@@ -937,6 +938,11 @@ def inductor_restrided(tensor: Tensor, stride: Sequence[int]) -> Tensor:
 
     restrided: Tensor = inductor_prims.force_stride_order(tensor, list(stride))
     return restrided
+
+
+def takes_back_version(function: Any) -> bool:
+    """Whether this is what Dynamo calls on a tensor after `set_` where the program assigns ``.data``."""
+    return getattr(function, "__name__", "") == "_lower_version_count_by_1"
 
 
 def inductor_compile(

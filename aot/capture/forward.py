@@ -22,6 +22,7 @@ from aot.capture.recorder import Recorder
 from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
+from aot.imitation import check_apart
 from aot.inputs import Arguments, Entry, Primal, enter
 from aot.symbols import SYMBOLIC, Symbols
 from aot.views import physical, seen_as
@@ -124,6 +125,7 @@ def run_once(
             ) from error
         raise
     torch.set_grad_enabled(grad)
+    check_apart(arguments.tensors, entry.fakes)
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     for position, value in enumerate(flat):
         _check_output(recorder, position, value)

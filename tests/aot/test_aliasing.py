@@ -704,3 +704,68 @@ def test_a_lazy_view_whose_history_is_derived_anew(
         return [whole, whole.as_strided((2, 2), strides).detach().requires_grad_()]
 
     assert_agrees(f, make)
+
+
+def _elsewhere() -> Arguments:
+    """A tensor that has been given other memory, a view that was taken of it before, and another tensor."""
+    x = values(2, 2)
+    view = x[...]
+    x.set_(values(2, 2, start=5))
+    return Arguments((x, view, leaf(2, 2, start=3)))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, view, w: (view.mul_(2), x + 1),
+        lambda x, view, w: (x.mul_(2), view + 1),
+        lambda x, view, w: (view[0], x[0], view.view(-1) * w[0, 0]),
+        lambda x, view, w: (x.copy_(view), view.add_(1), view * w),
+    ],
+)
+def test_a_view_whose_base_lies_elsewhere_by_now_shares_nothing_with_it(f: Callable[..., Any]) -> None:
+    assert_agrees(f, _elsewhere)
+
+
+def test_where_a_base_lies_is_a_part_of_what_is_compiled_for() -> None:
+    together = torch.ones(2, 2)
+    double = aot.aot_function(lambda x, view: (x.mul_(2), view * 2)[1], aot.nop)
+    assert torch.equal(double(together, together[...]), torch.full((2, 2), 4.0))
+    x, view, _ = _elsewhere().args
+    assert torch.equal(double(x, view), view * 2)
+    x.set_()  # which leaves it no memory at all
+    assert torch.equal(aot.aot_function(lambda view: view * 2, aot.nop)(view), view * 2)
+
+
+@pytest.mark.parametrize("f", [lambda x, view, w: view.mul_(w), lambda x, view, w: x.mul_(w)])
+def test_a_history_for_a_base_that_lies_elsewhere_is_refused(f: Callable[..., Any]) -> None:
+    x, view, w = _elsewhere().args
+    before = x.clone(), view.clone()
+    with pytest.raises(aot.errors.UnsupportedArgument, match="other memory by now"):
+        aot.aot_function(f, aot.nop)(x, view, w)
+    assert torch.equal(x, before[0]) and torch.equal(view, before[1])
+    assert not x.requires_grad and not view.requires_grad
+
+
+def test_a_view_that_requires_grad_of_a_base_that_lies_elsewhere_is_refused() -> None:
+    x = torch.ones(2, requires_grad=True)
+    view = x.view(2)
+    with torch.no_grad():
+        x.set_(torch.zeros(2))
+    with pytest.raises(aot.errors.UnsupportedArgument, match="other memory by now"):
+        aot.aot_function(torch.sin, aot.nop)(view)
+
+
+def _of_a_late_leaf() -> Arguments:
+    x = values(2)
+    view = x[...]
+    return Arguments((view, x.requires_grad_()))
+
+
+def test_a_view_of_a_leaf_that_has_come_to_require_grad_says_so_and_has_no_history() -> None:
+    assert_agrees(lambda view, x: (view[...], view * 2, view * x), _of_a_late_leaf)
+    view, x = _of_a_late_leaf().args
+    assert view.requires_grad and view.is_leaf
+    outputs = aot.aot_function(lambda view, x: (view * 2, view * x), aot.nop)(view, x)
+    assert torch.autograd.grad(outputs[0].sum(), x, allow_unused=True) == (None,)
+    assert torch.equal(torch.autograd.grad(outputs[1].sum(), x)[0], view)

@@ -96,3 +96,30 @@ def test_refusals_come_through() -> None:
     with pytest.raises(Exception, match="takes functions") as caught:
         compiled(f, fullgraph=True)(torch.ones(3))
     assert isinstance(getattr(caught.value, "inner_exception", caught.value), aot.Unsupported)
+
+
+def test_assigned_data_is_assigned_and_moves_no_version() -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        z = x * 2
+        x.data = y
+        return x * z
+
+    results = []
+    for function in (f, compiled(f, fullgraph=True)):
+        x, y = torch.ones(2, requires_grad=True), torch.tensor([3.0, 4.0])
+        version = x._version
+        out = function(x, y)
+        out.sum().backward()
+        assert x._version == version and x.data_ptr() == y.data_ptr()
+        results.append((out.detach(), x.grad))
+    assert all(map(torch.equal, *results))
+
+
+def test_graphs_are_compiled_for_the_mode_that_they_are_called_in() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 2
+        torch._dynamo.graph_break()
+        return y.mul_(x)  # of an inference tensor
+
+    with torch.inference_mode():
+        assert torch.equal(compiled(f)(torch.full((2,), 3.0)), torch.full((2,), 18.0))
