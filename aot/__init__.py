@@ -8,7 +8,7 @@ Example:
 from aot import config
 from aot.aot_module import AOTModule, aot_module, aot_module_simplified
 from aot.api import CompiledFunction, aot_function
-from aot.compilers import make_boxed_compiler, make_boxed_func, nop
+from aot.compilers import make_boxed_compiler, make_boxed_func, nop, static_inputs
 from aot.errors import (
     AotError,
     BackendError,
@@ -55,4 +55,5 @@ __all__ = [
     "min_cut_rematerialization_partition",
     "nop",
     "set_model_name",
+    "static_inputs",
 ]

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from aot import errors
 from aot import torch_internals as internals
 from aot.api import CompiledFunction, Partitioner, Specialization
 from aot.compilers import Compiler
+from aot.inputs import Arguments
 from aot.modules import Noted
 from aot.partition.default import default_partition
 
@@ -40,6 +41,7 @@ class CompiledModule(CompiledFunction):
         self.__name__ = type(module).__name__
         self.__doc__ = module.__doc__
         self.module = module
+        self._marked = _marked(module)
         self._swapping = threading.Lock()
         self._stand_ins: tuple[Any, ...] = ()  # in this trace
         self._tracer: int | None = None  # the thread that traces
@@ -57,6 +59,11 @@ class CompiledModule(CompiledFunction):
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """Compile for a call with such arguments, without making it."""
         return self.specialize((self._state(_places(self.module)), args, kwargs), {})
+
+    def _static(self, arguments: Arguments) -> frozenset[int]:
+        given = arguments.leaves[self._num_params_buffers :]
+        marked = (given[position][0] for position in self._marked)
+        return super()._static(arguments).union(i for i in marked if i is not None)
 
     def _state(self, places: Sequence[_Place]) -> list[Any]:
         with self._swapping:
@@ -136,6 +143,15 @@ class _NotedOfModule(Noted):
     def running(self) -> Iterator[None]:
         with super().running(), self._recording():
             yield
+
+
+def _marked(module: nn.Module) -> tuple[int, ...]:
+    """The positions of the inputs of a graph of Dynamo's that it has marked as parameters and buffers (or the
+    user, with `torch._dynamo.mark_static_address`): it hands these over as arguments."""
+    if not isinstance(module, fx.GraphModule):
+        return ()
+    inputs = module.graph.find_nodes(op="placeholder")
+    return tuple(i for i, node in enumerate(inputs) if internals.is_marked_static(node))
 
 
 def _owners(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:

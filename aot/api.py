@@ -21,7 +21,7 @@ from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.symbolic import viewing
 from aot.capture.threads import tracing
-from aot.compilers import Compiled, Compiler, compile_graph, example_inputs
+from aot.compilers import Compiled, Compiler, compile_graph, example_inputs, mark_static
 from aot.effects import Effects, analyze
 from aot.guards import Guards
 from aot.imitation import root_of
@@ -165,7 +165,7 @@ class CompiledFunction:
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
         tree, _, ambient = key
-        return tree, general_key(arguments, self._as_they_are(arguments)), ambient
+        return tree, general_key(arguments, self._static(arguments)), ambient
 
     def _answering(self, general: object, arguments: Arguments) -> Specialization | None:
         for specialization in self._general.get(general, ()):
@@ -182,7 +182,7 @@ class CompiledFunction:
         roots = [root_of(tensor) for tensor in tensors]
         for traced in dict.fromkeys((config.settings().traced_size, None)):
             try:
-                symbols = Symbols(tensors, roots, self._as_they_are(arguments), not self._dynamic, traced)
+                symbols = Symbols(tensors, roots, self._static(arguments), not self._dynamic, traced)
                 specialization = self._specialize(arguments, spec, inference, symbols)
             except Exception as error:  # (What the function raises itself, it raises once more.)
                 reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
@@ -287,9 +287,10 @@ class CompiledFunction:
             numbers: dict[int, int] = {}
             keys = [internals.storage_key(t) for t in arguments.tensors]
             storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
-            parameters = self._parameters(arguments)
+            static = self._static(arguments)
+            parameters = static.union(i for i, t in enumerate(arguments.tensors) if _accumulates(t))
             fw_module, bw_module = self._partitioned(joint, effects, parameters)
-            leaves = frozenset(i for i, t in enumerate(arguments.tensors) if t.is_leaf and t.requires_grad)
+            leaves = frozenset(i for i, t in enumerate(arguments.tensors) if _accumulates(t))
             parts = (
                 [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
             )
@@ -308,6 +309,11 @@ class CompiledFunction:
                 inference,
                 sizes,
             )
+            fixed = [primal.tensor in static for primal in joint.primals]
+            mark_static(fw_module, fixed)
+            for (module, _), part in zip(parts, plan.parts, strict=True):
+                if module is not None:
+                    mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
             graph = numbered(fw_module, symbols)
             compiled = self._compile_forward(graph.module, joint)
             if symbols is not None:
@@ -357,14 +363,9 @@ class CompiledFunction:
         """What tells, at a backward, what its Python reads: of `scripts`, and `modules` that they got."""
         return lambda: Noted(*scripts, *modules)
 
-    def _parameters(self, arguments: Arguments) -> frozenset[int]:
-        """The tensors that live until the backward whatever is saved: leaves that gradients are accumulated
-        into, and those that the caller says are parameters or buffers."""
-        leaves = frozenset(i for i, t in enumerate(arguments.tensors) if t.is_leaf and t.requires_grad)
-        return leaves.union(self._as_they_are(arguments))
-
-    def _as_they_are(self, arguments: Arguments) -> frozenset[int]:
-        """The tensors that the caller says are parameters or buffers, whose sizes are not symbols."""
+    def _static(self, arguments: Arguments) -> frozenset[int]:
+        """The tensors that the caller says are parameters or buffers: they live until the backward whatever
+        is saved, lie in one place from call to call, and their sizes are no symbols."""
         leading = arguments.leaves[: self._num_params_buffers]
         return frozenset(i for i, _ in leading if i is not None)
 
@@ -397,6 +398,11 @@ class CompiledFunction:
         if joint.segments:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
+
+
+def _accumulates(tensor: torch.Tensor) -> bool:
+    """Whether it is a leaf that gradients are accumulated into."""
+    return tensor.is_leaf and tensor.requires_grad
 
 
 def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:

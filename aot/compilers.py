@@ -7,11 +7,13 @@ return a tuple or list.
 A backward graph's ``meta["donated"]`` has the positions of the inputs that nobody reads after it: the
 compiled graph may overwrite their memory, as it may AOTAutograd's donated buffers. A backward with
 ``retain_graph=True`` is compiled for itself, with none.
+
+`static_inputs` tells which inputs of a graph lie in one place from call to call: parameters and buffers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from torch import fx
@@ -61,6 +63,35 @@ def boxed(compiled: Compiled) -> Compiled:
 def example_inputs(module: fx.GraphModule) -> Sequence[Any]:
     """A graph's inputs as fake tensors, in order."""
     return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+
+
+def mark_static(module: fx.GraphModule, static: Iterable[bool]) -> None:
+    """Note which of a graph's first inputs lie in one place from call to call."""
+    inputs = module.graph.find_nodes(op="placeholder")
+    for node, one in zip(inputs, static, strict=False):
+        node.meta["static"] = one
+
+
+def static_inputs(module: fx.GraphModule) -> list[int]:
+    """The positions of a graph's inputs that lie in one place from call to call.
+
+    They are what the caller says they are: parameters and buffers of modules, what Dynamo has marked,
+    `num_params_buffers`.
+
+    In a backward these are the ones of them that were saved as they are. A compiler need not copy them into
+    memory of its own (for CUDA graphs); an optimizer or ``.data =`` may put others into their places.
+
+    Example:
+        >>> def compiler(module, example_inputs):
+        ...     print(aot.static_inputs(module))
+        ...     return module.forward
+        >>> compiled = aot.aot_module(torch.nn.Linear(2, 1), compiler)
+        >>> compiled(torch.ones(3, 2)).shape
+        [0, 1]
+        torch.Size([3, 1])
+    """
+    inputs = module.graph.find_nodes(op="placeholder")
+    return [position for position, node in enumerate(inputs) if node.meta.get("static")]
 
 
 def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:

@@ -15,7 +15,7 @@ from aot import torch_internals as internals
 from aot.capture.graph import by_name, call_by_name, call_with_grad
 from aot.capture.joint import moves_generator
 from aot.capture.operations import BATCH_NORM, call_on_clones
-from aot.compilers import Compiled
+from aot.compilers import Compiled, static_inputs
 from aot.names import get_aot_compilation_context
 
 # What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
@@ -117,7 +117,10 @@ class Inductor:
         if len(draws) > 1:  # which are in an order
             settings |= {"reorder_for_locality": False, "reorder_for_peak_memory": False}
         called, _, _ = get_aot_compilation_context()
-        compiled, strides = internals.inductor_compile(graph, inputs, which, settings, donated, called)
+        static = [*static_inputs(module), *range(len(example_inputs), len(inputs))]  # and the constants
+        compiled, strides = internals.inductor_compile(
+            graph, inputs, which, settings, donated, static, called
+        )
         wrong = [
             (i, node.meta["val"].shape, node.meta["val"].stride())
             for i, (node, given) in enumerate(zip(wanted.args[0], strides, strict=False))

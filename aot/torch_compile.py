@@ -118,7 +118,7 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     numbers = _take_numbers(copied)
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
-    return lambda *args: compiled.run(_read(args, numbers) if numbers else args, {})
+    return lambda *args: compiled.run(_read(args, numbers), {})
 
 
 def _assign_data(graph: fx.Graph) -> None:
@@ -151,6 +151,8 @@ def _take_numbers(graph: fx.Graph) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def _read(args: Sequence[Any], numbers: frozenset[int]) -> list[Any]:
+def _read(args: tuple[Any, ...], numbers: frozenset[int]) -> tuple[Any, ...]:
     """Arguments, with numbers in place of tensors that are nothing but numbers."""
-    return [arg.item() if i in numbers else arg for i, arg in enumerate(args)]
+    if not numbers:
+        return args
+    return tuple(arg.item() if i in numbers else arg for i, arg in enumerate(args))

@@ -92,6 +92,7 @@ __all__ = [
     "is_composite_below_autograd",
     "is_function_node",
     "is_marked",
+    "is_marked_static",
     "is_memoryless",
     "is_packed",
     "is_traced_elsewhere",
@@ -940,6 +941,11 @@ def inductor_restrided(tensor: Tensor, stride: Sequence[int]) -> Tensor:
     return restrided
 
 
+def is_marked_static(node: torch.fx.Node) -> bool:
+    """Whether Dynamo has marked an input of its graph as lying in one place from call to call."""
+    return bool(node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"))
+
+
 def takes_back_version(function: Any) -> bool:
     """Whether this is what Dynamo calls on a tensor after `set_` where the program assigns ``.data``."""
     return getattr(function, "__name__", "") == "_lower_version_count_by_1"
@@ -951,6 +957,7 @@ def inductor_compile(
     which: str,
     settings: Mapping[str, Any],
     donated: Sequence[int],
+    static: Sequence[int],
     names: list[str],
 ) -> tuple[Callable[..., Any], list[tuple[int, ...] | None]]:
     """Inductor's code for a graph without mutations, but for those of its inputs at its end.
@@ -958,6 +965,7 @@ def inductor_compile(
     Args:
         which: "forward", "backward" or "inference".
         donated: the inputs that may be overwritten.
+        static: those that lie in one place from call to call.
         names: what it is called in the code.
 
     Returns:
@@ -970,9 +978,15 @@ def inductor_compile(
     context.output_strides = []
     context.aot_graph_name = names
     # All that is read of it.
-    context.fw_metadata = types.SimpleNamespace(bw_donated_idxs=list(donated))
+    context.fw_metadata = types.SimpleNamespace(
+        bw_donated_idxs=list(donated), static_input_indices=list(static)
+    )
     with config.patch(dict(settings)), tracing(context), disable_autocast():
         compiled = compile_fx.compile_fx_inner(
-            graph, inputs, is_backward=which == "backward", is_inference=which == "inference"
+            graph,
+            inputs,
+            static_input_idxs=list(static),
+            is_backward=which == "backward",
+            is_inference=which == "inference",
         )
     return compiled, list(context.output_strides)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import compile_fx
 from torch._inductor.utils import run_and_get_code
 
 import aot
@@ -180,3 +182,73 @@ def test_modes_and_options_are_passed_on() -> None:
 def test_other_options_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(errors.UnsupportedOption, match=reason):
         aotfuzz_inductor(torch.fx.symbolic_trace(nn.ReLU()), [torch.ones(2)], **options)
+
+
+class Layer(nn.Module):
+    """A parameter that the backward reads, one that it does not, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(4, 3))
+        self.bias = nn.Parameter(torch.rand(4, 1))
+        self.register_buffer("scale", torch.rand(5, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight * x.sin() + self.bias) * self.scale
+
+
+def _told(compile: Callable[[nn.Module, Any], Any]) -> dict[str, list[tuple[int, ...]]]:
+    """The sizes of the inputs of which Inductor is told that they stay where they are, by graph."""
+    told: dict[str, list[tuple[int, ...]]] = {}
+
+    def spying(graph: Any, inputs: Any, **options: Any) -> Any:
+        static = options["static_input_idxs"]
+        context = torch._guards.TracingContext.get()
+        if options.get("is_backward"):
+            which = "backward"
+        else:
+            assert list(context.fw_metadata.static_input_indices) == list(static)
+            which = "inference" if options["is_inference"] else "forward"
+        told[which] = [tuple(inputs[i].shape) for i in static]
+        return aot.make_boxed_func(graph.forward)  # (What is told is all that is asked for.)
+
+    torch._dynamo.reset()
+    layer = Layer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compile_fx, "compile_fx_inner", spying)
+        function = compile(layer, spying)
+        function(torch.rand(3, requires_grad=True)).sum().backward()
+        with torch.no_grad():
+            function(torch.rand(3))
+    return told
+
+
+def test_inductor_is_told_which_inputs_stay_where_they_are() -> None:
+    by_torch = _told(
+        lambda layer, inner: torch.compile(layer, backend=partial(compile_fx.compile_fx, inner_compile=inner))
+    )
+    ours = _told(lambda layer, _: torch.compile(layer, backend="aotfuzz_inductor"))
+    state = {(4, 3), (4, 1), (5, 1, 1)}
+    for which in ("forward", "inference"):
+        assert sorted(ours[which]) == sorted(by_torch[which]) == sorted(state)
+    # Torch's counts on the forward's results to stay where they are as well, in a CUDA graph of the forward.
+    assert set(ours["backward"]) == set(by_torch["backward"]) & state == {(4, 3), (5, 1, 1)}
+
+
+def test_inputs_that_are_marked_stay_where_they_are_and_others_do_not() -> None:
+    told: list[list[tuple[int, ...]]] = []
+
+    def compiler(module: Any, example_inputs: Any) -> Any:
+        told.append([tuple(example_inputs[i].shape) for i in aot.static_inputs(module)])
+        return module.forward
+
+    def backend(graph: Any, example_inputs: Any) -> Any:
+        return aot.aot_module_simplified(graph, example_inputs, compiler)
+
+    x, y = torch.rand(2), torch.rand(3, 1)
+    torch._dynamo.mark_static_address(y)
+    assert torch.equal(torch.compile(lambda x, y: x * y, backend=backend)(x, y), x * y)
+    assert told == [[(3, 1)]]
+    aot.aot_function(lambda x, y: x * y, compiler, num_params_buffers=1)(x, y)
+    aot.aot_function(lambda x, y: x * y, compiler)(x, y)
+    assert told[1:] == [[(2,)], []]
