@@ -106,6 +106,25 @@ def test_draws_are_made_in_order_and_read_or_not() -> None:
         assert torch.equal(value, other)
 
 
+def test_draws_are_eagers() -> None:
+    def f(*given: Tensor) -> list[Tensor]:
+        return [
+            drawn
+            for x in given
+            for drawn in (
+                (x / 4).bernoulli(),
+                torch.randint(9, (5,)) + x[0],
+            )
+        ]
+
+    drawn = []
+    for function in (f, compiled(f)):
+        torch.manual_seed(3)
+        x = torch.tensor([1.0, 2.0, 3.0])
+        drawn.append([*function(x, x.double()), torch.get_rng_state()])
+    assert all(map(torch.equal, *drawn))
+
+
 def train(make: Callable[[], Model], compile: Callable[[nn.Module], Any], steps: int) -> list[Tensor]:
     """Everything that training leaves behind."""
     torch.manual_seed(1)
