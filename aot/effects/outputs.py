@@ -204,7 +204,9 @@ class OutputEffects:
                 # (Where it lay then there may be nothing any more.)
                 view = replace(view, where=_NOWHERE._replace(dtype=source.dtype), reinterpreted=False)
             return replace(view, rebound=rebound)
-        taken = Taken.LAST
+        # (Should the argument come to require grad after the call, autograd derives a history for a view that
+        # was there before a write, and none for one that was not.)
+        taken = Taken.FIRST if first and moved and not value.requires_grad else Taken.LAST
         if any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
             self.moving.add(index)

@@ -769,3 +769,26 @@ def test_a_view_of_a_leaf_that_has_come_to_require_grad_says_so_and_has_no_histo
     outputs = aot.aot_function(lambda view, x: (view * 2, view * x), aot.nop)(view, x)
     assert torch.autograd.grad(outputs[0].sum(), x, allow_unused=True) == (None,)
     assert torch.equal(torch.autograd.grad(outputs[1].sum(), x)[0], view)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x[0].mul_(2),
+        lambda x: (x[...], x.mul_(2), x[1])[::2],
+        lambda x: (x.t(), x.view(4)[1:], x.add_(1)),
+    ],
+)
+def test_a_view_is_taken_before_a_write_that_it_was_there_for(f: Callable[[Tensor], Any]) -> None:
+    def gradients(function: Callable[[Tensor], Any]) -> list[Any]:
+        x = values(2, 2)
+        results = function(x)
+        results = results if isinstance(results, tuple) else (results,)
+        x.requires_grad_()  # what was there before a write takes part in that, and other views do not
+        found: list[Any] = [result.is_leaf for result in results]
+        for result in results:
+            if not result.is_leaf:
+                found += torch.autograd.grad(result.sum(), x)[0].tolist()
+        return found
+
+    assert gradients(aot.aot_function(f, aot.nop)) == gradients(f)
