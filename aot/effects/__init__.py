@@ -39,6 +39,7 @@ from aot.effects.model import (
 )
 from aot.effects.outputs import OutputEffects
 from aot.effects.world import World, is_current, root_of
+from aot.inputs import Entry
 
 __all__ = [
     "AliasRoot",
@@ -108,6 +109,16 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
         several_counters=arguments.several_counters(),
         retaining=_retaining(forward.entry.fakes),
         retaining_outputs=_retaining(forward.outputs),
+        aware=_aware(forward.entry),
+    )
+
+
+def _aware(entry: Entry) -> tuple[int, ...]:
+    written = {id(target) for state in set(entry.states) for target in state.writes.values()}
+    return tuple(
+        i
+        for i, fake in enumerate(entry.fakes)
+        if id(fake) in written and fake._is_view() and fake.requires_grad > entry.requires_grad[i]
     )
 
 

@@ -280,6 +280,8 @@ class Effects:
         inference: arguments that are inference tensors.
         several_counters: arguments in a storage that others show under another version counter.
         retaining, retaining_outputs: the arguments and outputs on which `retain_grad` was called.
+        aware: arguments that are views, had no history, and were themselves written to in grad mode: they
+            know the one that they have now, where another view derives it when it is asked.
     """
 
     values: tuple[Value, ...]
@@ -300,3 +302,4 @@ class Effects:
     several_counters: frozenset[int]
     retaining: tuple[int, ...]
     retaining_outputs: tuple[int, ...]
+    aware: tuple[int, ...]

@@ -409,6 +409,8 @@ class _Call:
     def _keep(self) -> None:
         """What the backward keeps besides what autograd keeps for it, and the caller's `retain_grad`s."""
         plan = self.plan
+        for i in plan.aware:
+            self.writer.line(f"t{i}.grad_fn")  # derived now: without it, another write would be one to a leaf
         for name in [f"t{i}" for i in plan.retaining] + [f"o{i}" for i in plan.retaining_outputs]:
             self.writer.line(f"{name}.retain_grad()")
         for number, part in enumerate(plan.parts):

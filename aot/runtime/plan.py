@@ -68,7 +68,7 @@ class Plan:
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
         writes, changes, required, released, detached, pinned, grown, moves, roots, outputs, retaining,
-            retaining_outputs: see `Effects`.
+            retaining_outputs, aware: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
@@ -100,6 +100,7 @@ class Plan:
     outputs: tuple[Output, ...]
     retaining: tuple[int, ...]
     retaining_outputs: tuple[int, ...]
+    aware: tuple[int, ...]
     grad: bool
     grad_after: bool
     inference: bool
@@ -164,6 +165,7 @@ def make_plan(
         outputs=effects.outputs,
         retaining=effects.retaining,
         retaining_outputs=effects.retaining_outputs,
+        aware=effects.aware,
         grad=grad,
         grad_after=grad_after,
         inference=inference,

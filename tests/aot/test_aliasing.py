@@ -792,3 +792,18 @@ def test_a_view_is_taken_before_a_write_that_it_was_there_for(f: Callable[[Tenso
         return found
 
     assert gradients(aot.aot_function(f, aot.nop)) == gradients(f)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_view_that_was_written_to_may_be_written_to_at_once_and_another_may_not(dtype: torch.dtype) -> None:
+    def write(view: Tensor, other: Tensor, w: Tensor) -> None:
+        view.mul_(w)
+
+    for function in (write, aot.aot_function(write, aot.nop)):
+        base = torch.ones(2, 3, dtype=dtype)
+        view, other, w = base[0], base[1], torch.ones(3, dtype=dtype, requires_grad=True)
+        function(view, other, w)
+        with pytest.raises(RuntimeError, match="a leaf Variable"):
+            other.mul_(2)  # whose history autograd has not been asked for yet
+        view.mul_(2)
+        assert torch.autograd.grad(view.sum(), w)[0].tolist() == [2, 2, 2]
