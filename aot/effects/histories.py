@@ -13,7 +13,7 @@ from aot.capture.journal import Rebind, Reshape, ViewOrigin
 from aot.capture.operations import functional_form
 from aot.capture.steps import Mode, ViewStep
 from aot.effects.world import is_current
-from aot.geometry import Geometry, alike
+from aot.geometry import Geometry, alike, covers
 
 aten = torch.ops.aten
 
@@ -77,9 +77,15 @@ def _size_after(event: Reshape | Rebind, size: tuple[int, ...]) -> tuple[int, ..
     return tuple(changed.shape)
 
 
-def derived_anew(root: Tensor, origin: ViewOrigin) -> tuple[Geometry | None, tuple[ViewStep, ...]]:
+def derived_anew(
+    root: Tensor, origin: ViewOrigin, stale: bool
+) -> tuple[Geometry | None, tuple[ViewStep, ...]]:
     """How autograd comes to a view whose root was changed since: by its geometry; but operations that show
-    elements as other numbers are repeated, on what they were called with. (As `View.where` and `steps`.)"""
+    elements as other numbers are repeated, on what they were called with. (As `View.where` and `steps`.)
+
+    If only what it is a view of is `stale`, that one's history is derived by its geometry, and no gradient
+    gets past it of what `as_strided` shows besides.
+    """
     chain = [origin]
     while chain[0].before is not None and chain[0].parent is not root:
         chain.insert(0, chain[0].before)
@@ -91,9 +97,16 @@ def derived_anew(root: Tensor, origin: ViewOrigin) -> tuple[Geometry | None, tup
                 where = None if one.parent is root else one.parent_where
             steps.append(one.step)
         elif steps:
-            size, stride, offset = one.where[:3]
-            steps.append(ViewStep(aten.as_strided.default, (size, stride, offset), {}, None, Mode.GRAD))
+            steps.append(_strided(one.where))
+    last = chain[-1]
+    besides = last.step.op is aten.as_strided.default and not covers(last.parent_where, last.where)
+    if besides and not stale and not steps:
+        return last.parent_where, (_strided(last.where),)
     return where, tuple(steps)
+
+
+def _strided(where: Geometry) -> ViewStep:
+    return ViewStep(aten.as_strided.default, where[:3], {}, None, Mode.GRAD)
 
 
 def is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:

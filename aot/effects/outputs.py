@@ -193,7 +193,7 @@ class OutputEffects:
         ordinary = internals.creation_meta(value) == "DEFAULT" and not any(step.in_place for step in steps)
         if (stale or derived) and steps and ordinary:
             assert origin is not None
-            where, repeated = derived_anew(root, origin)
+            where, repeated = derived_anew(root, origin, stale)
             if repeated:
                 other = where is not None and not alike(where, geometry(root))
                 return View(self.root(root), repeated, where, True, reinterpreted=other, rebound=rebound)

@@ -807,3 +807,21 @@ def test_a_view_that_was_written_to_may_be_written_to_at_once_and_another_may_no
             other.mul_(2)  # whose history autograd has not been asked for yet
         view.mul_(2)
         assert torch.autograd.grad(view.sum(), w)[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("make", [lambda: [non_leaf(4, 4)], lambda: [leaf(4, 4)]], ids=["argument", "own"])
+@pytest.mark.parametrize(
+    "write", [lambda base, view: view.mul_(2), lambda base, view: base.mul_(2), lambda base, view: None]
+)
+@pytest.mark.parametrize("offset", [0, 2, 5, 6])
+def test_as_strided_beyond_the_view_that_it_is_called_on(make: Any, write: Any, offset: int) -> None:
+    """No gradient comes to what it shows besides, once the view's history has been derived anew."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        base = x if not x.is_leaf else x * 1
+        view = base[1:3, :3]
+        before = view.as_strided((2, 2), (3, 1), offset)
+        write(base, view)
+        return view.as_strided((2, 2), (3, 1), offset), before.as_strided((2,), (1,), offset) * 2
+
+    assert_agrees(f, make)
