@@ -31,12 +31,15 @@ _FACTS = (
 )
 _AMBIENT = ("grad mode", "inference mode, default dtype or device, deterministic mode, or autocast")
 
+_LOOKED_AT = 16  # so that what a compile takes does not grow with how many there were
+
 Key = tuple[object, tuple[object, ...], tuple[object, ...]]
 Before = tuple[Key, Guards, Sizes | None]
 
 
 def why(key: Key, leaves: int, tensors: Sequence[Tensor], before: Sequence[Before]) -> str:
-    """What keeps the specializations `before` from answering a call; empty where there are none.
+    """What keeps the specializations `before`, or the last of them, from answering a call; empty where there
+    are none.
 
     Args:
         key: of the call: the tree of its arguments, these, and what is around it.
@@ -49,7 +52,7 @@ def why(key: Key, leaves: int, tensors: Sequence[Tensor], before: Sequence[Befor
         >>> compiled.specializations[1].why
         'argument 0: shape is (3,) and not (2,)'
     """
-    found = [tuple(_differences(key, leaves, tensors, one)) for one in before]
+    found = [tuple(_differences(key, leaves, tensors, one)) for one in before[-_LOOKED_AT:]]
     nearest = min(found, key=len, default=())
     return "; ".join(nearest)
 
@@ -67,7 +70,8 @@ def _differences(key: Key, leaves: int, tensors: Sequence[Tensor], before: Befor
     yield from (f"not so: {test}" for test in failing)
     if given != other and not failing:
         yield from _between(given, other, leaves)
-    yield from (f"{path} has changed" for path in before[1].changed())
+    if not before[1].hold():  # which is soon told
+        yield from (f"{path} has changed" for path in before[1].changed())
 
 
 def _between(given: tuple[object, ...], other: tuple[object, ...], leaves: int) -> Iterator[str]:
