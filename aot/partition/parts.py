@@ -107,10 +107,8 @@ def _is_sum(node: fx.Node) -> bool:
 
 def _zeros(graph: fx.Graph, like: fx.Node) -> fx.Node:
     val = like.meta["val"]
-    node = graph.call_function(
-        torch.ops.aten.zeros.default,
-        (as_arguments(list(val.shape)),),
-        {"dtype": val.dtype, "device": val.device},
-    )
+    size = as_arguments(list(val.shape))
+    kwargs = {"dtype": val.dtype, "device": val.device}
+    node = graph.call_function(torch.ops.aten.zeros.default, (size,), kwargs)
     node.meta["val"] = val
     return node

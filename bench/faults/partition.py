@@ -29,8 +29,8 @@ FAULTS = (
     _fault(
         name="a missing gradient is one of ones",
         module="aot.partition.parts",
-        find="torch.ops.aten.zeros.default, (list(val.shape),)",
-        replace="torch.ops.aten.ones.default, (list(val.shape),)",
+        find="torch.ops.aten.zeros.default, (size,)",
+        replace="torch.ops.aten.ones.default, (size,)",
         clauses=_GRADIENTS,
         wrong="An operation that joins gradients gets ones for those that it lacks.",
     ),

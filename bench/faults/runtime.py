@@ -134,7 +134,7 @@ FAULTS = (
     _fault(
         name="the layout of tangents is assumed",
         module="aot.runtime.backward",
-        find='line = f"g{e} = tangent(g{e}, {size}, {stride})"',
+        find="line = f\"g{e} = tangent(g{e}, {size}, {stride}{', True' if j in part.from_start else ''})\"",
         replace='line = f"g{e} = g{e}"',
         clauses=("gradients", "errors"),
         wrong="A gradient that lies otherwise than its result is read by the result's strides.",
@@ -290,8 +290,7 @@ FAULTS = (
     _fault(
         name="tangents of first derivatives lie anyhow",
         module="aot.runtime.derivative",
-        find="tangents = [restrided(t, w.size, w.stride)"
-        " for t, w in zip(tangents, step.tangents, strict=True)]",
+        find="tangents = [self.lie(t, w, numbers, j in self.from_start) for j, (t, w) in pairs]",
         replace="tangents = list(tangents)",
         clauses=("double-backward", "gradients", "errors"),
         wrong="A backward that is recorded again reads its gradient by other strides.",
