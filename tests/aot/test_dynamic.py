@@ -218,8 +218,8 @@ def test_second_and_third_derivatives() -> None:
 
 
 def test_a_size_that_becomes_a_number_while_the_backward_is_recorded() -> None:
-    """What was noted of views of a tangent under a symbol is not found under the number; they are taken by
-    `as_strided` then, of a tangent that may be a view itself."""
+    """What was noted of views of a tangent under a symbol may not be found under the number; they are taken
+    by `as_strided` then."""
 
     def f(x: Tensor) -> tuple[Tensor, ...]:
         twice = torch.cat((x, x))

@@ -605,3 +605,31 @@ def test_a_gradient_that_others_may_hold_is_not_written_to(f: Callable[[Tensor],
 def test_a_gradient_that_nobody_else_holds_may_be_written_to() -> None:
     f = lambda x: Tripling.apply(x.sin()) * 2 + x  # type: ignore[no-untyped-call]  # noqa: E731
     assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+class ByStrides(torch.autograd.Function):
+    """The third number of a gradient for all, by where it lies in its storage."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.as_strided(gradient.shape, (0,), gradient.storage_offset() + 2) * 2
+
+
+def test_a_tangent_that_is_read_by_strides_and_does_not_begin_with_its_storage() -> None:
+    def two(x: Tensor) -> tuple[Tensor, Tensor]:
+        y: Tensor = ByStrides.apply(x)  # type: ignore[no-untyped-call]
+        return y, x.exp()
+
+    for function in (lambda x: two(x)[0], two):
+        compiled = aot.aot_function(function, aot.nop)
+        for create_graph in (False, True):
+            x = leaf(4)
+            given = torch.arange(9.0)[3:7]
+            results = [f(x) for f in (function, compiled)]
+            first = [r[0] if isinstance(r, tuple) else r for r in results]
+            theirs, ours = (torch.autograd.grad(r, x, given, create_graph=create_graph)[0] for r in first)
+            assert torch.equal(theirs, ours) and torch.equal(ours, torch.full((4,), 10.0))
