@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from aot import torch_internals as internals
 from aot.capture.replaced import hooks_on
 from aot.errors import UnsupportedHook
 
@@ -50,7 +52,14 @@ class Hooks:
                 f"register it outside"
             )
         if tensor.requires_grad:
-            self._edges.append(get_gradient_edge(tensor))
+            try:
+                with internals.outside_inference_mode(), torch.enable_grad():  # it may take a view
+                    self._edges.append(get_gradient_edge(tensor))
+            except AssertionError:
+                raise UnsupportedHook(
+                    "a hook on a view that was taken without grad mode, or before its base began to require "
+                    "grad: no gradient comes to it; leave it out"
+                ) from None
         return self._recorded(hook)
 
     def watch_node(self, hook: Hook) -> Hook:

@@ -12,6 +12,7 @@ from agree import assert_agrees, both, checking_nop, leaf, non_leaf, values
 from torch import Tensor
 
 import aot
+from aot import errors
 
 
 def test_a_hook_on_an_intermediate() -> None:
@@ -416,3 +417,24 @@ def test_hooks_on_views_that_one_call_has_made(name: str) -> None:
             results[chosen].sum().backward()
             told.append((sorted(seen, key=lambda one: one[0]), [type(r.grad_fn) for r in results[:2]]))
     assert told[:2] == told[2:]
+
+
+def test_a_hook_that_is_registered_in_inference_mode() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x * 1
+        with torch.inference_mode():
+            y.register_hook(lambda gradient: gradient * 2)
+        return y.sin()
+
+    assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+def test_a_hook_on_a_view_without_a_history_is_refused() -> None:
+    def f(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            view = x.view(-1)
+        view.register_hook(lambda gradient: gradient * 2)
+        return x * 2
+
+    with pytest.raises(errors.UnsupportedHook, match="no gradient comes to it"):
+        aot.aot_function(f, aot.nop)(leaf(3) * 1)
