@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from aot import torch_internals as internals
+
 
 class Geometry(NamedTuple):
     """How a tensor lies in its storage: element counts, and offset in elements of `dtype`; and whether it
@@ -22,12 +24,13 @@ class Geometry(NamedTuple):
     conj: bool = False
     neg: bool = False
 
-    # Symbols are equal here if they are known to be: to ask would be to assume something of every call.
+    # Symbols are equal here if they were made alike: to ask would be to assume something of every call, and
+    # what is known of them grows, while geometries are keys.
 
     def __hash__(self) -> int:
         try:
             return tuple.__hash__(self)
-        except TypeError:  # (What is known grows.)
+        except TypeError:
             return hash((len(self.size), self.dtype))
 
     def __eq__(self, other: object) -> bool:
@@ -36,7 +39,7 @@ class Geometry(NamedTuple):
         try:
             tuple.__hash__(self), tuple.__hash__(other)
         except TypeError:
-            return bool(_known(self) == _known(other))
+            return bool(_as_made(self) == _as_made(other))
         return tuple.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
@@ -94,18 +97,22 @@ def geometry(tensor: Tensor) -> Geometry:
 
 
 def known_equal(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Whether two sequences of numbers are equal in every call, as far as that is known of symbols."""
+    """Whether two sequences of numbers are equal in every call, as far as that is known of symbols by now."""
     try:
         hash((first, second))
     except TypeError:
-        return bool(_known(first) == _known(second))
+        return _known(first) == _known(second)
     return first == second
 
 
-def _known(value: Any) -> Any:
+def _known(numbers: Iterable[Any]) -> list[Any]:
+    return [number.node.expr if isinstance(number, torch.SymInt) else number for number in numbers]
+
+
+def _as_made(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_known, value))
-    return value.node.expr if isinstance(value, torch.SymInt) else value
+        return tuple(map(_as_made, value))
+    return internals.as_made(value) if isinstance(value, torch.SymInt) else value
 
 
 def alike(first: Geometry, second: Geometry) -> bool:

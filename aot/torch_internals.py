@@ -362,6 +362,11 @@ def new_symbol(env: ShapeEnv, name: str, hint: int) -> tuple[Any, Any]:
     return symbol, env.create_symintnode(symbol, hint=hint, source=source)
 
 
+def as_made(number: torch.SymInt) -> Any:
+    """The expression that a number was made as, whatever has become known of its symbols since."""
+    return number.node._expr
+
+
 class _Source(PythonPrinter):
     """Expressions of symbols as Python source."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_each_agrees, checking_nop, compile_counted, leaf, non_leaf, values
+from agree import assert_each_agrees, assert_same_call, checking_nop, compile_counted, leaf, non_leaf, values
 from torch import Tensor, nn
 
 import aot
@@ -169,6 +169,20 @@ class Attention(nn.Module):
         weights = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1)
         result: Tensor = self.after(x + (weights @ v).transpose(1, 2).reshape(x.shape))
         return result
+
+
+def test_places_that_become_one_while_they_are_in_use() -> None:
+    """To take the first size for 2, as `chunk` does here, makes one of places that were told apart before."""
+
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = x.chunk(2, 0)
+        return x[0:2], first.flatten(0, -1), second.mul_(2)
+
+    compiled = aot.aot_function(function, aot.nop, dynamic=True)
+    with aot.config.patch(traced_size=lambda size: 2 * size):
+        for n in (2, 3, 4):
+            assert_same_call(function, compiled, lambda n=n: [torch.arange(4.0 * n).reshape(n, 2, 2)])
+    assert all(one.sizes is not None for one in compiled.specializations)
 
 
 def test_fifty_shapes_of_a_network() -> None:
