@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from aot.compilers import Compiler
 from aot.inputs import Arguments
 from aot.modules import Noted
 from aot.partition.default import default_partition
+from aot.symbols import Constant
 
 # Where a module keeps a tensor: the dict that holds it, and the name.
 _Place = tuple[dict[str, Any], str]
@@ -42,6 +44,11 @@ class CompiledModule(CompiledFunction):
         self.__doc__ = module.__doc__
         self.module = module
         self._marked = _marked(module)
+        self._symbolic = _symbolic(module)
+        count = self._num_params_buffers
+        self._numbers = tuple(count + i for i, sizes in enumerate(self._symbolic) if sizes is None)
+        self._as_the_graph_says = not self._dynamic and any(s is None or any(s) for s in self._symbolic)
+        self._dynamic |= self._as_the_graph_says
         self._swapping = threading.Lock()
         self._stand_ins: tuple[Any, ...] = ()  # in this trace
         self._tracer: int | None = None  # the thread that traces
@@ -64,6 +71,23 @@ class CompiledModule(CompiledFunction):
         given = arguments.leaves[self._num_params_buffers :]
         marked = (given[position][0] for position in self._marked)
         return super()._static(arguments).union(i for i in marked if i is not None)
+
+    def _constant(self, arguments: Arguments) -> Constant:
+        constant = super()._constant(arguments)
+        if not self._as_the_graph_says:
+            return constant
+        given = arguments.leaves[self._num_params_buffers :]
+        sizes = zip(given, self._symbolic, strict=True)
+        return replace(
+            constant,
+            dimensions=frozenset(
+                (tensor, d)
+                for (tensor, _), symbolic in sizes
+                if tensor is not None and symbolic
+                for d, is_symbolic in enumerate(symbolic)
+                if not is_symbolic
+            ),
+        )
 
     def _state(self, places: Sequence[_Place]) -> list[Any]:
         with self._swapping:
@@ -152,6 +176,23 @@ def _marked(module: nn.Module) -> tuple[int, ...]:
         return ()
     inputs = module.graph.find_nodes(op="placeholder")
     return tuple(i for i, node in enumerate(inputs) if internals.is_marked_static(node))
+
+
+def _symbolic(module: nn.Module) -> tuple[tuple[bool, ...] | None, ...]:
+    """For each input of a front end's graph, which of its sizes are symbols there; None where it is a number
+    that is one."""
+    if not isinstance(module, fx.GraphModule):
+        return ()
+    inputs = module.graph.find_nodes(op="placeholder")
+    examples = (node.meta.get("example_value", node.meta.get("val")) for node in inputs)
+    return tuple(
+        None
+        if isinstance(example, torch.SymInt)
+        else tuple(isinstance(n, torch.SymInt) for n in example.shape)
+        if isinstance(example, Tensor)
+        else ()
+        for example in examples
+    )
 
 
 def _owners(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -36,7 +36,7 @@ from aot.runtime.autograd import build
 from aot.runtime.numbers import numbered
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import left, rehearse
-from aot.symbols import NO_SIZES, Sizes, Symbols
+from aot.symbols import NO_SIZES, Constant, Sizes, Symbols
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -55,6 +55,7 @@ class Specialization:
         metadata: what a call does to its arguments, and what its results are.
         guards: what the function read besides its arguments.
         sizes: what it assumes of the sizes of tensors, if it answers others than those it was made for.
+        numbers: the leaves of the arguments that `call` takes after the tensors.
         why: what kept earlier ones from answering the call that it was made for.
     """
 
@@ -67,6 +68,7 @@ class Specialization:
     metadata: ViewAndMutationMeta
     guards: Guards = field(repr=False)
     sizes: Sizes | None = None
+    numbers: tuple[int, ...] = ()
     why: str = ""
 
 
@@ -100,6 +102,7 @@ class CompiledFunction:
         self._keep = keep_inference_input_mutations
         self._functionalize_rng = functionalize_rng_ops
         self._dynamic = dynamic
+        self._numbers: tuple[int, ...] = ()  # leaves of arguments for which symbols may stand
         self._cache: dict[object, tuple[Specialization, ...]] = {}  # newest first
         # The same by what is left of a key without sizes: what answers more than one, and what cannot.
         self._general: dict[object, tuple[Specialization, ...]] = {}
@@ -118,7 +121,10 @@ class CompiledFunction:
         arguments = take_apart(leaves)
         key = (tree, arguments.key, internals.ambient_key())
         specialization = self._known(key) or self._new(key, arguments, args, kwargs)
-        outputs = specialization.call(*arguments.tensors)
+        given = arguments.tensors
+        if specialization.numbers:
+            given += tuple(arguments.leaves[leaf][1] for leaf in specialization.numbers)
+        outputs = specialization.call(*given)
         return specialization.together(outputs)
 
     def specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
@@ -165,31 +171,41 @@ class CompiledFunction:
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
         tree, _, ambient = key
-        return tree, general_key(arguments, self._static(arguments)), ambient
+        return tree, general_key(arguments, self._static(arguments), self._numbers), ambient
 
     def _answering(self, general: object, arguments: Arguments) -> Specialization | None:
+        numbers = self._given(arguments).values()
         for specialization in self._general.get(general, ()):
             assert specialization.sizes is not None
-            if specialization.sizes.hold(arguments.tensors) and specialization.guards.hold():
+            if specialization.sizes.hold(*arguments.tensors, *numbers) and specialization.guards.hold():
                 return specialization
         return None
+
+    def _given(self, arguments: Arguments) -> dict[int, int]:
+        """The numbers among the leaves of a call's arguments that may be symbols, by position."""
+        return {leaf: arguments.leaves[leaf][1] for leaf in self._numbers}
+
+    def _constant(self, arguments: Arguments) -> Constant:
+        """Which numbers of tensors are no symbols."""
+        return Constant(self._static(arguments), unmarked=not self._dynamic)
 
     def _for_sizes(
         self, general: object, arguments: Arguments, spec: internals.TreeSpec, inference: bool
     ) -> Specialization | None:
         """Compile for more sizes than these; None where that cannot be done."""
-        tensors = arguments.tensors
+        tensors, numbers = arguments.tensors, self._given(arguments)
         roots = [root_of(tensor) for tensor in tensors]
+        constant = self._constant(arguments)
         for traced in dict.fromkeys((config.settings().traced_size, None)):
             try:
-                symbols = Symbols(tensors, roots, self._static(arguments), not self._dynamic, traced)
+                symbols = Symbols(tensors, roots, numbers, constant, traced)
                 specialization = self._specialize(arguments, spec, inference, symbols)
             except Exception as error:  # (What the function raises itself, it raises once more.)
                 reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
                 logs.log(logs.GUARDS, reason, error.__str__)
                 continue
             assert specialization.sizes is not None
-            if specialization.sizes.hold(tensors):
+            if specialization.sizes.hold(*tensors, *numbers.values()):
                 return specialization
             self._general[general] = (specialization, *self._general.get(general, ()))
         self._special.add(general)
@@ -202,7 +218,8 @@ class CompiledFunction:
         return None
 
     def _remember(self, key: Key, arguments: Arguments, specialization: Specialization) -> Specialization:
-        reason = why(key, len(arguments.leaves), arguments.tensors, self._before)
+        numbers = tuple(self._given(arguments).values())
+        reason = why(key, len(arguments.leaves), arguments.tensors, numbers, self._before)
         specialization = replace(specialization, why=reason)
         self._before.append((key, specialization.guards, specialization.sizes))
         alike = self._cache.get(key, ())
@@ -353,6 +370,7 @@ class CompiledFunction:
             metadata,
             noted.guards,
             None if symbols is None else sizes,
+            () if symbols is None else tuple(symbols.numbers),
         )
 
     def _recording(self) -> contextlib.AbstractContextManager[None]:

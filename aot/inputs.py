@@ -136,11 +136,15 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     return Arguments(tuple(tensors), tuple(parts), tuple(key))
 
 
-def general_key(arguments: Arguments, as_they_are: Collection[int]) -> tuple[object, ...]:
-    """The key of a call without sizes, strides and offsets, but for those of the tensors `as_they_are`: equal
-    for two calls only if symbols may answer both."""
+def general_key(
+    arguments: Arguments, as_they_are: Collection[int], numbers: Sequence[int]
+) -> tuple[object, ...]:
+    """The key of a call without sizes, strides and offsets, but for those of the tensors `as_they_are`, and
+    without the leaves `numbers`: equal for two calls only if symbols may answer both."""
     count = len(arguments.leaves)
     key: list[object] = list(arguments.key[:count])
+    for leaf in numbers:
+        key[leaf] = arguments.leaves[leaf][1] if arguments.leaves[leaf][1] < 2 else None
     number = -1
     for part in arguments.key[count:]:
         if not isinstance(part, tuple):  # the size of a storage

@@ -37,13 +37,16 @@ Key = tuple[object, tuple[object, ...], tuple[object, ...]]
 Before = tuple[Key, Guards, Sizes | None]
 
 
-def why(key: Key, leaves: int, tensors: Sequence[Tensor], before: Sequence[Before]) -> str:
+def why(
+    key: Key, leaves: int, tensors: Sequence[Tensor], numbers: Sequence[int], before: Sequence[Before]
+) -> str:
     """What keeps the specializations `before`, or the last of them, from answering a call; empty where there
     are none.
 
     Args:
         key: of the call: the tree of its arguments, these, and what is around it.
         leaves: how many leaves its arguments have.
+        tensors, numbers: those of them for which symbols may stand.
         before: the key of each, what it rests on, and what it assumes of sizes, if it answers more than one.
 
     Example:
@@ -52,12 +55,14 @@ def why(key: Key, leaves: int, tensors: Sequence[Tensor], before: Sequence[Befor
         >>> compiled.specializations[1].why
         'argument 0: shape is (3,) and not (2,)'
     """
-    found = [tuple(_differences(key, leaves, tensors, one)) for one in before[-_LOOKED_AT:]]
+    found = [tuple(_differences(key, leaves, tensors, numbers, one)) for one in before[-_LOOKED_AT:]]
     nearest = min(found, key=len, default=())
     return "; ".join(nearest)
 
 
-def _differences(key: Key, leaves: int, tensors: Sequence[Tensor], before: Before) -> Iterator[str]:
+def _differences(
+    key: Key, leaves: int, tensors: Sequence[Tensor], numbers: Sequence[int], before: Before
+) -> Iterator[str]:
     (tree, given, ambient), (other_tree, other, other_ambient) = key, before[0]
     if tree != other_tree:
         yield "the arguments have another structure"
@@ -66,7 +71,7 @@ def _differences(key: Key, leaves: int, tensors: Sequence[Tensor], before: Befor
     for name, now, then in zip(_AMBIENT, *now_and_then, strict=True):
         if now != then:
             yield f"{name} is another"
-    failing = [] if before[2] is None else before[2].failing(tensors)
+    failing = [] if before[2] is None else before[2].failing(tensors, numbers)
     yield from (f"not so: {test}" for test in failing)
     if given != other and not failing:
         yield from _between(given, other, leaves)

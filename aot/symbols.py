@@ -1,7 +1,9 @@
-"""Which numbers of a call's tensors are symbols in its trace: sizes, strides, offsets, sizes of storages.
+"""Which numbers of a call are symbols in its trace: its tensors' sizes, strides, offsets, sizes of storages,
+and arguments that are numbers where a front end says so.
 
-In: the tensors of a call. Out: `Symbols`, which tells the trace how each of them lies. What the trace has
-assumed of the symbols meanwhile, `Sizes` holds against the tensors of later calls.
+In: the tensors and numbers of a call. Out: `Symbols`, which tells the trace how each tensor lies and what
+stands for each number. What the trace has assumed of the symbols meanwhile, `Sizes` holds against later
+calls.
 
 Numbers are symbols of torch's ``ShapeEnv``, as in AOTAutograd: 0 and 1 are not, as operations do something
 else there; numbers that are equal get the same symbol; a stride that follows from sizes is an expression of
@@ -11,7 +13,7 @@ them. Whoever compares symbols learns what holds in this call, and has it noted 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,15 +80,30 @@ def as_arguments(value: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Which numbers of a call's tensors are no symbols.
+
+    Attributes:
+        tensors: those of which no number is one, by position.
+        dimensions: some dimensions of others, as pairs of position and dimension.
+        unmarked: all dimensions but those that are marked (``torch._dynamo.mark_dynamic``), and what does not
+            follow from these; otherwise those that are marked as static.
+    """
+
+    tensors: frozenset[int] = frozenset()
+    dimensions: frozenset[tuple[int, int]] = frozenset()
+    unmarked: bool = False
+
+
 class Symbols:
     """The symbols of one trace.
 
     Args:
         tensors: those of a call.
         roots: each itself, or the base that it is to be a view of in the trace.
-        as_they_are: those of which no number is a symbol.
-        marked: whether only dimensions that are marked (``torch._dynamo.mark_dynamic``) have symbols, and
-            what follows from them; otherwise all have that are not marked as static.
+        numbers: those among the leaves of its arguments that are to be symbols, by position.
+        constant: which numbers of tensors are no symbols.
         traced: which number stands for one of theirs in the trace.
 
     Attributes:
@@ -94,17 +111,18 @@ class Symbols:
         mode: makes fake tensors with such sizes.
         names: what each is called in generated code, in order.
         values: each as a number.
+        numbers: what stands for the numbers among the leaves of the arguments, by position.
     """
 
     def __init__(
         self,
         tensors: Sequence[Tensor],
         roots: Sequence[Tensor],
-        as_they_are: Collection[int] = (),
-        marked: bool = False,
+        numbers: Mapping[int, int],
+        constant: Constant,
         traced: Callable[[int], int] | None = None,
     ) -> None:
-        self._marked = marked
+        self._unmarked = constant.unmarked
         self._traced = traced or (lambda number: number)
         self.env = internals.ShapeEnv()
         self.mode = internals.FakeTensorMode(shape_env=self.env)
@@ -123,17 +141,19 @@ class Symbols:
         for path, tensor in distinct.values():
             together.setdefault(internals.storage_key(tensor), {})[path] = tensor
         # (What shares a storage with one that is as it is, is so too.)
-        for key in {internals.storage_key(tensors[i]) for i in as_they_are}:
+        for key in {internals.storage_key(tensors[i]) for i in constant.tensors}:
             self._fix(key, together.pop(key))
         # (Sizes first: they are what is given, the rest follows where it can.)
         free = {path: tensor for members in together.values() for path, tensor in members.items()}
+        still = {(id(tensors[i]), d) for i, d in constant.dimensions}
         sizes = {
             path: tuple(
-                self._number(f"{path}.shape[{d}]", n, self._is_fixed(tensor, d))
+                self._number(f"{path}.shape[{d}]", n, (id(tensor), d) in still or self._is_fixed(tensor, d))
                 for d, n in enumerate(tensor.shape)
             )
             for path, tensor in free.items()
         }
+        self.numbers = {leaf: self._number(f"i{k}", n, n < 0) for k, (leaf, n) in enumerate(numbers.items())}
         for path, tensor in free.items():
             self._wheres[id(tensor)] = self._lying(path, tensor, sizes[path])
         for key, members in together.items():
@@ -175,11 +195,20 @@ class Symbols:
         tests += [internals.python_source(guard.expr) for guard in self.env.guards]
         tests = list(dict.fromkeys(tests))
         count = len(self._dims)
-        given = f"{''.join(f't{i}, ' for i in range(count))} = tensors" if count else "pass"
+        parameters = ", ".join(
+            [*(f"t{i}" for i in range(count)), *(f"i{k}" for k in range(len(self.numbers)))]
+        )
         test = " and ".join(f"({test})" for test in tests) or "True"
         scope: dict[str, Any] = {"math": math, "torch": torch}
-        exec("\n    ".join(["def hold(tensors):", given, *lines, f"return {test}"]), scope)
-        return Sizes(tuple(self.names.values()), tuple(lines), tuple(tests), scope["hold"], self._dims)
+        exec("\n    ".join([f"def hold({parameters}):", *lines, f"return {test}"]), scope)
+        return Sizes(
+            tuple(self.names.values()),
+            tuple(lines),
+            tuple(tests),
+            scope["hold"],
+            self._dims,
+            len(self.numbers),
+        )
 
     def _fix(self, key: int, members: Mapping[str, Tensor]) -> None:
         for path, tensor in members.items():
@@ -192,7 +221,7 @@ class Symbols:
 
     def _is_fixed(self, tensor: Tensor, dimension: int) -> bool:
         mark = internals.is_marked(tensor, dimension)
-        return mark is not True if self._marked else mark is False
+        return mark is not True if self._unmarked else mark is False
 
     def _lying(self, path: str, tensor: Tensor, size: tuple[Number, ...]) -> Geometry:
         where = geometry(tensor)
@@ -201,12 +230,12 @@ class Symbols:
         for d in sorted(range(len(size)), key=lambda d: (where.stride[d], -d)):
             follows = known.get(where.stride[d])
             if follows is None:
-                strides[d] = self._number(f"{path}.stride({d})", where.stride[d], self._marked)
+                strides[d] = self._number(f"{path}.stride({d})", where.stride[d], self._unmarked)
             else:
                 strides[d] = follows
                 self._equal.append((f"{path}.stride({d})", follows))
             known[where.stride[d] * where.size[d]] = strides[d] * size[d]
-        offset = self._number(f"{path}.storage_offset()", where.offset, self._marked)
+        offset = self._number(f"{path}.storage_offset()", where.offset, self._unmarked)
         return where._replace(size=size, stride=tuple(strides), offset=offset)
 
     def _bytes(self, members: Mapping[str, Tensor]) -> Number:
@@ -217,7 +246,7 @@ class Symbols:
         nbytes = tensor.untyped_storage().nbytes()
         ends = [self._wheres[id(t)].bytes[1] for t in members.values() if geometry(t).bytes[1] == nbytes]
         if not ends:
-            return self._number(path, nbytes, self._marked)
+            return self._number(path, nbytes, self._unmarked)
         end = max(ends, key=hinted)
         self._equal.append((path, end))
         return end
@@ -253,28 +282,31 @@ class Hinted:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a specialization assumes of how tensors lie.
+    """What a specialization assumes of how tensors lie, and of numbers among the arguments.
 
     Attributes:
         names: its numbers.
-        lines: Python source that finds them in the tensors ``t0``, ``t1``, ...
+        lines: Python source that finds them in the tensors ``t0``, ``t1``, ... and the numbers ``i0``, ...
         tests: expressions of these that have to hold.
-        hold: whether they do, for the tensors of a call.
-        dims: how many dimensions these have.
+        hold: whether they do, for the tensors and then the numbers of a call.
+        dims: how many dimensions the tensors have.
+        given: how many numbers there are among the arguments.
     """
 
     names: tuple[str, ...]
     lines: tuple[str, ...]
     tests: tuple[str, ...]
-    hold: Callable[[Sequence[Tensor]], bool]
+    hold: Callable[..., bool]
     dims: tuple[int, ...] = ()
+    given: int = 0
 
-    def failing(self, tensors: Sequence[Tensor]) -> list[str]:
-        """Which tests do not hold for the tensors of a call; none where these are of another kind."""
+    def failing(self, tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[str]:
+        """Which tests do not hold for a call; none where its tensors are of another kind."""
         if self.dims != tuple(tensor.dim() for tensor in tensors):
             return []
         scope: dict[str, Any] = {"math": math, "torch": torch}
         scope |= {f"t{i}": tensor for i, tensor in enumerate(tensors)}
+        scope |= {f"i{k}": number for k, number in enumerate(numbers)}
         try:
             exec("\n".join(self.lines), scope)
             return [test for test in self.tests if not eval(test, scope)]
@@ -282,7 +314,7 @@ class Sizes:
             return []
 
 
-NO_SIZES = Sizes((), (), (), lambda _: True)
+NO_SIZES = Sizes((), (), (), lambda *_: True)
 
 
 def _compiled(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[int]], bool]:

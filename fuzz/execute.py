@@ -3,8 +3,8 @@
 What runs is the text that `fuzz.source.render` prints. Eager and the target start from the same seed; the
 float64 reference and the second eager run that tells noise from a difference are only run when the judge asks
 for them. A program of several calls compiles once and calls again; what only a later call gets wrong breaks
-the clause `repeat`. Where a target differs from eager, and has a control, the case is run once more with that
-in the place of eager: a target that agrees with its control in everything has done its part. Nothing of a
+the clause `repeat`. Where a target differs from eager, and has controls, the case is run once more with each
+in the place of eager: a target that agrees with one of them in everything has done its part. Nothing of a
 case is left behind for the next one: `observe` puts modes, defaults and random state back, and the target
 drops what it compiled. A target that breaks its process is said to.
 
@@ -81,8 +81,9 @@ def execute(program: Program, target: Target) -> Result:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = _held(program, target, _eager)
-            if result.outcome == "finding" and result.intact and target.control:
-                result = _controlled(program, target, result)
+            for control in map(find, target.controls):
+                if result.outcome == "finding" and result.intact:
+                    result = _controlled(program, target, control, result)
     finally:
         target.reset()
     return replace(result, seconds=time.perf_counter() - start)
@@ -95,9 +96,8 @@ def _eager(function: Function) -> Function:
     return function
 
 
-def _controlled(program: Program, target: Target, found: Result) -> Result:
-    """What is left of a finding when the target is held against its control."""
-    control = find(target.control)
+def _controlled(program: Program, target: Target, control: Target, found: Result) -> Result:
+    """What is left of a finding when the target is held against one of its controls."""
     target.reset()
     try:
         result = _held(program, target, partial(_Compiled, control))
@@ -195,7 +195,7 @@ def _call(
     intact = not _raised(seen) or _intact()
     further = (reference if twin else None, control, densely) if intact else ()
     verdict = judge(eager, seen, *further)
-    if verdict.outcome is Outcome.FINDING:
+    if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
         return Result("finding", verdict.findings, verdict.reason, intact=intact)
     if compiled.target.once and runs > 1:
         message = f"runs of the function in one call: 1 in eager, {runs} in the target"

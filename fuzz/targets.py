@@ -55,9 +55,11 @@ class Target:
     `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
     (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count as
     refused. `once` promises that a call runs the Python function at most once; then that is watched.
-    `control` names the target that is this one without what is under test, such as the front end alone: where
-    the two agree, a case in which they differ from eager proves nothing. It is prepared and reset in the same
-    process. A target can be called like the function that compiles.
+    `controls` names the targets that are this one without what is under test, such as the front end alone, or
+    what is below with another layer above: where it agrees with one of these, a case in which both differ
+    from eager proves nothing. They are prepared and reset in the same process. `in_pieces` says that a
+    program may be cut into pieces which are compiled as they are reached: where one is declined, others have
+    run. A target can be called like the function that compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
@@ -72,7 +74,8 @@ class Target:
     warm: Callable[[], None] = nothing
     lacks: tuple[str, ...] = ()
     once: bool = False
-    control: str = ""
+    controls: tuple[str, ...] = ()
+    in_pieces: bool = False
 
     def __call__(self, function: Function) -> Function:
         """Compile a function."""
@@ -317,7 +320,8 @@ def _shipped() -> Mapping[str, Target]:
             prepare=_prepare_dynamo,
             reset=reset_dynamo,
             warm=_warm_dynamo,
-            control="torch-dynamo",
+            controls=("torch-dynamo",),
+            in_pieces=True,
         ),
         Target(
             "aot-inductor",
@@ -328,7 +332,8 @@ def _shipped() -> Mapping[str, Target]:
             reset=reset_dynamo,
             available=_inductor_available,
             warm=_warm_inductor,
-            control="torch-dynamo",
+            controls=("torch-dynamo", "torch-inductor"),
+            in_pieces=True,
         ),
         Target(
             "torch-aot-function",
@@ -379,11 +384,11 @@ def find(name: str) -> Target:
 def usable(names: list[str]) -> list[Target]:
     """The targets of these names, each once and in order; TargetError if one cannot work here.
 
-    A target cannot without its control.
+    A target cannot without its controls.
     """
     targets = [find(name) for name in dict.fromkeys(names)]
     for target in targets:
-        for one in (target, find(target.control)) if target.control else (target,):
+        for one in (target, *map(find, target.controls)):
             reason = one.available()
             if reason is not None:
                 raise TargetError(f"target {one.name!r} cannot run here: {reason}")

@@ -67,7 +67,7 @@ def run_once(
 ) -> Forward:
     """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`; its random draws
     take and return the generators' states if `functionalize_rng`. `symbols` tells which numbers of the
-    tensors are symbols, if some are.
+    arguments are symbols, if some are.
 
     Raises:
         Unsupported: one of the refusals of `aot.errors`.
@@ -77,6 +77,9 @@ def run_once(
     primals: list[Primal] = []
     entry = enter(recorder, arguments.tensors, primals)
     leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
+    if symbols is not None:
+        for leaf, number in symbols.numbers.items():
+            leaves[leaf] = number
     grad = torch.is_grad_enabled()
     ambient = internals.ambient_key()
     dtype = torch.get_default_dtype()

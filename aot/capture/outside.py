@@ -18,11 +18,12 @@ from aot.errors import UnsupportedHook, UnsupportedOperation
 
 
 def checking(call: Callable[..., Any], differentiated: Collection[int]) -> Callable[..., Any]:
-    """A `call` of a known kind, which takes the tensors of the call, with the check before it."""
+    """A `call` of a known kind, which takes the tensors of the call and some of its numbers, with the check
+    before it."""
 
-    def checked(*tensors: Tensor) -> Any:
-        check_alone(tensors, differentiated)
-        return call(*tensors)
+    def checked(*given: Any) -> Any:
+        check_alone([one for one in given if isinstance(one, Tensor)], differentiated)
+        return call(*given)
 
     internals.skip_dynamo(checked)
     return checked

@@ -78,7 +78,8 @@ class _Call:
 
     def write(self) -> None:
         writer, plan = self.writer, self.plan
-        writer.line(f"def call({', '.join(f't{i}' for i in range(plan.tensors))}):")
+        numbers = (f"i{k}" for k in range(plan.numbers.given))
+        writer.line(f"def call({', '.join([*(f't{i}' for i in range(plan.tensors)), *numbers])}):")
         writer.indent += 1
         for line in plan.numbers.lines:
             writer.line(line)

@@ -123,15 +123,16 @@ def rehearse(
         StorageMutation: the wrapper would leave or return something else.
     """
     imitations, _ = imitate(tensors, META, None if symbols is None else Hinted(symbols))
+    numbers: tuple[int, ...] = ()
     if symbols is not None:
-        expected = expected.hinted()
+        expected, numbers = expected.hinted(), hinted(tuple(symbols.numbers.values()))
     grad = torch.is_grad_enabled()
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
     call = define({"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None})
     try:
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-            outputs = call(*imitations)
+            outputs = call(*imitations, *numbers)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
     else:

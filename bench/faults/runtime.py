@@ -198,8 +198,8 @@ FAULTS = (
     _fault(
         name="the last arguments are kept",
         module="aot.api",
-        find="        outputs = specialization.call(*arguments.tensors)\n        return",
-        replace="        outputs = specialization.call(*arguments.tensors)\n"
+        find="        outputs = specialization.call(*given)\n        return",
+        replace="        outputs = specialization.call(*given)\n"
         "        type(self).last = arguments\n        return",
         clauses=("lifetime",),
         wrong="The arguments of the last call live on when the caller has dropped them.",

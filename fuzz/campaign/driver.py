@@ -83,8 +83,8 @@ class _Again:
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """The tag of a run on another target (eager, or this one's control) of a program on which a worker died;
-    that run was killed so many times."""
+    """The tag of a run on another target (eager, or a control of this one) of a program on which a worker
+    died; that run was killed so many times."""
 
     target: str
     index: int
@@ -279,11 +279,13 @@ class Campaign:
             self._troubles[event.text] += 1
         killed = isinstance(event, Death) and event.cause == KILLED
         if isinstance(tag, _Control):
-            seen, control = judge_death(tag.dead, event, tag.other), find(tag.target).control
+            seen = judge_death(tag.dead, event, tag.other)
+            others = (EAGER, *find(tag.target).controls)
+            left = others[others.index(tag.other) + 1 :]
             if killed and tag.kills < KILLS:
                 self._control(replace(tag, kills=tag.kills + 1))
-            elif seen.kind and tag.other == EAGER and control:
-                self._control(replace(tag, other=control, kills=0))
+            elif seen.kind and left:
+                self._control(replace(tag, other=left[0], kills=0))
             else:
                 self._arrive(tag.target, tag.index, seen)
             return
@@ -296,7 +298,7 @@ class Campaign:
         elif killed and kills < KILLS:
             self._urgent(self._item(name, index), _Again(name, index, kills + 1))
         elif seen.kind:
-            # Whose death was it? A program that kills eager or the control as well proves nothing.
+            # Whose death was it? A program that kills eager or a control as well proves nothing.
             self._control(_Control(name, index, seen))
         else:
             self._arrive(name, index, seen)

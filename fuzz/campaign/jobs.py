@@ -83,10 +83,10 @@ def _answer(result: Result, **more: Any) -> Any:
 
 
 def _target(name: str) -> Target:
-    """The target, made ready together with its control."""
+    """The target, made ready together with its controls."""
     target = _prepared(name)
-    if target.control:
-        _prepared(target.control)
+    for control in target.controls:
+        _prepared(control)
     return target
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -64,11 +65,49 @@ def test_graph_breaks_and_writes() -> None:
     assert c._base is arguments[1][0]
 
 
-def test_sizes_that_dynamo_does_not_tell_apart_are_compiled_each() -> None:
-    function = compiled(lambda x: x.view(-1) * x.shape[0], dynamic=True)
-    for size in (2, 3, 4, 3):
-        x = torch.rand(size, 2)
-        assert torch.equal(function(x), x.view(-1) * size)
+def _compiles(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was said of each compile below Dynamo."""
+    return [record.getMessage() for record in caplog.records if record.name == "aot.guards"]
+
+
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_symbols_of_dynamos_are_symbols_below(dynamic: bool | None, caplog: pytest.LogCaptureFixture) -> None:
+    """Sizes, strides and numbers, in views, results and the backward."""
+
+    def f(x: Tensor, n: int, t: Tensor) -> tuple[Any, ...]:
+        shown = x.transpose(0, 1)[:, :n]
+        return shown * t, x.shape[0] + n, x.view(-1, 2), shown, 2 * n, torch.zeros(n, x.shape[1])
+
+    function = compiled(f, dynamic=dynamic)
+    caplog.set_level(logging.DEBUG, logger="aot.guards")
+    for rows, columns, n in [(4, 3, 2), (5, 3, 4), (9, 6, 5), (8, 7, 2), (11, 5, 6), (13, 4, 9), (6, 7, 3)]:
+        x = torch.rand(rows, columns, 2, requires_grad=True)
+        t = torch.rand(columns, 1, 2)
+        results, expected = function(x, n, t), f(x, n, t)
+        for result, one in zip(results, expected, strict=True):
+            assert torch.equal(result, one) if isinstance(one, Tensor) else result == one
+        assert results[2]._base is x and results[3].data_ptr() == x.data_ptr()
+        gradients = [torch.autograd.grad(values[0].sum(), x)[0] for values in (results, expected)]
+        assert torch.equal(*gradients)
+    assert len(_compiles(caplog)) <= (2 if dynamic else 4)
+
+
+def test_only_sizes_that_are_symbols_in_the_graph_are_symbols(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="aot.guards")
+    function = compiled(lambda x: x.view(-1, x.shape[1]) * x.shape[0])
+    for rows in (3, 4, 5):
+        x = torch.rand(rows, 6)
+        torch._dynamo.mark_dynamic(x, 0)
+        assert torch.equal(function(x), x * rows)
+    (said,) = _compiles(caplog)
+    assert "t0.shape[1] == 6" in said and "t0.shape[0] ==" not in said
+
+
+def test_numbers_that_are_tested_are_compiled_for_what_they_are() -> None:
+    function = compiled(lambda x, n: x * n + (n if n > 7 else -n), dynamic=True)
+    x = torch.rand(3)
+    for n in (2, 5, 9, 0, 1, -1, -3, 9, 5):
+        assert torch.equal(function(x, n), x * n + (n if n > 7 else -n))
 
 
 def test_stock_backends_work_beside_it() -> None:

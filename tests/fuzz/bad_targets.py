@@ -387,5 +387,7 @@ def _mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return tree
 
 
-crashes_as_its_control = Target("", "", crashes_on_exp, control="bad_targets:crashes_on_exp")
-crashes_by_itself = Target("", "", crashes_on_exp, control="bad_targets:good")
+crashes_as_its_control = Target(
+    "", "", crashes_on_exp, controls=("bad_targets:good", "bad_targets:crashes_on_exp")
+)
+crashes_by_itself = Target("", "", crashes_on_exp, controls=("bad_targets:good",))

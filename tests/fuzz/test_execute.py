@@ -138,7 +138,7 @@ def test_a_target_that_breaks_torch_for_its_process_is_said_to(threshold: int) -
 )
 def test_what_the_control_does_too_proves_nothing(compiler: Compiler, program: Program, clause: str) -> None:
     control = f"bad_targets:{compiler.__name__}"
-    result = execute(program, Target("under-test", "", compiler, control=control))
+    result = execute(program, Target("under-test", "", compiler, controls=("eager", control)))
     assert (result.outcome, result.findings) == ("poisoned", ())
     assert result.reason.startswith(f"{control} does it too: {clause}/")
 
@@ -158,7 +158,7 @@ def test_what_the_control_does_too_proves_nothing(compiler: Compiler, program: P
 def test_what_the_control_does_not_do_is_a_finding(
     compiler: Compiler, control: Compiler, program: Program, clause: str | None
 ) -> None:
-    target = Target("under-test", "", compiler, control=f"bad_targets:{control.__name__}")
+    target = Target("under-test", "", compiler, controls=(f"bad_targets:{control.__name__}",))
     result = execute(program, target)
     assert [finding.clause for finding in result.findings][:1] == ([] if clause is None else [clause])
     assert result.findings == execute(program, _target(compiler)).findings
@@ -169,7 +169,7 @@ def test_a_backend_of_dynamos_answers_for_itself_alone() -> None:
         compiled: Callable[..., Any] = torch.compile(function, backend=lambda graph, _: drops_mutation(graph))
         return compiled
 
-    target = Target("under-test", "", compile_wrongly, reset=reset_dynamo, control="torch-dynamo")
+    target = Target("under-test", "", compile_wrongly, reset=reset_dynamo, controls=("torch-dynamo",))
     assert execute(DOUBLE_IN_PLACE, target).findings[0].clause == "input-data"
     assert execute(SINE, target).outcome == "agree"
 
@@ -218,6 +218,8 @@ def test_a_refusal_that_left_marks_is_a_finding() -> None:
     target = Target("under-test", "", declines_late, lambda error: type(error).__name__)
     result = execute(SINE, target)
     assert (result.outcome, result.findings[0].clause) == ("finding", "input-data")
+    result = execute(SINE, replace(target, in_pieces=True))
+    assert (result.outcome, result.reason) == ("refused", "TooHard")
 
 
 def test_nothing_is_left_behind() -> None:

@@ -123,8 +123,8 @@ def test_a_target_that_cannot_work_here_is_refused_with_the_reason(monkeypatch: 
 def test_a_target_cannot_work_without_its_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_targets.py").write_text(
         "from fuzz import Target\n"
-        "misspelt = Target('', '', len, control='torch-dynamite')\n"
-        "elsewhere = Target('', '', len, control='torch-inductor')\n"
+        "misspelt = Target('', '', len, controls=('torch-dynamite',))\n"
+        "elsewhere = Target('', '', len, controls=('torch-inductor',))\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
