@@ -488,7 +488,7 @@ def aot_function(
         dynamic: whether one compile may answer calls of several sizes. Sizes of tensors are then symbols
             while `fn` is traced (``torch.SymInt``), but for 0 and 1, those of parameters and buffers, and
             those marked by ``torch._dynamo.mark_static``; what `fn` asks of them is asked of later calls. A
-            graph takes the numbers that it computes with before its other inputs, as ints. What cannot be
+            graph takes the symbols that it has before its other inputs, as ints. What cannot be
             traced with symbols is compiled for each size, which the logger ``aot.guards`` tells. If False,
             dimensions that are marked by ``torch._dynamo.mark_dynamic`` are treated so, and no others.
 

@@ -17,6 +17,7 @@ from aot.capture.joint import moves_generator
 from aot.capture.operations import BATCH_NORM, call_on_clones
 from aot.compilers import Compiled, static_inputs
 from aot.names import get_aot_compilation_context
+from aot.symbols import at, has_symbols, hinted
 
 # What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
 # the one value that each of these may have, and why.
@@ -121,13 +122,15 @@ class Inductor:
         compiled, strides = internals.inductor_compile(
             graph, inputs, which, settings, donated, static, called
         )
-        wrong = [
-            (i, node.meta["val"].shape, node.meta["val"].stride())
+        # (It tells strides of the call that was traced.)
+        wrong = {
+            i: node.meta["val"].stride()
             for i, (node, given) in enumerate(zip(wanted.args[0], strides, strict=False))
             if isinstance(node, fx.Node) and given is not None and not _lies(node.meta["val"], given)
-        ]
+        }
         constants = [getattr(module, name) for name in lowering.literals]
-        return _completed(compiled, constants, wrong, len(results) - len(wanted.args[0]))
+        unread = len(results) - len(wanted.args[0])
+        return _completed(compiled, example_inputs, constants, wrong, unread)
 
 
 class _Lowering(fx.Interpreter):
@@ -208,8 +211,8 @@ def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tupl
 
 def _lies(value: Any, stride: Sequence[int]) -> bool:
     """Whether the elements of `value` lie as in a tensor with these strides."""
-    pairs = zip(value.shape, value.stride(), stride, strict=True)
-    return 0 in value.shape or all(n == 1 or a == b for n, a, b in pairs)
+    shape, strides, others = hinted((tuple(value.shape), value.stride(), tuple(stride)))
+    return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
 
 
 def _unread(draws: Sequence[fx.Node]) -> list[fx.Node]:
@@ -228,22 +231,25 @@ def _unread(draws: Sequence[fx.Node]) -> list[fx.Node]:
 
 def _completed(
     compiled: Compiled,
+    example_inputs: Sequence[Any],
     constants: Sequence[torch.Tensor],
-    wrong: Sequence[tuple[int, Any, Any]],
+    wrong: Mapping[int, tuple[Any, ...]],
     unread: int,
 ) -> Compiled:
-    """The same, given the constants, with results at some positions laid out with other strides, and without
-    the last, `unread` ones."""
+    """The same, given the constants, with results at some positions laid out with other strides (numbers of
+    `example_inputs`, where they are symbols), and without the last, `unread` ones."""
     if not constants and not wrong and not unread:
         return compiled
+    symbolic = has_symbols(tuple(wrong.values()))
 
     def run(arguments: list[Any]) -> list[Any]:
+        strides = at(wrong, example_inputs, arguments) if symbolic else wrong
         arguments.extend(constants)
         results = list(compiled(arguments))
         del results[len(results) - unread :]
-        for position, size, stride in wrong:
+        for position, stride in strides.items():
             value = results[position]
-            laid_out = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
+            laid_out = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
             results[position] = laid_out.copy_(value)
         return results
 

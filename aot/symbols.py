@@ -59,6 +59,38 @@ def hinted(value: Any) -> Any:
     return value.node.hint if isinstance(value, SYMBOLIC) else value
 
 
+def at(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) -> Any:
+    """A value with what `arguments` have in place of the symbols that `examples`, which stood for them in a
+    trace, have there: themselves, or as sizes, strides and offsets.
+
+    Example:
+        >>> at({"stride": (n, 1)}, [n], [5])  # doctest: +SKIP
+        {'stride': (5, 1)}
+    """
+    found: dict[Any, int] = {}
+    for example, argument in zip(examples, arguments, strict=True):
+        for one, number in zip(numbers_of(example), numbers_of(argument), strict=True):
+            if isinstance(one, torch.SymInt):
+                found[internals.as_made(one)] = number
+    return _replaced(value, found)
+
+
+def numbers_of(value: Any) -> tuple[Number, ...]:
+    """A tensor's sizes, strides and offset; a number itself."""
+    if isinstance(value, Tensor):
+        return (*value.shape, *value.stride(), value.storage_offset())
+    return (value,)
+
+
+def _replaced(value: Any, found: Mapping[Any, int]) -> Any:
+    if isinstance(value, tuple):
+        made = [_replaced(one, found) for one in value]
+        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
+    if isinstance(value, dict):
+        return {name: _replaced(one, found) for name, one in value.items()}
+    return int(value.node.expr.xreplace(found)) if isinstance(value, SYMBOLIC) else value
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Computed:
     """A symbolic number among the arguments of a node: fx has no place for one as it is."""
@@ -174,11 +206,7 @@ class Symbols:
 
     def at(self, value: Any, numbers: Sequence[int]) -> Any:
         """What a number, or a tuple of numbers and other things, is in a call with `numbers`."""
-        given = dict(zip(self.values, numbers, strict=True))
-        if isinstance(value, tuple):
-            made = [self.at(one, numbers) for one in value]
-            return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
-        return int(value.node.expr.xreplace(given)) if isinstance(value, SYMBOLIC) else value
+        return _replaced(value, dict(zip(self.values, numbers, strict=True)))
 
     def hold(self, numbers: Sequence[int]) -> bool:
         """Whether what is assumed of the symbols by now holds for the numbers of a call."""

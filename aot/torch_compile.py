@@ -35,9 +35,9 @@ def aotfuzz(
 ) -> Callable[..., Any]:
     """Compile one of Dynamo's graphs.
 
-    A graph is compiled at its first call: when Dynamo hands it over, modes are not those of the call. Sizes and
-    ints that are symbols in it stay symbols. It is compiled once more for each kind of call that Dynamo does
-    not tell from another.
+    A graph is compiled at its first call: when Dynamo hands it over, modes are not those of the call. Sizes
+    and ints that are symbols in it stay symbols. It is compiled once more for each kind of call that Dynamo
+    does not tell from another.
 
     Args:
         example_inputs: unused.

@@ -1,7 +1,8 @@
 """Graphs whose sizes are symbols, as compilers get them: symbols are inputs, what follows from them nodes.
 
 In: a graph of the trace, in which symbols stand among the arguments of operations. Out: the same graph with
-the symbols that it computes with as its first inputs, which are ints at run time.
+its symbols as its first inputs, which are ints at run time: those that it computes with, and those in sizes,
+strides and offsets of its other inputs, as graph compilers expect it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.symbols import Computed, Symbols
+from aot.symbols import Computed, Symbols, has_symbols, numbers_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +29,24 @@ class Numbered:
 
 
 def numbered(module: fx.GraphModule, symbols: Symbols | None) -> Numbered:
-    """A graph of a trace with `symbols`; one that computes with none of them is left as it is."""
+    """A graph of a trace with `symbols`; one that has none of them is left as it is."""
     if symbols is None:
         return Numbered(module)
     used: set[Any] = set()
-    found = False
+    computes = False
 
     def look(value: Any) -> Any:
-        nonlocal found
+        nonlocal computes
         if isinstance(value, Computed):
-            found = True
+            computes = True
             used.update(value.value.node.expr.free_symbols)
         return value
 
     for node in module.graph.nodes:
         fx.node.map_aggregate((node.args, node.kwargs), look)
-    if not found:
+        if node.op == "placeholder":
+            used.update(*(n.node.expr.free_symbols for n in numbers_of(node.meta["val"]) if has_symbols(n)))
+    if not used and not computes:
         return Numbered(module)
     taken = tuple(i for i, symbol in enumerate(symbols.names) if symbol in used)
     graph = fx.Graph()

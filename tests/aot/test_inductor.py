@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import entry_points
@@ -271,3 +272,34 @@ def test_inputs_that_are_marked_stay_where_they_are_and_others_do_not() -> None:
     aot.aot_function(lambda x, y: x * y, compiler, num_params_buffers=1)(x, y)
     aot.aot_function(lambda x, y: x * y, compiler)(x, y)
     assert told[1:] == [[(2,)], []]
+
+
+def test_sizes_that_are_symbols(caplog: pytest.LogCaptureFixture) -> None:
+    """Also what Inductor assumes of them (the length of a diagonal), from its cache as well as anew."""
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        x.mul_(2)
+        joined = (x * y).softmax(-1)
+        return joined.diagonal() * y.sum(), joined.t() * 2, x.unsqueeze(1).expand(-1, 3, -1)
+
+    def run(function: Any, rows: int, columns: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        x, y = torch.rand(rows, columns), torch.rand(rows, columns, requires_grad=True)
+        results = function(x, y)
+        assert results[2]._base is x
+        (gradient,) = torch.autograd.grad(results[0].sum() + results[1].square().sum(), y)
+        return [x, *results, gradient]
+
+    caplog.set_level(logging.DEBUG, logger="aot.guards")
+    for _ in range(2):
+        torch._dynamo.reset()
+        function = torch.compile(f, backend="aotfuzz_inductor", dynamic=True)
+        with torch._inductor.config.patch(fx_graph_cache=True):
+            for rows, columns in [(4, 7), (5, 9), (19, 3), (6, 10), (8, 3)]:
+                given, expected = run(function, rows, columns), run(f, rows, columns)
+                for value, other in zip(given, expected, strict=True):
+                    torch.testing.assert_close(value, other)
+                    assert value.stride() == other.stride()
+    compiles = [record for record in caplog.records if record.name == "aot.guards"]
+    assert len(compiles) == 4  # rows up to the columns, and more, twice
+    assert not any("each size" in record.getMessage() for record in compiles)
