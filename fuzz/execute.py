@@ -4,7 +4,7 @@ What runs is the text that `fuzz.source.render` prints. Eager and the target sta
 float64 reference and the second eager run that tells noise from a difference are only run when the judge asks
 for them. A program of several calls compiles once and calls again; what only a later call gets wrong breaks
 the clause `repeat`. Where a target differs from eager, and has controls, the case is run once more with each
-in the place of eager: a target that agrees with one of them in everything has done its part. Nothing of a
+in the place of eager: where a target does what one of them does too, it has done its part. Nothing of a
 case is left behind for the next one: `observe` puts modes, defaults and random state back, and the target
 drops what it compiled. A target that breaks its process is said to.
 
@@ -103,9 +103,16 @@ def _controlled(program: Program, target: Target, control: Target, found: Result
         result = _held(program, target, partial(_Compiled, control))
     finally:
         control.reset()
+    own = found.findings
     if result.outcome == "agree":
+        own = ()
+    elif result.outcome == "finding" and not any(one.clause == "errors" for one in own + result.findings):
+        # (Where one of the three raises, not all is compared.)
+        places = {(one.clause, one.path) for one in result.findings}
+        own = tuple(one for one in own if (one.clause, one.path) in places)
+    if not own:
         return Result("poisoned", reason=likewise(control.name, buckets.signature(found.findings)))
-    return replace(found, intact=result.intact)
+    return replace(found, findings=own, reason=str(own[0]), intact=result.intact)
 
 
 def likewise(other: str, what: str) -> str:

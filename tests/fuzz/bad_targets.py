@@ -150,6 +150,16 @@ def gives_more(function: Function) -> Function:
     return lambda *args: _mapped(function(*args), lambda tensor: tensor + 1)
 
 
+def gives_more_at_first(function: Function) -> Function:
+    """One more than there is, in the first of several results."""
+
+    def compiled(*args: Any) -> Any:
+        first, *others = function(*args)
+        return (first + 1, *others)
+
+    return compiled
+
+
 def gives_much_more(function: Function) -> Function:
     """Two more than there is."""
     return lambda *args: _mapped(function(*args), lambda tensor: tensor + 2)
