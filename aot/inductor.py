@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.graph import by_name, call_by_name, call_with_grad
 from aot.capture.joint import moves_generator
-from aot.capture.operations import BATCH_NORM, call_on_clones
+from aot.capture.operations import BATCH_NORM, call_on_clones, is_written
 from aot.compilers import Compiled, static_inputs
 from aot.names import get_aot_compilation_context
 from aot.symbols import at, has_symbols, hinted
@@ -102,7 +102,10 @@ class Inductor:
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
         table = internals.inductor_decompositions(self.settings)
-        graph = internals.decomposed(lowering.function(), inputs, table)
+        graph = internals.decomposed(lowering.function, inputs, table)
+        if _writes_within(graph):  # what an operation is made of does
+            functional = torch.func.functionalize(graph, remove="mutations")
+            graph = internals.decomposed(functional, inputs, table)
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
         draws = [node for node in graph.graph.nodes if moves_generator(node)]
         # Inductor takes away draws that nobody reads.
@@ -146,18 +149,11 @@ class _Lowering(fx.Interpreter):
         self.literals = {str(node.target): node for node in module.graph.find_nodes(op="get_attr")}
         self._given: dict[str, Any] = {}
 
-    def function(self) -> Callable[..., Any]:
+    def function(self, *arguments: Any) -> Any:
         """The graph as a function of its inputs and its constants."""
         count = len(self._graph.find_nodes(op="placeholder"))
-
-        def run(*arguments: Any) -> Any:
-            self._given = dict(zip(self.literals, arguments[count:], strict=True))
-            return self.run(*arguments[:count])
-
-        if any(node.target is call_on_clones for node in self._graph.nodes):
-            functional: Callable[..., Any] = torch.func.functionalize(run, remove="mutations")
-            return functional
-        return run
+        self._given = dict(zip(self.literals, arguments[count:], strict=True))
+        return self.run(*arguments[:count])
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         return self._given[target]
@@ -187,6 +183,18 @@ class _Lowering(fx.Interpreter):
         ):
             return internals.inductor_restrided(result, known.stride())
         return result
+
+
+def _writes_within(graph: fx.GraphModule) -> bool:
+    """Whether something else than an input is written to."""
+    written: list[fx.Node] = []
+    for node in graph.graph.nodes:
+        if isinstance(node.target, internals.OpOverload) and node.target._schema.is_mutable:
+            for i, argument in enumerate(node.target._schema.arguments):
+                if is_written(argument):
+                    given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+                    fx.node.map_arg(given, written.append)
+    return any(node.op != "placeholder" for node in written)
 
 
 def _draws_out_of_order(node: fx.Node) -> bool:

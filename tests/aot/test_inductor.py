@@ -93,6 +93,15 @@ def test_offsets_are_counted_from_the_beginning_of_a_storage() -> None:
     assert torch.equal(result, f(*expected)) and torch.equal(given[0], expected[0])
 
 
+def test_operations_that_are_made_of_writes() -> None:
+    """The gradient of `cumprod` is computed by operations that write in place."""
+    gradients = []
+    for function in (Tensor.cumprod, compiled(Tensor.cumprod)):
+        x = torch.tensor([0.5, 3.0, 2.0], requires_grad=True)
+        gradients += torch.autograd.grad(function(x, 0), x, torch.tensor([1.0, -2.0, 4.0]))
+    torch.testing.assert_close(*gradients)
+
+
 def test_draws_are_made_in_order_and_read_or_not() -> None:
     def f(x: Tensor) -> tuple[Tensor, Tensor]:
         first, second = torch.rand(4), torch.rand(4)
