@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import logging
 import operator
 import threading
@@ -765,6 +766,32 @@ def is_packed(node: torch.autograd.graph.Node, name: str, *, in_checkpoints: boo
     hooks = [r.unpack_hook for r in (raw if isinstance(raw, (tuple, list)) else (raw,))]
     of_checkpoint = torch.utils.checkpoint.__name__
     return any(h is not None and (in_checkpoints or h.__module__ != of_checkpoint) for h in hooks)
+
+
+def inputs_of_checkpoints(node: torch.autograd.graph.Node, name: str) -> tuple[Tensor, ...]:
+    """What the checkpoint was called with that got what `node` has saved as its attribute `name`: it unpacks
+    all of it before it runs anything again.
+
+    Raises:
+        RuntimeError: autograd finds that some of it was written to since, or freed.
+    """
+    raw = getattr(node, f"_raw{name}", ())
+    return tuple(_inputs_of_checkpoints(raw if isinstance(raw, (tuple, list)) else (raw,)))
+
+
+def _inputs_of_checkpoints(saved: Sequence[Any]) -> Iterator[Tensor]:
+    for one in saved:
+        if getattr(one.unpack_hook, "__module__", "") != torch.utils.checkpoint.__name__:
+            continue
+        frame = inspect.getclosurevars(one.unpack_hook).nonlocals["frame"]
+        saver = getattr(frame, "input_saver", None)  # torch 2.11
+        inputs = frame.saved_args if saver is None else saver.grad_fn._raw_saved_tensors
+        inputs = [one for one in inputs if hasattr(one, "unpack_hook")]
+        # (Those of a checkpoint inside of another one are had by running that one again.)
+        if any(one.unpack_hook is not None for one in inputs):
+            yield from _inputs_of_checkpoints(inputs)
+        else:
+            yield from (one.unpack() for one in inputs) if saver is None else saver.grad_fn.saved_tensors
 
 
 def accumulates(tensor: Tensor) -> bool:

@@ -65,7 +65,8 @@ def find_kept(
         was_run = bool(engine.segments[number].gradients)  # Eager runs what leads to no gradient, too.
         for node in segment.nodes:
             unpacked = node in recorder.unpacked or not was_run
-            for tensor in (*_saved_tensors(node), *(_saved_by_function(node) if unpacked else ())):
+            saved_here = (*_saved_tensors(node), *_given_to_checkpoints(node))
+            for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
                 known.append((tensor, segment.reach[node]))
 
@@ -187,6 +188,14 @@ def _saved_by_function(node: Node) -> tuple[Tensor, ...]:
     except RuntimeError:
         return ()  # modified in place since, or freed
     return tuple(tensor for tensor in saved if tensor is not None)
+
+
+def _given_to_checkpoints(node: Node) -> Iterator[Tensor]:
+    """What the checkpoints were given that have what a node has saved."""
+    for name in _saved_names(node):
+        if internals.is_packed(node, name):
+            with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
+                yield from internals.inputs_of_checkpoints(node, name)
 
 
 def _saved_tensors(node: Node) -> Iterator[Tensor]:

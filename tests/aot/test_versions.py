@@ -146,6 +146,43 @@ class TestModifiedBetween:
 
         assert_agrees(g, aliases)
 
+    def test_what_a_checkpoint_was_given_and_does_not_read_again(self) -> None:
+        """It takes all of it before it runs anything again, and stops as soon as it has what was saved."""
+
+        def both(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return x.sin(), x.detach() + y
+
+        def f(x: Tensor, y: Tensor) -> Tensor:
+            result: Tensor = checkpoint(both, x, y, use_reentrant=False)[0]
+            return result
+
+        def inside(x: Tensor, y: Tensor) -> Any:
+            return checkpoint(lambda x, y: (f(x * 2, y) * 2).exp(), x, y, use_reentrant=False)
+
+        def not_differentiated(x: Tensor, y: Tensor) -> Tensor:
+            return f(x, y).detach() * x
+
+        makes = (lambda: leaf(3), lambda: values(3))
+        assert self.check(f, lambda a, o: a[1].mul_(2), *makes) == [True]
+        assert self.check(inside, lambda a, o: a[1].mul_(2), *makes) == [True]
+        assert self.check(not_differentiated, lambda a, o: a[1].mul_(2), *makes) == [False]
+
+    def test_what_a_checkpoint_was_given_that_leads_nowhere(self) -> None:
+        """A view that was taken under no_grad of what requires grad says that it does."""
+
+        def f(x: Tensor) -> Any:
+            return checkpoint(torch.exp, x, use_reentrant=False)
+
+        for function in both(f):
+            with torch.no_grad():
+                x = leaf(3).view(3)
+            result = function(x).sum()
+            result.backward(retain_graph=True)
+            with torch.no_grad():
+                x.mul_(2)
+            with pytest.raises(RuntimeError):
+                result.backward()
+
     @pytest.mark.parametrize("unpacks", [True, False])
     def test_what_a_custom_function_keeps_and_has_no_use_for(self, unpacks: bool) -> None:
         """It unpacks all at once, or nothing; autograd checks what it unpacks."""
