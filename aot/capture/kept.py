@@ -62,13 +62,15 @@ def find_kept(
             reached = graph.segments[number].reach[node] if internals.is_function_node(node) else 0
             saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached))
     for number, segment in enumerate(graph.segments):
-        was_run = bool(engine.segments[number].gradients)  # Eager runs what leads to no gradient, too.
-        for node in segment.nodes:
+        # Eager runs what leads to no gradient, too. (What does so in a segment that has some is not run for
+        # certain inputs alone, and not looked at.)
+        was_run = bool(engine.segments[number].gradients)
+        for node, reach in (segment.reach if was_run else segment.reach | graph.idle(number)).items():
             unpacked = node in recorder.unpacked or not was_run
             saved_here = (*_saved_tensors(node), *_given_to_checkpoints(node))
             for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
-                known.append((tensor, segment.reach[node]))
+                known.append((tensor, reach))
 
     pairs = [(number, *one) for number, found in enumerate(saved) for ones in found.values() for one in ones]
     every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _ in pairs))}

@@ -153,6 +153,24 @@ class Graph:
         there = self.segment_of.get(edge[0])
         return there is not None and there != self.segment_of[node]
 
+    def idle(self, number: int) -> dict[Node, int]:
+        """The nodes below a segment's that lead nowhere, and from which of its entrances each is reached. The
+        engine runs them where it runs all that it reaches."""
+        segment = self.segments[number]
+        found: dict[Node, int] = {}
+        stack = [(node, segment.reach[node]) for node in segment.nodes]
+        while stack:
+            node, reach = stack.pop()
+            for _, edge in self.below(node):
+                child = edge[0]
+                known = found.get(child, 0)
+                if child in self.segment_of or edge in self._ends or self._native_below(node, edge):
+                    continue
+                if known | reach != known:
+                    found[child] = known | reach
+                    stack.append((child, found[child]))
+        return found
+
     def _native_below(self, node: Node, edge: Key) -> Exposed | None:
         known = self._native.get(edge)
         return None if known is None or node in self._within[edge] else known

@@ -173,7 +173,10 @@ class TestModifiedBetween:
         def f(x: Tensor) -> Any:
             return checkpoint(torch.exp, x, use_reentrant=False)
 
-        for function in both(f):
+        def g(x: Tensor) -> Any:
+            return f(x.sgn())
+
+        for function in (*both(f), *both(g)):
             with torch.no_grad():
                 x = leaf(3).view(3)
             result = function(x).sum()
