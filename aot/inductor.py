@@ -12,12 +12,13 @@ from torch import fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import by_name, call_by_name, call_with_grad
+from aot.capture.graph import call_with_grad
 from aot.capture.joint import moves_generator
 from aot.capture.operations import BATCH_NORM, call_on_clones, is_written
 from aot.compilers import Compiled, static_inputs
 from aot.names import get_aot_compilation_context
 from aot.symbols import at, has_symbols, hinted
+from aot.whole import call_whole
 
 # What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
 # the one value that each of these may have, and why.
@@ -159,23 +160,21 @@ class _Lowering(fx.Interpreter):
         return self._given[target]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is call_with_grad:
-            raise errors.UnsupportedOperation(
-                f"{args[0]} reads the grad mode, in which Inductor's code does not run; use the backend "
-                f"aotfuzz"
-            )
         if target is call_on_clones and args[0] in BATCH_NORM:
             return _batch_norm(*args)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
         """Restore the strides that the graph has: it takes views by them."""
-        if node.op == "call_function" and _draws_out_of_order(node):
-            raise errors.UnsupportedOperation(
-                f"{node.format_node()} draws for a tensor that does not lie in row-major order, and Inductor "
-                f"would draw in another order than eager; draw for a contiguous one, or use backend aotfuzz"
-            )
-        result, known = super().run_node(node), node.meta.get("val")
+        known = node.meta.get("val")
+        # (Inductor computes some draws otherwise than eager, and reads too early what others draw into. Its
+        # code runs in no grad mode.)
+        if moves_generator(node) or node.target is call_with_grad:
+            return self._whole(node)
+        try:
+            result = super().run_node(node)
+        except ArithmeticError:  # Decompositions divide by the number of elements.
+            return self._whole(node)
         if (
             node.op == "call_function"
             and isinstance(known, torch.Tensor)
@@ -183,6 +182,10 @@ class _Lowering(fx.Interpreter):
         ):
             return internals.inductor_restrided(result, known.stride())
         return result
+
+    def _whole(self, node: fx.Node) -> Any:
+        assert callable(node.target)
+        return call_whole(node.target, *self.fetch_args_kwargs_from_env(node), node.meta["val"])
 
 
 def _writes_within(graph: fx.GraphModule) -> bool:
@@ -195,18 +198,6 @@ def _writes_within(graph: fx.GraphModule) -> bool:
                     given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
                     fx.node.map_arg(given, written.append)
     return any(node.op != "placeholder" for node in written)
-
-
-def _draws_out_of_order(node: fx.Node) -> bool:
-    """Whether a node draws elements that do not lie one after the other: Inductor draws into dense copies."""
-    op = node.target if node.target not in (call_on_clones, call_by_name) else node.args[0]
-    if torch.Tag.nondeterministic_seeded not in getattr(
-        by_name(op) if isinstance(op, str) else op, "tags", ()
-    ):
-        return False
-    values = [one.meta["val"] for one in (node, *node.all_input_nodes)]
-    tensors = [v for value in values for v in (value if isinstance(value, tuple) else (value,))]
-    return not all(tensor.is_contiguous() for tensor in tensors if isinstance(tensor, torch.Tensor))
 
 
 def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:

@@ -948,13 +948,7 @@ def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[.
     from torch._inductor import config, decomposition
 
     with config.patch(dict(settings)):
-        return {**decomposition.select_decomp_table(), torch.ops.aten.bernoulli.default: _bernoulli}
-
-
-def _bernoulli(chances: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-    """As eager draws; Inductor's own decomposition compares with `rand_like`, which draws other numbers."""
-    drawn: Tensor = torch.ops.aten.bernoulli.Tensor(chances, chances, generator=generator)
-    return drawn
+        return dict(decomposition.select_decomp_table())
 
 
 def decomposed(
