@@ -16,11 +16,12 @@ from aot import config, errors, logs, names
 from aot import torch_internals as internals
 from aot.capture.backward import Level
 from aot.capture.forward import run_once
-from aot.capture.joint import Joint, moves_generator, record_backward
+from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.symbolic import viewing
 from aot.capture.threads import tracing
+from aot.capture.visible import moves_generator
 from aot.compilers import Compiled, Compiler, compile_graph, example_inputs, mark_static
 from aot.effects import Effects, analyze
 from aot.guards import Guards
@@ -28,7 +29,7 @@ from aot.imitation import root_of
 from aot.inputs import Arguments, flattened, general_key, take_apart
 from aot.metadata import ViewAndMutationMeta, describe
 from aot.modules import Noted
-from aot.partition.common import drop_repeated_effects, is_tangent
+from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.recompiles import Before, Key, why
@@ -404,6 +405,7 @@ class CompiledFunction:
             options["static_lifetime_input_indices"] = static
         forward, backward = self._partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
         drop_repeated_effects(forward, backward)
+        check_acts(joint.graph, forward, backward)
         if any(moves_generator(node) for node in backward.graph.nodes):
             raise errors.BackendError(
                 "the partitioner put a random draw into the backward graph, where it would draw again; use "

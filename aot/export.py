@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +15,9 @@ from aot.aot_module import CompiledModule
 from aot.api import Specialization
 from aot.capture.forward import Forward, run_once
 from aot.capture.graph import meta_of
-from aot.capture.joint import eliminate_dead_code
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.operations import call_on_clones
+from aot.capture.visible import eliminate_dead_code
 from aot.compilers import nop
 from aot.effects import analyze
 from aot.inputs import Arguments
@@ -25,6 +25,7 @@ from aot.metadata import InputAliasInfo, OutputType, describe
 from aot.modules import Noted
 from aot.partition.default import default_partition
 from aot.symbols import Symbols
+from aot.tokens import threaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class GraphSignature:
         in_spec: the tree of the user inputs, ``(args, kwargs)``.
         out_spec: that of the user outputs.
         backward_signature: of a joint graph.
-        input_tokens, output_tokens: none, as no operation is ordered by tokens here.
+        input_tokens, output_tokens: the names of the first token and of the last, an input and an output,
+            where operations act outside: `with_effects` orders them.
 
     Example:
         >>> _, signature = aot.aot_export_module(
@@ -188,6 +190,7 @@ class _Export(CompiledModule):
         for node in builder.graph.nodes:
             if any("partitioner_tag" in one.meta for one in node.all_input_nodes):
                 node.meta["partitioner_tag"] = "is_backward"
+                node.meta["segment"] = 0
         return fx.GraphModule(builder.root, builder.graph, "Exported")
 
     def _outputs(self, forward: Forward, inputs: Sequence[int | None]) -> list[Any]:
@@ -306,7 +309,8 @@ def aot_export_module(
     """Record a module as one functional graph.
 
     The graph takes ``(*parameters, *buffers, *user_inputs)``, each leaf of the arguments being one, and
-    returns ``(*new values of inputs that are written to, *user_outputs, *gradients)``. It is for such
+    returns ``(*new values of inputs that are written to, *user_outputs, *gradients)``. Where operations act
+    outside, a token comes before all these, and another one goes out first. It is for such
     arguments alone: shapes, numbers and what the module reads besides are those of this run. Its nodes call
     ATen operations; one that writes and has no functional form is run on copies, by ``call_on_clones``.
 
@@ -354,7 +358,12 @@ def aot_export_module(
 
     export = _Export(mod, decompositions, differentiate if trace_joint else None)
     graph = export.record(tuple(args), kwargs or {}).forward
-    return graph, _signature(export, graph, (tuple(args), kwargs or {}), loss if trace_joint else None)
+    signature = _signature(export, graph, (tuple(args), kwargs or {}), loss if trace_joint else None)
+    tokens = threaded(graph.graph, lifted=True)
+    if tokens is not None:
+        graph.recompile()
+        signature = replace(signature, input_tokens=(tokens[0],), output_tokens=(tokens[1],))
+    return graph, signature
 
 
 def _check_loss(results: Sequence[Any], loss: int) -> None:

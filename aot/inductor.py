@@ -12,12 +12,13 @@ from torch import fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import call_with_grad
-from aot.capture.joint import moves_generator
+from aot.capture.graph import call_with_grad, is_custom
 from aot.capture.operations import BATCH_NORM, call_on_clones, is_written
+from aot.capture.visible import is_act, moves_generator
 from aot.compilers import Compiled, static_inputs
 from aot.names import get_aot_compilation_context
 from aot.symbols import at, has_symbols, hinted
+from aot.tokens import threaded
 from aot.whole import call_whole
 
 # What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
@@ -99,6 +100,11 @@ class Inductor:
         return self._compile(module, example_inputs, "inference")
 
     def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
+        acts = {n.target for n in module.graph.nodes if is_act(n)}
+        with internals.ordered(op for op in acts if isinstance(op, internals.OpOverload)):
+            return self._compile_ordered(_by_tokens(module) if acts else module, example_inputs, which)
+
+    def _compile_ordered(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
         lowering = _Lowering(module)
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
@@ -119,7 +125,8 @@ class Inductor:
         settings = dict(self.settings)
         if any(node.target in _BY_MEMORY for node in graph.graph.nodes):
             settings["pattern_matcher"] = False
-        if len(draws) > 1:  # which are in an order
+        acts = sum(node.target is internals.WITH_EFFECTS for node in graph.graph.nodes)
+        if len(draws) > 1 or acts > 1:  # which are in an order
             settings |= {"reorder_for_locality": False, "reorder_for_peak_memory": False}
         called, _, _ = get_aot_compilation_context()
         static = [*static_inputs(module), *range(len(example_inputs), len(inputs))]  # and the constants
@@ -135,6 +142,16 @@ class Inductor:
         constants = [getattr(module, name) for name in lowering.literals]
         unread = len(results) - len(wanted.args[0])
         return _completed(compiled, example_inputs, constants, wrong, unread)
+
+
+def _by_tokens(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, in which tokens say in which order that happens which is seen outside."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    threaded(graph, lifted=False)
+    made = fx.GraphModule(module, graph)
+    made.meta = module.meta
+    return made
 
 
 class _Lowering(fx.Interpreter):
@@ -162,6 +179,8 @@ class _Lowering(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is call_on_clones and args[0] in BATCH_NORM:
             return _batch_norm(*args)
+        if target is call_on_clones and is_custom(args[0]):
+            return _custom(*args)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
@@ -206,6 +225,27 @@ def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tupl
     if len(op._schema.returns) > len(results):
         results.append(args[0].new_zeros((0,), dtype=torch.uint8))  # what cuDNN keeps for its backward
     return (*results, mean, variance)
+
+
+def _custom(op: Any, written: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The results of a custom operator that writes to its arguments, and what it would leave in these."""
+    if any(returned.alias_info is not None for returned in op._schema.returns):
+        raise errors.UnsupportedOperation(
+            f"{op} returns what it writes to, which Inductor does not take; let it return nothing, or use "
+            f"the backend aotfuzz"
+        )
+    if any(isinstance(value, (list, tuple)) and None in value for value in (*args, *kwargs.values())):
+        raise errors.UnsupportedOperation(
+            f"{op} is given a list with None in it, which Inductor does not take where something is written; "
+            f"leave it out, or use the backend aotfuzz"
+        )
+    names = [argument.name for argument in op._schema.arguments]
+    results = internals.auto_functionalized(op, {**dict(zip(names, args, strict=False)), **kwargs})
+    count = sum(map(is_written, op._schema.arguments))
+    returned, left = results[: len(results) - count], results[len(results) - count :]
+    lists = (value if isinstance(value, (list, tuple)) else (value,) for value in left)
+    changed = tuple(value for some in lists for value in some if value is not None)
+    return (*(returned if op._schema.returns else ()), *changed)
 
 
 def _lies(value: Any, stride: Sequence[int]) -> bool:

@@ -14,13 +14,16 @@ import logging
 import operator
 import threading
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
+from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
+from torch._library.effects import EffectType
+from torch._library.fake_class_registry import FakeScriptObject
 from torch._meta_registrations import _meta_lib_dont_use_me_use_register_meta as _META_LIBRARY
 from torch._ops import (
     _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS,
@@ -51,6 +54,9 @@ from aot.errors import EscapedTensor
 
 __all__ = [
     "AUTOCAST_DEVICES",
+    "MAKE_TOKEN",
+    "SINK_TOKENS",
+    "WITH_EFFECTS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -66,12 +72,14 @@ __all__ = [
     "ambient_key",
     "are_tensors_transformed",
     "asked_for_memory",
+    "auto_functionalized",
     "autocast_enabled",
     "autocasts",
     "backward_key",
     "below_autograd",
     "computed",
     "copy_creation_meta",
+    "counts_writes",
     "creation_meta",
     "current_node",
     "decomposed",
@@ -80,6 +88,7 @@ __all__ = [
     "fake_tensor",
     "function_of",
     "graph_is_retained",
+    "has_derivative",
     "has_marks",
     "has_memory",
     "has_symbolic_sizes",
@@ -95,7 +104,9 @@ __all__ = [
     "is_marked",
     "is_marked_static",
     "is_memoryless",
+    "is_ordered",
     "is_packed",
+    "is_script_object",
     "is_traced_elsewhere",
     "is_transforming",
     "lie",
@@ -109,6 +120,7 @@ __all__ = [
     "new_symbol",
     "next_sequence_number",
     "noting_unpacked",
+    "ordered",
     "outside_inference_mode",
     "plain_autograd",
     "putting_together",
@@ -141,6 +153,11 @@ _COMPOSITE_KEYS = (
     torch._C.DispatchKey.CompositeImplicitAutograd,
     torch._C.DispatchKey.CompositeExplicitAutograd,
     torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional,
+)
+_AUTOGRAD_KEYS = (
+    torch._C.DispatchKey.Autograd,
+    torch._C.DispatchKey.AutogradCPU,
+    torch._C.DispatchKey.AutogradCUDA,
 )
 _DEVICE_KEYS = (torch._C.DispatchKey.CPU, torch._C.DispatchKey.CUDA)
 _AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
@@ -599,6 +616,50 @@ def is_composite_below_autograd(op: OpOverload) -> bool:
     return _composite_key(op) is not None and not any(_has_kernel(op, key) for key in _DEVICE_KEYS)
 
 
+def has_derivative(op: OpOverload) -> bool:
+    """Whether autograd knows `op`: how to differentiate it, or that it cannot be."""
+    return any(_has_kernel(op, key) and not _falls_through(op, key) for key in _AUTOGRAD_KEYS)
+
+
+def counts_writes(op: OpOverload) -> bool:
+    """Whether autograd has been told how to count the writes of `op`."""
+    return _has_kernel(op, torch._C.DispatchKey.ADInplaceOrView)
+
+
+def is_ordered(op: OpOverload) -> bool:
+    """Whether torch's registry of effects says that calls of `op` keep their order and number, and it is none
+    of torch's checks of values."""
+    return op is not torch.ops.aten._linalg_check_errors.default and _get_effect(op) is not None
+
+
+# What a graph orders by values (`aot.tokens`) is called by the first; the others begin and end a chain.
+WITH_EFFECTS = with_effects
+MAKE_TOKEN = torch.ops.prims._make_token.default
+SINK_TOKENS = torch.ops.prims._sink_tokens.default
+
+
+def auto_functionalized(op: OpOverload, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What `op` returns for arguments by name, or None, and then each of those that it would write to, as it
+    would leave them: in a graph, by the operator that Inductor takes apart again."""
+    results: tuple[Any, ...] = torch.ops.higher_order.auto_functionalized(op, **arguments)
+    return results
+
+
+@contextlib.contextmanager
+def ordered(ops: Iterable[OpOverload]) -> Iterator[None]:
+    """While this lasts, torch's registry of effects says of these that their calls are to stay in order."""
+    with contextlib.ExitStack() as stack:
+        for op in ops:
+            if _get_effect(op) is None:
+                stack.callback(_register_effectful_op(op, EffectType.ORDERED).destroy)
+        yield
+
+
+def is_script_object(value: Any) -> bool:
+    """Whether it is an object of a class that C++ or TorchScript has defined."""
+    return isinstance(value, (torch.ScriptObject, FakeScriptObject))
+
+
 def _composite_key(op: OpOverload) -> Any:
     return next((key for key in _COMPOSITE_KEYS if _has_kernel(op, key)), None)
 
@@ -638,6 +699,11 @@ def views_noticed() -> contextlib.AbstractContextManager[Any]:
     guard = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False)
     manager: contextlib.AbstractContextManager[Any] = guard
     return manager
+
+
+def _falls_through(op: OpOverload, key: Any) -> bool:
+    ask: Any = torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough
+    return bool(ask(op._name, key))
 
 
 def _has_kernel(op: OpOverload, key: Any) -> bool:

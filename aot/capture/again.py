@@ -23,11 +23,11 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level
 from aot.capture.graph import GraphBuilder
-from aot.capture.joint import has_effect, moves_generator
 from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
 from aot.capture.segments import Exposed, Graph, Key, key_of
 from aot.capture.symbolic import viewing
+from aot.capture.visible import has_effect, moves_generator
 from aot.errors import DoubleBackwardUnsupported, Unsupported
 from aot.geometry import Geometry
 
@@ -117,6 +117,7 @@ def _record(
     builder = recorder.builder
     entrances = {j: level.entrances[j] for j in given}
     engine, found = _run(recorder, entrances, level.ends, "cotangents", create_graph, tracked)
+    acts = list(recorder.acts)
     tangents = [engine.by_value[j] for j in given]
     results = [found[end] for end in sorted(found)]
     values = [_read(recorder, result) for result in results]
@@ -136,6 +137,11 @@ def _record(
     further = {i: engine.by_value[i] for i in roots if i not in failing}
     inputs = [tangent.node for tangent in (*tangents, *further.values())]
     outputs = [*values, *(_read(recorder, higher[end]) for end in sorted(higher))]
+    if acts or recorder.acts:
+        raise DoubleBackwardUnsupported(
+            "a backward that calls an operator which acts outside (it prints, or is registered as effectful) "
+            "would be recorded again, and call it in another order; call the original function"
+        )
     graph, taken, nodes = _assemble(builder, level.available, inputs, outputs, first)
     numbers = {end: k for k, end in enumerate(sorted(found))}
     higher_numbers = {end: k for k, end in enumerate(sorted(higher))}

@@ -134,6 +134,7 @@ class Engine:
         Raises:
             Exception: whatever a node of the graph raises, as it raises it.
         """
+        self._recorder.acts.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(internals.noting_unpacked(self._graph.segment_of, self._recorder.unpacked))
             for number, segment in enumerate(self._graph.segments):

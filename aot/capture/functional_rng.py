@@ -97,7 +97,7 @@ class States:
             original, after = self._around[earlier]
             before = self._repeated.get((builder.graph, original), original)
         metas = (*recipe.metas, builder.metas[self.first[device]])
-        node = builder.call(op, (before, *args), kwargs, Recipe(True, metas))  # type: ignore[arg-type]
+        node = builder.call(op, (before, *args), kwargs, Recipe(True, metas))
         state = builder.item(node, len(recipe.metas))
         result = node if recipe.many else builder.item(node, 0)
         if earlier is None:

@@ -36,13 +36,20 @@ class ValueMeta(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A result that is no tensor, as custom operators may return beside them."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """What an operation returns for arguments of given metadata: one result or several (None where an
-    optional result is absent), and whether one of them lies in an argument's storage although the
-    operation's schema does not say so."""
+    optional one is absent, a tuple for a list among them), and whether one of them lies in an argument's
+    storage although the operation's schema does not say so."""
 
     many: bool
-    metas: tuple[int | None, ...]
+    metas: tuple[Any, ...]
     aliases: bool = False
 
 
@@ -94,7 +101,8 @@ class GraphBuilder:
         graph: the graph; its placeholders are added by `placeholder`, constants live on `root`.
         symbolic: whether sizes may be symbols.
         backward: whether what is appended now belongs to the backward.
-        metas: node -> interned metadata, a tuple of them for an operation with several results.
+        metas: node -> interned metadata, a tuple of them for an operation with several results, as in
+            `Recipe`.
     """
 
     def __init__(self, mode: internals.FakeTensorMode) -> None:
@@ -102,7 +110,7 @@ class GraphBuilder:
         self.symbolic = mode.shape_env is not None
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
-        self.metas: dict[fx.Node, int | tuple[int | None, ...]] = {}
+        self.metas: dict[fx.Node, int | tuple[Any, ...]] = {}
         self.offsets: dict[fx.Node, int] = {}
         self.backward = False
         self._constants = 0
@@ -132,7 +140,7 @@ class GraphBuilder:
         if self.symbolic:
             args, kwargs = as_arguments(args), as_arguments(kwargs)
         node = self.graph.call_function(op, args, kwargs)
-        self.metas[node] = metas.metas if metas.many else metas.metas[0]  # type: ignore[assignment]
+        self.metas[node] = metas.metas if metas.many else metas.metas[0]
         self._tag(node)
         return node
 
@@ -141,7 +149,7 @@ class GraphBuilder:
         metas = self.metas[node]
         assert isinstance(metas, tuple)
         result = self.graph.call_function(operator.getitem, (node, index))
-        self.metas[result] = metas[index]  # type: ignore[assignment]
+        self.metas[result] = metas[index]
         self._tag(result)
         return result
 
@@ -232,12 +240,17 @@ class GraphBuilder:
                     result = result.clone()
         except errors.Unsupported:
             raise
-        except Exception:
+        except Exception as error:
+            if is_custom(op):  # of which the kernel is run where the caller calls it, and nowhere else
+                raise errors.UnsupportedOperation(
+                    f"{op} does not say what it returns: {type(error).__name__}: {error}; give it a kernel "
+                    f"for fake tensors (register_fake) that takes these arguments"
+                ) from error
             # Some meta kernels raise where the kernel does not (they divide by a number of elements), or
             # raise something else: the kernel itself decides.
             result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
-        recipe = recipe_of(result, storages)
+        recipe = recipe_of(result, storages, numbers=is_custom(op))
         if not symbolic and op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
             recipe = self._as_it_lies(recipe, op, args, kwargs)
         return recipe
@@ -267,7 +280,7 @@ class GraphBuilder:
         results = result if isinstance(result, (tuple, list)) else (result,)
         metas = list(recipe.metas)
         for i, (known, value) in enumerate(zip(recipe.metas, results, strict=True)):
-            if known is not None and isinstance(value, Tensor) and value.numel():
+            if isinstance(known, int) and isinstance(value, Tensor) and value.numel():
                 meta = lookup(known)
                 if (meta.size, meta.dtype) == (tuple(value.shape), value.dtype):
                     metas[i] = intern(meta._replace(stride=value.stride()))
@@ -292,10 +305,17 @@ class GraphBuilder:
         """Give nodes the `meta["val"]` that graph compilers read: fake tensors outside autograd."""
         for node in nodes:
             meta = self.metas.get(node)
-            if isinstance(meta, tuple):
-                node.meta["val"] = tuple(None if m is None else self._fake(lookup(m), 0) for m in meta)
-            elif meta is not None:
+            if isinstance(meta, int):
                 node.meta["val"] = self.fake(node)
+            elif meta is not None:
+                node.meta["val"] = self._value(meta)
+
+    def _value(self, meta: Any) -> Any:
+        if isinstance(meta, tuple):
+            return tuple(map(self._value, meta))
+        if isinstance(meta, Number):
+            return meta.value
+        return None if meta is None else self._fake(lookup(meta), 0)
 
     def _fake(self, meta: ValueMeta, offset: int) -> internals.FakeTensor:
         size, stride, dtype, device = meta
@@ -401,21 +421,42 @@ _CONSTANTS: frozenset[type] = frozenset(
 )
 
 
-def recipe_of(result: Any, storages: Collection[int] = ()) -> Recipe:
+def is_custom(op: Any) -> bool:
+    """Whether it is an operation that is not torch's own."""
+    return isinstance(op, internals.OpOverload) and op.namespace not in ("aten", "prims")
+
+
+def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False) -> Recipe:
     """The metadata of an operation's result, for arguments on `storages`; refuses results that are not
-    tensors."""
+    tensors, but for lists of such and, if so allowed, `numbers` among them."""
     if result is None:
         return Recipe(True, ())
     many = isinstance(result, (tuple, list))
-    results = result if many else (result,)
-    for value in results:
-        if not isinstance(value, Tensor) and not (many and value is None):
-            raise errors.DataDependentValue(
-                f"an operation returned {type(value).__name__} where a tensor was expected: it asks "
-                f"tensors for a value, or for their memory; compute with the tensor instead"
+    found: list[Tensor] = []
+
+    def of(value: Any, nested: bool) -> Any:
+        if isinstance(value, Tensor):
+            found.append(value)
+            return meta_of(value)
+        if nested and value is None:
+            return None
+        if nested and isinstance(value, (tuple, list)):
+            return tuple([of(one, True) for one in value])
+        if internals.is_script_object(value):
+            raise errors.UnsupportedOperation(
+                f"an operation returned a ScriptObject of class {value._type().name()}, which no graph "
+                f"holds; call it outside of the function"
             )
-    metas = tuple(None if r is None else meta_of(r) for r in results)
-    aliases = any(r is not None and internals.storage_key(r) in storages for r in results)
+        value = fixed(value)
+        if numbers and isinstance(value, (int, float, complex, str)):
+            return Number(value)
+        raise errors.DataDependentValue(
+            f"an operation returned {type(value).__name__} where a tensor was expected: it asks "
+            f"tensors for a value, or for their memory; compute with the tensor instead"
+        )
+
+    metas = tuple([of(one, many) for one in (result if many else (result,))])
+    aliases = bool(storages) and any(internals.storage_key(tensor) in storages for tensor in found)
     return Recipe(many, metas, aliases)
 
 

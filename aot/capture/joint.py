@@ -19,9 +19,8 @@ from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
-from aot.capture.graph import GraphBuilder, by_name, call_by_name
+from aot.capture.graph import GraphBuilder
 from aot.capture.kept import Kept, find_kept, find_kept_entrances, saves_something
-from aot.capture.operations import call_on_clones
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -33,6 +32,7 @@ from aot.capture.segments import (
     key_of,
 )
 from aot.capture.storages import StorageState
+from aot.capture.visible import eliminate_dead_code
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
@@ -234,6 +234,7 @@ class _Recording:
             graph, engine = self._cut([e for e in self.exposed if e.value not in failing])
             with without_autocast():
                 engine.run()
+        self._assign(graph, engine)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         with torch.autograd.set_multithreading_enabled(False):
             kept = find_kept(recorder, graph, engine, self.forward.entry.fakes, self.effects.root_fakes)
@@ -258,6 +259,17 @@ class _Recording:
             if value not in entered:
                 segments.append(self._without_nodes(engine, value, failing.get(value), tangents, gradients))
         return tuple(segments)
+
+    def _assign(self, graph: Graph, engine: Engine) -> None:
+        """Note of each operation that acts outside in which segment it runs."""
+        for node, at in self.forward.recorder.acts:
+            number = graph.segment_of.get(at) if at is not None else None
+            if number is None or not engine.segments[number].gradients:
+                raise UnsupportedOperation(
+                    f"{node.target} in a backward that computes no gradient of an argument: nothing runs "
+                    f"there when the function is compiled; call it in another place"
+                )
+            node.meta["segment"] = number
 
     def _cut(self, exposed: list[Exposed]) -> tuple[Graph, Engine]:
         graph = Graph(exposed, self.ends)
@@ -440,37 +452,3 @@ def _close(
         if node.op == "placeholder" and node not in kept:
             graph.erase_node(node)
     return tuple(used)
-
-
-def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
-    """Drop every node without users or effects; of a `forward`, or a joint graph, not what may raise."""
-    for node in reversed(graph.nodes):
-        dead = not node.users and node.op in ("call_function", "get_attr")
-        if dead and not has_effect(node) and not (forward and "may_raise" in node.meta):
-            graph.erase_node(node)
-
-
-def has_effect(node: fx.Node) -> bool:
-    """Whether running the node is seen even if nobody reads its result: it moves a random generator, writes
-    to a graph input, or is a check that may raise."""
-    op = operation_of(node)
-    writes = node.target is torch.ops.aten.copy_.default
-    return op is not None and (moves_generator(node) or writes or not op._schema.returns)
-
-
-def moves_generator(node: fx.Node) -> bool:
-    """Whether running the node draws random numbers."""
-    op = operation_of(node)
-    return op is not None and torch.Tag.nondeterministic_seeded in op.tags
-
-
-def operation_of(node: fx.Node) -> internals.OpOverload | None:
-    """The ATen operation that a node calls, directly or through one of our functions."""
-    target: Any = node.target
-    if node.op != "call_function":
-        return None
-    if target in (call_by_name, call_on_clones) and isinstance(node.args[0], str):
-        target = by_name(node.args[0])
-    elif not isinstance(target, internals.OpOverload):
-        target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
-    return target if isinstance(target, internals.OpOverload) else None

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder
+from aot.capture.graph import GraphBuilder, is_custom
 
 
 class Known:
@@ -55,4 +55,6 @@ def _is_fixed(node: fx.Node) -> bool:
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
     op = node.target
-    return isinstance(op, internals.OpOverload) and torch.Tag.nondeterministic_seeded not in op.tags
+    if not isinstance(op, internals.OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
+        return False
+    return not is_custom(op)  # which nobody but the caller is to run

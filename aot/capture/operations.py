@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import by_name
+from aot.capture.graph import by_name, call_by_name, is_custom
 from aot.capture.modeless import WHOLE
 from aot.symbols import fixed
 
@@ -45,6 +45,7 @@ class Operation:
         valued: whether its result is a value or has a shape that depends on values.
         counted: whether autograd counts its writes.
         made: whether it is made of others, below autograd.
+        underived: whether autograd has not been told of it: in eager it follows what the kernel calls.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class Operation:
     valued: bool = False
     counted: bool = True
     made: bool = False
+    underived: bool = False
 
 
 # Names of functional forms that do not follow from the in-place name.
@@ -127,26 +129,52 @@ def call_on_clones(
     same strides.
 
     Returns:
-        What the operation returned besides what it writes to, then the written copies.
+        What the operation returned besides what it writes to, then the written copies, those of lists one by
+        one.
     """
     if isinstance(func, str):
         func = by_name(func)
     positional, named = list(args), dict(kwargs)
-    clones = []
+    clones: list[Tensor] = []
+
+    def clone(source: Any) -> Any:
+        if source is None:
+            return None
+        if isinstance(source, (list, tuple)):
+            return [clone(one) for one in source]
+        size, stride = source.size(), source.stride()
+        clones.append(torch.empty_strided(size, stride, dtype=source.dtype, device=source.device))
+        return clones[-1].copy_(source)
+
     for where in written:
-        source = positional[where] if isinstance(where, int) else named[where]
-        clone = torch.empty_strided(
-            source.size(), source.stride(), dtype=source.dtype, device=source.device
-        ).copy_(source)
-        clones.append(clone)
         if isinstance(where, int):
-            positional[where] = clone
+            positional[where] = clone(positional[where])
         else:
-            named[where] = clone
+            named[where] = clone(named[where])
     result = func(*positional, **named)
     results = result if isinstance(result, (tuple, list)) else (result,)
     returned = (r for r, kind in zip(results, func._schema.returns, strict=False) if not is_written(kind))
     return (*returned, *clones)
+
+
+def acts(op: Any) -> bool:
+    """Whether somebody outside sees that a custom operator, or one that prints, is called, and in which order
+    with others of the kind: torch's registry of effects says so, or it returns nothing, and so is there for
+    something else."""
+    schema = op._schema
+    return internals.is_ordered(op) or (is_custom(op) and not schema.returns and not schema.is_mutable)
+
+
+def operation_of(node: fx.Node) -> internals.OpOverload | None:
+    """The ATen operation that a node calls, directly or through one of our functions."""
+    target: Any = node.target
+    if node.op != "call_function":
+        return None
+    if target in (call_by_name, call_on_clones) and isinstance(node.args[0], str):
+        target = by_name(node.args[0])
+    elif not isinstance(target, internals.OpOverload):
+        target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
+    return target if isinstance(target, internals.OpOverload) else None
 
 
 def is_written(value: Any) -> bool:
@@ -179,21 +207,24 @@ def _classify(func: Any) -> Operation:
         return Operation(Kind.COMPOSITE)
     if torch.Tag.inplace_view in tags:
         return Operation(Kind.RESHAPE)
+    underived = is_custom(func) and not internals.has_derivative(func)
     written: list[int | str] = []
     for i, argument in enumerate(func._schema.arguments):
         if is_written(argument):
             written.append(argument.name if argument.kwarg_only else i)
     if written:
-        functional = functional_form(func) if written == [0] else None
+        functional = functional_form(func) if written == [0] and not is_custom(func) else None
         # Autograd counts writes of in-place operations and of out= alone, and what custom operators declare.
-        counted = name.endswith("_") or isinstance(written[0], str) or func.namespace != "aten"
-        return Operation(Kind.MUTATION, tuple(written), functional, random, counted=counted)
+        counted = name.endswith("_") or isinstance(written[0], str) or is_custom(func)
+        return Operation(
+            Kind.MUTATION, tuple(written), functional, random, counted=counted, underived=underived
+        )
     if func.is_view:
-        return Operation(Kind.VIEW)
+        return Operation(Kind.VIEW, underived=underived)
     valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
     valued |= bool(func._schema.returns) and not any("Tensor" in str(r.type) for r in func._schema.returns)
     made = not random and internals.is_composite_below_autograd(func)
-    return Operation(Kind.PURE, random=random, valued=valued, made=made)
+    return Operation(Kind.PURE, random=random, valued=valued, made=made, underived=underived)
 
 
 def functional_form(func: Any) -> Any:

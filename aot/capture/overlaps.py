@@ -10,6 +10,8 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.graph import is_custom
+from aot.capture.operations import tensors_in
 from aot.geometry import geometry, is_dense
 from aot.symbols import fixed
 
@@ -25,6 +27,18 @@ def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None
         )
 
 
+def check_apart(func: Any, targets: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a custom operator that writes to memory that another of its arguments shows as well: it runs on
+    copies, which are apart, and what its kernel reads when is its own affair."""
+    given = list(tensors_in(args, kwargs))
+    for target in targets:
+        if sum(_may_overlap(target, one) for one in given) > 1:  # itself is one
+            raise errors.UnsupportedOperation(
+                f"{func} writes to a tensor of shape {tuple(target.shape)} whose memory another of its "
+                f"arguments shows as well; give it a clone"
+            )
+
+
 def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what `func` raises where it writes to a `target` that shows elements several times, and refuse
     it where it does not. (Meta kernels do not look. Most kernels do.)"""
@@ -36,8 +50,9 @@ def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[s
         blank = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
         return blank.zero_()
 
-    with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-        func(*internals.tree_map(zeros, args), **internals.tree_map(zeros, kwargs))
+    if not is_custom(func):
+        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+            func(*internals.tree_map(zeros, args), **internals.tree_map(zeros, kwargs))
     raise errors.UnsupportedOperation(
         f"{func} writes to a tensor of shape {tuple(target.shape)} that shows elements several times: its "
         f"result depends on the order of the writes; clone it first"

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import Recipe, call_with_grad, recipe_of
+from aot.capture.graph import Recipe, call_with_grad, is_custom, lookup, recipe_of
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.modeless import asks_about_phases
 from aot.capture.moving import Moving
@@ -52,6 +52,14 @@ _EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, 
 
 # Operations that read memory by strides, whatever their operand shows.
 _BY_STRIDES = {aten.as_strided_copy.default, aten.as_strided_scatter.default}
+
+
+def _differentiable(meta: Any) -> bool:
+    """Whether a result, or one of a list, is a tensor that may require grad."""
+    if isinstance(meta, tuple):
+        return any(map(_differentiable, meta))
+    dtype = lookup(meta).dtype if isinstance(meta, int) else torch.bool
+    return dtype.is_floating_point or dtype.is_complex
 
 
 class Recorder(Moving):  # type: ignore[no-untyped-call]
@@ -110,6 +118,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             self.parts.check(args, kwargs, kind is Kind.VIEW)
         if operation.made and not self._decomposing and casts_within(func, args, kwargs):
             kind = Kind.COMPOSITE
+        if operation.underived:
+            self._check_derivative(func, kind, args, kwargs)
         if kind is Kind.PURE:
             self._check_resolved(func, args, kwargs)
             result = self.pure(func, operation, args, kwargs)
@@ -151,6 +161,27 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"mode; call resolve_conj() or resolve_neg() on them in it"
             )
 
+    def _check_derivative(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse a custom operator that autograd has not been told of where it would be differentiated: eager
+        follows what its kernel calls, which may be all of it, a part or nothing."""
+        if kind is Kind.VIEW:
+            raise errors.UnsupportedOperation(
+                f"{func} returns a view, and autograd has not been told of which kind; clone in it, or take "
+                f"the view outside of it"
+            )
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors_in(args, kwargs)):
+            return
+        if kind is Kind.PURE:
+            recipe = self.builder.infer(
+                func, self._nodes(args), {k: self._nodes_in(v) for k, v in kwargs.items()}
+            )
+            if not any(map(_differentiable, recipe.metas)):
+                return
+        raise errors.UnsupportedOperation(
+            f"{func} has no derivative registered, and is given a tensor that requires grad; register one "
+            f"(register_autograd), or call it under torch.no_grad"
+        )
+
     def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before, self._decomposing = self._decomposing, True
         try:
@@ -180,7 +211,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return self.on_clones(func, tuple(i for i in written if args[i] is not None), args, kwargs)
         node_args = self._nodes(args)
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
-        if operation.valued:
+        if operation.valued and not is_custom(func):
             known = self.known.values((node_args, node_kwargs))
             if known is not None:
                 return self._evaluated(func, node_args, node_kwargs, known)
@@ -247,14 +278,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         return fake
 
     def _results(self, node: fx.Node, recipe: Recipe) -> Any:
-        if not recipe.many:
-            return self._fresh(node, recipe.metas[0])
-        if not recipe.metas:
+        if recipe.many and not recipe.metas:
             return None
-        return [
-            None if m is None else self._fresh(self.builder.item(node, i), m)
-            for i, m in enumerate(recipe.metas)
-        ]
+        return self._made(node, recipe.metas if recipe.many else recipe.metas[0])
 
     def _evaluated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Any) -> Any:
         """A question for a value, or a shape that depends on one, where all values are known."""

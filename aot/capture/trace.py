@@ -16,12 +16,12 @@ from torch.autograd.graph import Node
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.functional_rng import States
-from aot.capture.graph import GraphBuilder, Recipe, by_name, lookup
+from aot.capture.graph import GraphBuilder, Number, Recipe, by_name, lookup
 from aot.capture.hooks import Hooks
 from aot.capture.journal import Journal
 from aot.capture.known import Known
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.operations import LEAVE_ROOM, call_on_clones, may_raise
+from aot.capture.operations import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
 from aot.capture.parts import Parts
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState
@@ -41,6 +41,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
         unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
         known: the values that depend on no argument.
+        acts: the operations of the backward recorded last that somebody outside sees, and at which node of
+            the autograd graph.
         draws: the random draws so far.
         rng_states: the states that they start from and leave, if these are values of the graph.
         hooks: the hooks registered so far.
@@ -70,6 +72,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.joined: set[int] = set()
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
         self.unpacked: set[Node] = set()
+        self.acts: list[tuple[fx.Node, Node | None]] = []
         self.known = Known(self.builder)
         self.draws = Draws()
         self.rng_states = States(self.builder) if functionalize_rng else None
@@ -105,6 +108,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.journal.forget()
         self.backward_reads.clear()
         self.unpacked.clear()
+        self.acts.clear()
         for state in self.states.values():
             state.let_go()
 
@@ -144,6 +148,19 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         state.has_room = isinstance(made, fx.Node) and made.target in LEAVE_ROOM
         return self.lifetimes.note(fake)
 
+    def _made(self, node: fx.Node, meta: Any) -> Any:
+        """What the function gets for a node: a tensor, None, a number, or a list of such."""
+        if isinstance(meta, tuple):
+            return [self._result(node, i, m) for i, m in enumerate(meta)]
+        if isinstance(meta, Number):
+            return meta.value
+        return None if meta is None else self._fresh(node, meta)
+
+    def _result(self, node: fx.Node, index: int, meta: Any) -> Any:
+        """The same for one of its results."""
+        tensors = isinstance(meta, (int, tuple))
+        return self._made(self.builder.item(node, index) if tensors else node, meta)
+
     def _nodes(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple([self._nodes_in(v) for v in values])
 
@@ -152,6 +169,11 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self.read(value)
         if isinstance(value, (list, tuple)):
             return type(value)([self._nodes_in(v) for v in value])
+        if internals.is_script_object(value):
+            raise errors.UnsupportedOperation(
+                f"an operation takes a ScriptObject of class {value._type().name()}, whose state no graph "
+                f"holds; compute it outside of the function"
+            )
         if isinstance(value, torch.Generator):
             raise errors.UnsupportedOperation(
                 "a random operation with an explicit generator; use torch.manual_seed and the default one"
@@ -172,6 +194,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         if not random:
             node = self.builder.call(op, args, kwargs, metas)
+            if self.builder.backward and acts(operation_of(node)):
+                self.acts.append((node, internals.current_node()))
             if not self.builder.backward and self._may_raise(op, args, metas):
                 node.meta["may_raise"] = True  # so that it runs although nobody reads it, as in eager
             return node
@@ -196,7 +220,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(called, str):
             called = by_name(called)
         meta = None if metas.many else metas.metas[0]
-        dtype = None if meta is None else lookup(meta).dtype
+        dtype = lookup(meta).dtype if isinstance(meta, int) else None
         return may_raise(called, dtype is not None and not (dtype.is_floating_point or dtype.is_complex))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import Recipe, lookup, meta_of, typed_refusals
+from aot.capture.graph import Recipe, is_custom, lookup, recipe_of, typed_refusals
 from aot.capture.operations import (
     BATCH_NORM,
     Operation,
@@ -21,13 +22,25 @@ from aot.capture.operations import (
     run_on_blanks,
     with_defaults,
 )
-from aot.capture.overlaps import check_lists, check_order, check_partial_overlap, shows_the_same
+from aot.capture.overlaps import (
+    check_apart,
+    check_lists,
+    check_order,
+    check_partial_overlap,
+    shows_the_same,
+)
 from aot.capture.trace import Trace
 from aot.geometry import geometry, known_equal
 
 aten = torch.ops.aten
 
 _FILLS = {aten.fill_.Scalar, aten.zero_.default}  # (fill_.Tensor copies.)
+
+
+def _flat(targets: Iterable[Any]) -> list[Tensor]:
+    """The tensors among written arguments, of lists one by one."""
+    lists = (target if isinstance(target, (list, tuple)) else (target,) for target in targets)
+    return [target for some in lists for target in some if target is not None]
 
 
 class Writing(Trace):  # type: ignore[no-untyped-call]
@@ -37,12 +50,14 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         """An in-place operation: append its functional form, and make the result the new value."""
         written = operation.written
         targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if given(i, args, kwargs)]
-        flat = [t for target in targets for t in (target if isinstance(target, (list, tuple)) else (target,))]
+        flat = _flat(targets)
+        if is_custom(func):
+            check_apart(func, flat, args, kwargs)
         self._check_overlap(func, flat, args, kwargs)
         if any(isinstance(target, (list, tuple)) for target in targets):
             if len(flat) > 1:
                 check_lists(func, flat, args)
-            if self._inference_tensors and not torch.is_inference_mode_enabled():
+            if self._inference_tensors and not torch.is_inference_mode_enabled() and not is_custom(func):
                 run_on_blanks(func, args, kwargs)  # which raises for inference tensors, or does not
         for target in flat:
             self.journal.settle(target)
@@ -121,11 +136,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
     ) -> Any:
         """An operation without a functional form: it runs on private copies of what it writes."""
         written = tuple(i for i in written if given(i, args, kwargs))
-        fakes = [args[i] if isinstance(i, int) else kwargs[i] for i in written]
-        if not all(isinstance(f, Tensor) for f in fakes):
-            raise errors.UnsupportedOperation(
-                f"{func} writes to lists of tensors and has no functional form; call it per tensor"
-            )
+        fakes = _flat([args[i] if isinstance(i, int) else kwargs[i] for i in written])
         before = [geometry(f) for f in fakes]
         node_args = self._nodes(args)
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
@@ -137,8 +148,10 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             raise errors.StorageMutation(
                 f"{func} resizes the tensor it writes to; give it an output of the right shape"
             )
-        metas = Recipe(True, tuple(None if r is None else meta_of(r) for r in results))
+        metas = recipe_of(results, numbers=is_custom(func))
         counted = classify(func).counted and func not in BATCH_NORM
+        # (Its kernel may count them: it does where it calls operations that write.)
+        uncounted = is_custom(func) and not internals.counts_writes(func)
         random = classify(func).random
         # (An overload may be called like a keyword of Python, in which graphs are written.)
         called = f"{func._opname}.{func._overloadname}" if keyword.iskeyword(func._overloadname) else func
@@ -146,6 +159,8 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         for i, fake in enumerate(fakes):
             value = self.builder.item(node, len(results) - len(fakes) + i)
             self._write(fake, value, counted)
+            if uncounted and not fake.is_inference():
+                torch.autograd.graph.increment_version(fake)
         outputs: list[Any] = []
         targets, others = iter(fakes), iter(enumerate(metas.metas))
         for returned in func._schema.returns:
@@ -153,7 +168,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
                 outputs.append(next(targets))
                 continue
             i, meta = next(others)
-            outputs.append(None if meta is None else self._fresh(self.builder.item(node, i), meta))
+            outputs.append(self._result(node, i, meta))
         return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
 
     def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from aot.capture.joint import eliminate_dead_code, has_effect
-from aot.errors import PartitionError
+from aot.capture.visible import eliminate_dead_code, has_effect, is_act
+from aot.errors import BackendError, PartitionError
 
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 
@@ -22,6 +22,7 @@ class JointParts:
         primals, tangents: its placeholders.
         outputs: what the forward returns.
         gradients: what the backward returns; None where there is no gradient.
+        acts: what it does that is seen outside.
         recorded_backward: the nodes that were recorded while differentiating, tangents included.
         pinned: those among them that the user wants recomputed in the backward (checkpointing).
     """
@@ -31,8 +32,14 @@ class JointParts:
     tangents: tuple[fx.Node, ...]
     outputs: tuple[Any, ...]
     gradients: tuple[Any, ...]
+    acts: tuple[fx.Node, ...]
     recorded_backward: frozenset[fx.Node]
     pinned: frozenset[fx.Node]
+
+    @property
+    def demanded(self) -> tuple[Any, ...]:
+        """Why the backward runs: what it returns, and what is seen of it outside."""
+        return (*self.gradients, *self.acts)
 
 
 def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
@@ -56,13 +63,15 @@ def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
     placeholders = [n for n in nodes if n.op == "placeholder"]
     tangents = tuple(n for n in placeholders if is_tangent(n))
     tags = {n: n.meta.get("partitioner_tag") for n in nodes}
+    recorded = frozenset(n for n in nodes if tags[n] in BACKWARD_TAGS).union(tangents)
     return JointParts(
         module=module,
         primals=tuple(n for n in placeholders if not is_tangent(n)),
         tangents=tangents,
         outputs=outputs[:num_fwd_outputs],
         gradients=outputs[num_fwd_outputs:],
-        recorded_backward=frozenset(n for n in nodes if tags[n] in BACKWARD_TAGS).union(tangents),
+        acts=tuple(n for n in nodes if n in recorded and is_act(n)),
+        recorded_backward=recorded,
         pinned=frozenset(n for n in nodes if tags[n] == "must_be_in_backward"),
     )
 
@@ -117,6 +126,22 @@ def drop_repeated_effects(forward: fx.GraphModule, backward: fx.GraphModule) -> 
     if repeated:
         eliminate_dead_code(backward.graph, forward=False)
         backward.recompile()
+
+
+def check_acts(joint: fx.GraphModule, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+    """See that what acts outside does so once, and in its order.
+
+    Raises:
+        BackendError: a partitioner has dropped, repeated or moved it.
+    """
+    wanted, early, late = (
+        [n.name for n in module.graph.nodes if is_act(n)] for module in (joint, forward, backward)
+    )
+    if early + late != wanted:
+        raise BackendError(
+            f"the partitioner has dropped, repeated or moved an operation that is seen outside: forward "
+            f"{early}, backward {late}, and not {wanted}; use aot.default_partition"
+        )
 
 
 def extract(

@@ -43,7 +43,7 @@ def default_partition(
     parts = take_apart(joint_module, num_fwd_outputs)
     nodes = list(joint_module.graph.nodes)
     again = _views_of_inputs(nodes, parts.primals)
-    needed = needed_for(parts.gradients, parts.recorded_backward | again)
+    needed = needed_for(parts.demanded, parts.recorded_backward | again)
     forward = [n for n in nodes if n not in parts.recorded_backward and n.op != "get_attr"]
     gradients = {g for g in parts.gradients if isinstance(g, fx.Node)}
     saved = [

@@ -88,7 +88,7 @@ class _Problem:
     def __init__(self, parts: JointParts, static: Iterable[int]) -> None:
         nodes = [n for n in parts.module.graph.nodes if n.op not in ("get_attr", "output")]
         late = _late(parts, nodes)
-        needed = needed_for(parts.gradients, late)
+        needed = needed_for(parts.demanded, late)
         self.required = [n for n in nodes if n in needed and n.op != "placeholder"]
         self.values = [n for n in nodes if n not in late]
         self._parts = parts

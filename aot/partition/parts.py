@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from aot.capture.joint import Segment, eliminate_dead_code
+from aot.capture.joint import Segment
+from aot.capture.visible import eliminate_dead_code, is_act
 from aot.partition.common import extract, is_tangent
 from aot.symbols import as_arguments
 
@@ -28,14 +29,15 @@ def split(
     saved = [n for n in nodes if n.op == "placeholder" and not is_tangent(n)]
     tangents = [n for n in nodes if n.op == "placeholder" and is_tangent(n)]
     outputs = list(nodes[-1].args[0])
+    acts = [n for n in nodes if is_act(n)]
     parts: list[tuple[fx.GraphModule | None, tuple[int, ...]]] = []
-    for segment in segments:
+    for number, segment in enumerate(segments):
         ours, tangents = tangents[: len(segment.tangents)], tangents[len(segment.tangents) :]
         results, outputs = outputs[: segment.results], outputs[segment.results :]
         if not results:
             parts.append((None, ()))
             continue
-        needed = _ancestors(results)
+        needed = _ancestors([*results, *(n for n in acts if n.meta["segment"] == number)])
         taken = tuple(i for i, node in enumerate(saved) if node in needed)
         inputs = [*(saved[i] for i in taken), *ours]
         body = [n for n in nodes if n in needed]

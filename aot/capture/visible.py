@@ -1,0 +1,41 @@
+"""What is seen of a graph that runs, besides its results: what is not to be dropped, repeated or moved."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from aot.capture.operations import acts, operation_of
+
+
+def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
+    """Drop every node without users or effects; of a `forward`, or a joint graph, not what may raise."""
+    for node in reversed(graph.nodes):
+        dead = not node.users and node.op in ("call_function", "get_attr")
+        if dead and not has_effect(node) and not (forward and "may_raise" in node.meta):
+            graph.erase_node(node)
+
+
+def is_act(node: fx.Node) -> bool:
+    """Whether somebody outside sees that the node runs (`operations.acts`). What was recorded in a backward,
+    and is of no segment, belongs to a backward that was only tried."""
+    op = operation_of(node)
+    late = node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
+    return op is not None and acts(op) and not (late and "segment" not in node.meta)
+
+
+def has_effect(node: fx.Node) -> bool:
+    """Whether running the node is seen even if nobody reads its result: it moves a random generator, writes
+    to a graph input, is a check that may raise, or acts outside."""
+    op = operation_of(node)
+    if op is None or is_act(node):
+        return op is not None
+    if node.target is torch.ops.aten.copy_.default or moves_generator(node):
+        return True
+    return not op._schema.returns and not acts(op)
+
+
+def moves_generator(node: fx.Node) -> bool:
+    """Whether running the node draws random numbers."""
+    op = operation_of(node)
+    return op is not None and torch.Tag.nondeterministic_seeded in op.tags

@@ -1,0 +1,85 @@
+"""Tokens: the order of what acts outside, as values of a graph.
+
+A graph has its operations in the order in which they run, so one that acts outside (`capture/visible.is_act`)
+stands in its place and needs no token. A graph compiler that orders operations by what they read alone, as
+Inductor does, gets a graph in which each such operation takes a token and returns the next one, by torch's
+operator ``with_effects``.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import torch_internals as internals
+from aot.capture.visible import is_act
+
+
+def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
+    """Chain the operations of a graph that act outside by tokens: the names of the first and the last, or
+    None where there are no such operations.
+
+    Args:
+        graph: it is changed; its nodes have ``meta["val"]``. (An operation that acts outside and writes to
+            its arguments as well stays as it is: ``with_effects`` takes none.)
+        lifted: whether the first token is the first input of the graph, and the last one its first output.
+            Else they are made and end inside.
+
+    Example:
+        >>> module = aot.aot_function(f, aot.nop).specializations[0].forward  # doctest: +SKIP
+        >>> threaded(module.graph, lifted=False); module.recompile()  # doctest: +SKIP
+    """
+    acts = [n for n in graph.nodes if isinstance(n.target, internals.OpOverload) and is_act(n)]
+    if not acts:
+        return None
+    first = next(iter(graph.nodes))
+    output = graph.output_node()
+    if lifted:
+        with graph.inserting_before(first):
+            token = graph.placeholder("token")
+    else:
+        with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
+            token = graph.call_function(internals.MAKE_TOKEN)
+    val = _fake_token(graph)
+    token.meta["val"] = val
+    begin = token.name
+    for node in acts:
+        token = _with_token(graph, node, token, val)
+    if lifted:
+        output.args = ((token, *output.args[0]),)  # type: ignore[misc]
+    else:
+        with graph.inserting_before(output):
+            graph.call_function(internals.SINK_TOKENS, ([token],)).meta["val"] = None
+    return begin, token.name
+
+
+def _with_token(graph: fx.Graph, node: fx.Node, token: fx.Node, val: Any) -> fx.Node:
+    """Put the operation of `node` that takes and returns a token in its place; the token that it returns."""
+    op: Any = node.target
+    several = isinstance(node.meta["val"], tuple) and len(op._schema.returns) > 1
+    results = node.meta["val"] if several else (node.meta["val"],)
+    with graph.inserting_before(node):
+        call = graph.call_function(internals.WITH_EFFECTS, (token, op, *node.args), node.kwargs)
+        call.meta = {**node.meta, "val": (val, *results)}
+        after = graph.call_function(operator.getitem, (call, 0))
+        after.meta["val"] = val
+        if several:
+            for user in list(node.users):
+                user.args = (call, user.args[1] + 1)  # type: ignore[operator]
+        elif node.users:
+            result = graph.call_function(operator.getitem, (call, 1))
+            result.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(result)
+    graph.erase_node(node)
+    return after
+
+
+def _fake_token(graph: fx.Graph) -> Any:
+    """A token as graph compilers get it: an empty tensor."""
+    known = (node.meta.get("val") for node in graph.nodes)
+    mode = next((val.fake_mode for val in known if isinstance(val, internals.FakeTensor)), None)
+    with mode or internals.FakeTensorMode():
+        return torch.empty(0)
