@@ -1,18 +1,26 @@
-"""`explain`: the three artifacts of a compiled function, and what it does besides computing, as text."""
+"""`explain`: the three artifacts of a compiled function, and what it does besides computing."""
 
 from __future__ import annotations
 
 from aot.api import CompiledFunction
+from aot.page import page
 
 
-def explain(compiled: CompiledFunction) -> str:
+def explain(compiled: CompiledFunction, *, html: bool = False) -> str:
     """Metadata, forward graph, backward graph and generated wrapper of every specialization so far, and why
     there is more than one.
+
+    Args:
+        html: as an HTML document, for light and dark screens, in which forward and backward are one listing
+            in colours, and guards are listed as well. It loads nothing and runs no script.
 
     Example:
         >>> compiled = aot.aot_function(lambda x: x.sin(), aot.nop)
         >>> compiled(torch.ones(2)); print(aot.explain(compiled))  # doctest: +SKIP
+        >>> pathlib.Path("f.html").write_text(aot.explain(compiled, html=True))  # doctest: +SKIP
     """
+    if html:
+        return page(compiled)
     if not compiled.specializations:
         return f"{compiled.__name__}: not compiled yet; it is compiled when it is called\n"
     parts = []

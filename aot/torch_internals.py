@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
+from torch._higher_order_ops.scan import generic_scan
 from torch._library.effects import EffectType
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._meta_registrations import _meta_lib_dont_use_me_use_register_meta as _META_LIBRARY
@@ -44,7 +45,7 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import enable_reentrant_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.printers import PythonPrinter
@@ -81,8 +82,10 @@ __all__ = [
     "copy_creation_meta",
     "counts_writes",
     "creation_meta",
+    "current_mode",
     "current_node",
     "decomposed",
+    "define_higher_order_kernels",
     "define_own_kernels",
     "disable_autocast",
     "fake_tensor",
@@ -429,6 +432,27 @@ def define_own_kernels(kernels: Mapping[OpOverload, Callable[..., Any]]) -> None
     ``ordinary(*args, **kwargs)`` is what they are otherwise. (Autocast and functorch come first.)"""
     for op, kernel in kernels.items():
         _LIBRARY.impl(op, _own_kernel(op, kernel), _OWN_KEY, with_keyset=True)
+
+
+def define_higher_order_kernels(kernels: Mapping[str, Callable[..., Any]]) -> None:
+    """Let operators that take functions, by name, be ``kernel(dense, *args, **kwargs)`` in threads that use
+    own kernels, where ``dense`` runs them step by step. (functorch comes first.)"""
+    for name, kernel in kernels.items():
+        op = _higher_order_ops[name]
+        dense = op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+        if name == "scan":  # whose kernel is the same, and a check that no mode is on
+            dense = _scan
+        op.non_fallthrough_keys = op.non_fallthrough_keys.add(_OWN)
+        op.py_impl(_OWN)(functools.partial(kernel, dense))
+
+
+def _scan(function: Callable[..., Any], init: Any, xs: Any, others: Any) -> Any:
+    return generic_scan(function, init, xs, additional_inputs=others)
+
+
+def current_mode() -> Any:
+    """The innermost dispatch mode of this thread, if one is on."""
+    return _get_current_dispatch_mode()
 
 
 def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -182,6 +182,10 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             f"(register_autograd), or call it under torch.no_grad"
         )
 
+    def knows(self, fake: Tensor) -> bool:
+        """Whether the values of a tensor follow from literals alone."""
+        return self.known.values(self.read(fake)) is not None
+
     def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before, self._decomposing = self._decomposing, True
         try:

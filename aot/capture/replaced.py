@@ -97,14 +97,18 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
     def compile(*args: Any, **options: Any) -> Any:
         frame: Any = sys._getframe(1)
         if getattr(_watch, "now", None) is not None and module(frame).startswith(_COMPILES):
-            while frame.f_back is not None and module(frame.f_back).startswith("torch."):
+            while frame.f_back is not None and module(frame.f_back).startswith(_COMPILES):
                 frame = frame.f_back
+            if frame.f_code.co_name in _RECORDED:
+                return args[0]
             raise takes_functions(f"{module(frame)}.{frame.f_code.co_name}")
         return original(*args, **options)
 
     return compile
 
 
+# What `higher_order` records, without Dynamo.
+_RECORDED = frozenset({"cond", "while_loop", "map", "scan", "flex_attention"})
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 

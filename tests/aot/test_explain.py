@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import linecache
 import traceback
+from html.parser import HTMLParser
 
 import torch
 from agree import leaf, values
@@ -40,6 +41,72 @@ def test_the_three_artifacts() -> None:
     assert "torch.ops.aten.mul.Tensor(tangents_" in backward
     assert "def call(t0):" in wrapper
     assert "written(t0, v0" in wrapper
+
+
+def recomputing(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        x.mul_(len("<b>") - 1)
+    return (x * w).sin().sum(), x.view(-1)
+
+
+class Page(HTMLParser):
+    """The tags of a document, and the text of each span by its class."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.spans: dict[str, list[str]] = {}
+        self._kind = ""
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        assert not {"src", "href", "onclick"} & {name for name, _ in attributes}
+        if tag != "meta":
+            self.open.append(tag)
+        self._kind = str(dict(attributes).get("class")) if tag == "span" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self._kind = ""
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+        if self._kind:
+            self.spans.setdefault(self._kind, []).append(data)
+
+
+def test_the_page() -> None:
+    compiled = aot.aot_function(recomputing, aot.nop, partition_fn=aot.min_cut_rematerialization_partition)
+    assert "Not compiled yet" in Page(aot.explain(compiled, html=True)).text
+    for size in (2, 3):
+        compiled(values(size, 3), leaf(3))[0].backward()
+    document = aot.explain(compiled, html=True)
+    page = Page(document)
+    assert not page.open
+    assert not {"script", "link", "img", "iframe"} & set(page.tags)
+    assert "prefers-color-scheme: dark" in document and "://" not in document
+    for one in compiled.specializations:
+        assert one.wrapper.strip() in page.text and str(one.metadata) in page.text
+        assert all(guard.path in page.text for guard in one.guards.guards)
+    assert "Compiled because argument 0: shape is (3, 3) and not (2, 3)." in page.text
+    # The product is recomputed in the backward, from what is saved.
+    spans = {kind: "\n".join(lines) for kind, lines in page.spans.items()}
+    assert "aten.mul.Tensor" in spans["again"] and "aten.cos" not in spans["again"]
+    assert "aten.cos.default" in spans["backward"] and "aten.sin.default" in spans["forward"]
+    assert "primals_2: float32[3]" in spans["saved"] and "aten.mul.Tensor(primals_1, 2)" in spans["saved"]
+
+
+def test_names_are_no_markup() -> None:
+    def function(x: Tensor) -> Tensor:
+        return x + 1
+
+    function.__name__ = "<script>&"
+    page = Page(aot.explain(aot.aot_function(function, aot.nop), html=True))
+    assert "script" not in page.tags and "<script>&" in page.text
 
 
 def test_without_a_backward() -> None:

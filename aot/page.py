@@ -1,0 +1,130 @@
+"""The page of `explain(compiled, html=True)`: one HTML document, which needs no network and no script.
+
+Forward and backward are shown as the joint graph that they were cut from: one listing, in which colours tell
+what runs in the forward, what it saves, what the backward computes once more, and what it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from torch import fx
+
+from aot.api import CompiledFunction, Specialization
+from aot.partition.common import is_tangent
+
+_STYLE = """
+:root { color-scheme: light dark; --text: #1d1d1f; --page: #fff; --box: #f5f5f7; --line: #d0d0d5;
+  --forward: #0b57d0; --saved: #a04a00; --backward: #8e24aa; --again: #00695c; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e6e6e9; --page: #161618; --box: #222226; --line: #3c3c42;
+  --forward: #8ab4f8; --saved: #ffb26b; --backward: #d7a3ff; --again: #7fd6c6; } }
+body { color: var(--text); background: var(--page); font: 15px/1.5 system-ui, sans-serif;
+  max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
+pre { background: var(--box); border: 1px solid var(--line); border-radius: 6px; padding: .7rem 1rem;
+  overflow-x: auto; font: 13px/1.45 ui-monospace, monospace; }
+h2 { border-top: 1px solid var(--line); padding-top: 1.2rem; }
+summary { cursor: pointer; font-weight: 600; margin: .6rem 0; }
+.forward { color: var(--forward); } .saved { color: var(--saved); font-weight: 600; }
+.backward { color: var(--backward); } .again { color: var(--again); }
+"""
+
+_LEGEND = (
+    ("forward", "runs in the forward"),
+    ("saved", "is saved for the backward"),
+    ("again", "is computed once more in the backward"),
+    ("backward", "runs in the backward"),
+)
+
+
+def page(compiled: CompiledFunction) -> str:
+    """The document.
+
+    Args:
+        compiled: what it is about; every specialization so far has a section.
+    """
+    name = escape(compiled.__name__)
+    made = compiled.specializations
+    sections = "".join(_section(number, one) for number, one in enumerate(made, 1))
+    if not made:
+        sections = "<p>Not compiled yet; it is compiled when it is called.</p>"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta name="viewport" content="width=device-width">'
+        f"<title>{name}, compiled</title><style>{_STYLE}</style></head>\n"
+        f"<body><h1>{name}</h1>\n{sections}</body></html>\n"
+    )
+
+
+def _section(number: int, one: Specialization) -> str:
+    parts = [f"<h2>Specialization {number}</h2>\n"]
+    if one.why:
+        parts.append(f"<p>Compiled because {escape(one.why)}.</p>\n")
+    if one.sizes is not None:
+        parts.append(_text("Answers sizes of which", "\n".join(one.sizes.tests)))
+    guards = "\n".join(guard.path for guard in one.guards.guards) or "nothing"
+    parts.append(_text("Metadata: what a call does", str(one.metadata), shown=True))
+    parts.append(_folded("Graphs", _legend() + _block(list(_joint(one))), shown=True))
+    parts.append(_text("Wrapper: what a call runs", one.wrapper.strip(), shown=True))
+    parts.append(_text("Guards: what it reads besides its arguments, and is compared at each call", guards))
+    return "".join(parts)
+
+
+def _joint(one: Specialization) -> Iterator[str]:
+    """The lines of the graphs, forward and then backward, with their colours."""
+    backward = [node for module in one.backwards for node in module.graph.nodes]
+    taken = {n.name for n in backward if n.op == "placeholder" and not is_tangent(n)}
+    early = {n.name for n in one.forward.graph.nodes if n.op == "call_function"}
+    for node in one.forward.graph.nodes:
+        yield _line(node, "saved" if node.name in taken else "forward")
+    for number, module in enumerate(one.backwards, 1):
+        which = f" {number} of {len(one.backwards)}" if len(one.backwards) > 1 else ""
+        yield f'<span class="backward"># backward{which}</span>'
+        for node in module.graph.nodes:
+            kind = "again" if node.op == "call_function" and node.name in early else "backward"
+            yield _line(node, "saved" if node.name in taken else kind)
+
+
+def _line(node: fx.Node, kind: str) -> str:
+    if node.op == "output":
+        text = f"return {node.args[0]}"
+    elif node.op == "placeholder":
+        text = f"{node.name}: {_shape(node)}"
+    else:
+        arguments = [repr(a) for a in node.args] + [f"{k}={v!r}" for k, v in node.kwargs.items()]
+        target = node.target if isinstance(node.target, str) else _named(node.target)
+        text = f"{node.name} = {target}({', '.join(arguments)})  # {_shape(node)}"
+    return f'<span class="{kind}">{escape(text)}</span>'
+
+
+def _named(target: object) -> str:
+    name = str(target)
+    return getattr(target, "__name__", name) if name.startswith("<") else name
+
+
+def _shape(node: fx.Node) -> str:
+    def of(value: object) -> str:
+        if isinstance(value, (tuple, list)):
+            return f"({', '.join(map(of, value))})"
+        dtype = getattr(value, "dtype", None)
+        return repr(value) if dtype is None else f"{str(dtype)[6:]}{list(value.shape)}"  # type: ignore[attr-defined]
+
+    return of(node.meta.get("val"))
+
+
+def _legend() -> str:
+    items = (f'<span class="{kind}">■ {escape(text)}</span>' for kind, text in _LEGEND)
+    return f"<p>{' &nbsp; '.join(items)}</p>\n"
+
+
+def _block(lines: Sequence[str]) -> str:
+    return "<pre>" + "\n".join(lines) + "</pre>\n"
+
+
+def _text(title: str, text: str, shown: bool = False) -> str:
+    return _folded(title, _block([escape(text)]), shown)
+
+
+def _folded(title: str, body: str, shown: bool = False) -> str:
+    return f"<details{' open' if shown else ''}><summary>{escape(title)}</summary>\n{body}</details>\n"
