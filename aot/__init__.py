@@ -11,6 +11,7 @@ from aot.api import CompiledFunction, aot_function
 from aot.compilers import make_boxed_compiler, make_boxed_func, nop, static_inputs
 from aot.errors import (
     AotError,
+    AssumptionViolated,
     BackendError,
     DoubleBackwardUnsupported,
     PartitionError,
@@ -27,6 +28,7 @@ from aot.partition.min_cut import min_cut_rematerialization_partition
 __all__ = [
     "AOTModule",
     "AotError",
+    "AssumptionViolated",
     "BackendError",
     "BackwardSignature",
     "CompiledFunction",

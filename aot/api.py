@@ -14,6 +14,7 @@ from torch import fx
 
 from aot import config, errors, logs, names
 from aot import torch_internals as internals
+from aot.assumptions import asserting
 from aot.capture.backward import Level
 from aot.capture.forward import run_once
 from aot.capture.joint import Joint, record_backward
@@ -22,7 +23,7 @@ from aot.capture.outside import checking
 from aot.capture.symbolic import viewing
 from aot.capture.threads import tracing
 from aot.capture.visible import moves_generator
-from aot.compilers import Compiled, Compiler, compile_graph, example_inputs, mark_static
+from aot.compilers import Compiled, Compiler, example_inputs, mark_static
 from aot.effects import Effects, analyze
 from aot.guards import Guards
 from aot.imitation import root_of
@@ -34,6 +35,7 @@ from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.recompiles import Before, Key, why
 from aot.runtime.autograd import build
+from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import left, rehearse
@@ -360,6 +362,8 @@ class CompiledFunction:
             symbols.let_go()
         graphs = tuple(numbered(b, symbols).module for b in backwards if b is not None)
         call = checking(built.call, forward.differentiated) if forward.differentiated else built.call
+        if config.settings().debug_assert:
+            call = asserting(call, metadata, self.__name__)
         spec, together = forward.spec, internals.putting_together(forward.spec)
         return Specialization(
             call,

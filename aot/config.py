@@ -19,6 +19,10 @@ class Settings:
             the function, and ``meta["nn_module_stack"]``, the modules around them), and those of the backward
             where what they differentiate comes from. It makes compiling slower.
         warn_after: at which number of compiles for calls that are alike `RecompileWarning` is given.
+        debug_assert: whether what is compiled is held, at each call, against what was found when it was
+            traced: what graphs get and return, what they save, which memory results lie in, what is written
+            to. Inputs are copied for that. (A backward graph is compiled by the first backward, with the
+            setting of then.) What is violated raises `AssumptionViolated`.
         traced_size: with ``dynamic=True``: which number stands for a size (or stride, offset) of the call
             while its function is traced, if not that number itself. For tests: a call is then answered by
             what was compiled for other sizes, if that says that it may.
@@ -30,6 +34,7 @@ class Settings:
 
     stack_traces: bool = False
     warn_after: int = 8
+    debug_assert: bool = False
     traced_size: Callable[[int], int] | None = None
 
 

@@ -31,6 +31,12 @@ class BackendError(AotError):
     compiled graph returned another number of results than its graph has outputs."""
 
 
+class AssumptionViolated(AotError):
+    """With the setting `debug_assert`: a call, or a compiled graph, is given or makes something else than
+    what was found when it was compiled. It is a fault of a graph compiler, of a partitioner or of this
+    library; what the call has changed by then stays changed."""
+
+
 class PartitionError(AotError):
     """A joint graph cannot be cut: it is not of the form that `aot.default_partition` documents, or the
     backward needs a value that can neither be saved nor recomputed; or an option has no meaning."""

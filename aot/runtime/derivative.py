@@ -19,13 +19,14 @@ from aot import torch_internals as internals
 from aot.capture.again import Step, record_again
 from aot.capture.backward import Level
 from aot.capture.threads import tracing
-from aot.compilers import Compiler, compile_graph, example_inputs
+from aot.compilers import Compiler, example_inputs
 from aot.errors import DoubleBackwardUnsupported
 from aot.geometry import Geometry
 from aot.guards import Guards
 from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
+from aot.runtime.checked import compile_graph
 from aot.runtime.graphs import Backward, check_numbers, detached, restrided, runner
 from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
