@@ -447,7 +447,8 @@ def define_higher_order_kernels(kernels: Mapping[str, Callable[..., Any]]) -> No
 
 
 def _scan(function: Callable[..., Any], init: Any, xs: Any, others: Any) -> Any:
-    return generic_scan(function, init, xs, additional_inputs=others)
+    run: Any = generic_scan
+    return run(function, init, xs, additional_inputs=others)
 
 
 def current_mode() -> Any:
@@ -651,9 +652,8 @@ def counts_writes(op: OpOverload) -> bool:
 
 
 def is_ordered(op: OpOverload) -> bool:
-    """Whether torch's registry of effects says that calls of `op` keep their order and number, and it is none
-    of torch's checks of values."""
-    return op is not torch.ops.aten._linalg_check_errors.default and _get_effect(op) is not None
+    """Whether torch's registry of effects says that calls of `op` keep their order and number."""
+    return _get_effect(op) is not None
 
 
 # What a graph orders by values (`aot.tokens`) is called by the first; the others begin and end a chain.
