@@ -70,7 +70,7 @@ class CompiledModule(CompiledFunction):
     def _static(self, arguments: Arguments) -> frozenset[int]:
         given = arguments.leaves[self._num_params_buffers :]
         marked = (given[position][0] for position in self._marked)
-        return super()._static(arguments).union(i for i in marked if i is not None)
+        return super()._static(arguments) | arguments.plain(i for i in marked if i is not None)
 
     def _constant(self, arguments: Arguments) -> Constant:
         constant = super()._constant(arguments)

@@ -124,7 +124,7 @@ class CompiledFunction:
         arguments = take_apart(leaves)
         key = (tree, arguments.key, internals.ambient_key())
         specialization = self._known(key) or self._new(key, arguments, args, kwargs)
-        given = arguments.tensors
+        given = arguments.all
         if specialization.numbers:
             given += tuple(arguments.leaves[leaf][1] for leaf in specialization.numbers)
         outputs = specialization.call(*given)
@@ -151,6 +151,7 @@ class CompiledFunction:
         with tracing():
             specialization = self._known(key)  # by now, by another thread
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.tensors))
+            dynamic = dynamic and not arguments.metas  # whose sizes are no symbols
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
                 if specialization is not None:
@@ -304,13 +305,14 @@ class CompiledFunction:
                 metadata = describe(forward, effects, self._keep)
                 joint = record_backward(forward, effects)
             noted.guards.check()
-            numbers: dict[int, int] = {}
-            keys = [internals.storage_key(t) for t in arguments.tensors]
+            numbers: dict[object, int] = {}
+            keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
+            keys += [("wrapper", i) for i in range(len(arguments.metas))]
             storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
             static = self._static(arguments)
-            parameters = static.union(i for i, t in enumerate(arguments.tensors) if _accumulates(t))
+            parameters = static.union(_accumulating(arguments))
             fw_module, bw_module = self._partitioned(joint, effects, parameters)
-            leaves = frozenset(i for i, t in enumerate(arguments.tensors) if _accumulates(t))
+            leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
             parts = (
                 [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
             )
@@ -357,7 +359,7 @@ class CompiledFunction:
             look=self._look(scripts, modules),
             symbols=symbols,
         )
-        rehearse(built.define, fw_module, arguments.tensors, expected, inference, symbols)
+        rehearse(built, fw_module, arguments, expected, inference, symbols)
         if symbols is not None:
             symbols.let_go()
         graphs = tuple(numbered(b, symbols).module for b in backwards if b is not None)
@@ -390,7 +392,7 @@ class CompiledFunction:
         """The tensors that the caller says are parameters or buffers: they live until the backward whatever
         is saved, lie in one place from call to call, and their sizes are no symbols."""
         leading = arguments.leaves[: self._num_params_buffers]
-        return frozenset(i for i, _ in leading if i is not None)
+        return arguments.plain(i for i, _ in leading if i is not None)
 
     def _partitioned(
         self, joint: Joint, effects: Effects, parameters: frozenset[int]
@@ -422,6 +424,11 @@ class CompiledFunction:
         if joint.segments:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
+
+
+def _accumulating(arguments: Arguments) -> frozenset[int]:
+    """The plain tensors that are such leaves, or that such leaves are made of."""
+    return arguments.plain(i for i, t in enumerate(arguments.all) if _accumulates(t))
 
 
 def _accumulates(tensor: torch.Tensor) -> bool:

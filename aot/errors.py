@@ -125,6 +125,16 @@ class StorageMutation(Unsupported):
     """`set_`, `resize_` or `.data =` replaced or resized the storage of a tensor."""
 
 
+class SubclassMutation(Unsupported):
+    """The function changes something about an argument that is a tensor subclass, other than its elements,
+    which the wrapper cannot repeat: its shape, what it is made of, its place in the autograd graph."""
+
+
+class UnsupportedTangent(Unsupported):
+    """A backward is given a gradient of another type, or made otherwise, than it was recorded for, which the
+    tensor subclass does not coerce, and cannot be recorded again for that."""
+
+
 class AutogradStateMutation(Unsupported):
     """`requires_grad_`, `detach_` or `backward` inside the function changed an argument's place in the
     autograd graph in a way that the wrapper cannot repeat."""

@@ -148,6 +148,11 @@ class _Export(CompiledModule):
         inference: bool,
         symbols: Symbols | None = None,
     ) -> Specialization:
+        if arguments.metas:
+            raise errors.UnsupportedArgument(
+                f"{self.__name__} is given a {arguments.metas[0].kind.__name__}: an exported graph takes "
+                f"plain tensors; pass what it is made of"
+            )
         try:
             with noted.running(), self._recording():
                 forward = run_once(flat, arguments, self._decompositions, lifetimes, inference, False)

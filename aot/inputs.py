@@ -7,7 +7,7 @@ autograd bases, leafness and version counters of the fakes are those of the real
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,13 @@ from aot.capture.trace import fake_of
 from aot.constants import CONSTANTS, key_of
 from aot.geometry import Geometry, geometry
 from aot.imitation import imitate, root_of
+from aot.subclasses import (
+    SubclassCreationMeta,
+    is_wrapper,
+    key_of_meta,
+    rewrapped,
+    unwrapped,
+)
 from aot.versions import counter_groups, has_counter, version_of
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -42,14 +49,31 @@ class Arguments:
     """One call, taken apart.
 
     Attributes:
-        tensors: every tensor among the leaves, each object once, in order of first appearance.
-        leaves: per leaf, the index of its tensor or None, and its value when it is not a tensor.
+        tensors: every plain tensor among the leaves, and those that wrapper subclasses among them are made
+            of; each object once, in order of first appearance.
+        leaves: per leaf, the index of its tensor or None, and its value when it is not a tensor. Wrapper
+            subclasses are counted after the plain tensors.
         key: equal for two calls exactly when one trace answers both.
+        all: the plain tensors, and then the wrapper subclasses among the leaves, each object once; what a
+            compiled call takes.
+        metas: how each wrapper subclass is made of `tensors`.
     """
 
     tensors: tuple[Tensor, ...]
     leaves: tuple[tuple[int | None, Any], ...]
     key: tuple[object, ...]
+    all: tuple[Tensor, ...]
+    metas: tuple[SubclassCreationMeta, ...] = ()
+
+    @property
+    def wrappers(self) -> tuple[Tensor, ...]:
+        """The wrapper subclasses."""
+        return self.all[len(self.tensors) :]
+
+    def plain(self, numbers: Iterable[int]) -> frozenset[int]:
+        """Those of `tensors` that these of `all` are, or are made of."""
+        count = len(self.tensors)
+        return frozenset(i for k in numbers for i in ((k,) if k < count else self.metas[k - count].positions))
 
 
 def take_apart(leaves: Sequence[Any]) -> Arguments:
@@ -62,12 +86,26 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     seen: dict[int, int] = {}
     parts: list[tuple[int | None, Any]] = []
     key: list[object] = []
+    wrappers: list[Tensor] = []
+    metas: list[SubclassCreationMeta] = []
     transformed = internals.are_tensors_transformed()
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor):
             identity = id(leaf)
             index = seen.get(identity)
-            if index is None:
+            if index is None and type(leaf) not in _PLAIN and is_wrapper(leaf):
+                index = seen[identity] = ~len(wrappers)
+                meta, inner = unwrapped(leaf)
+                _check_wrapper(position, leaf, transformed)
+                for part in inner:
+                    if id(part) not in seen:
+                        seen[id(part)] = len(tensors)
+                        _check_tensor(position, part, transformed)
+                        tensors.append(part)
+                places = [seen[id(part)] for part in inner]
+                wrappers.append(leaf)
+                metas.append(meta.moved(places.__getitem__))
+            elif index is None:
                 index = seen[identity] = len(tensors)
                 if (
                     transformed
@@ -133,7 +171,53 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     for together in roots.values():
         if len(together) > 1:
             key.append(counter_groups(tuple(together.values())))
-    return Arguments(tuple(tensors), tuple(parts), tuple(key))
+    plain = tuple(tensors)
+    if not wrappers:
+        return Arguments(plain, tuple(parts), tuple(key), plain)
+    key.extend(_wrapper_key(wrapper, meta) for wrapper, meta in zip(wrappers, metas, strict=True))
+    _check_families(wrappers)
+    # (Numbers below 0 count wrappers.)
+    counted = tuple((len(plain) + ~i if i is not None and i < 0 else i, value) for i, value in parts)
+    return Arguments(plain, counted, tuple(key), (*plain, *wrappers), tuple(metas))
+
+
+def _wrapper_key(wrapper: Tensor, meta: SubclassCreationMeta) -> tuple[object, ...]:
+    leaf = wrapper.is_leaf
+    return (
+        "subclass",
+        key_of_meta(meta),
+        isinstance(wrapper, torch.nn.Parameter),
+        wrapper.dtype,
+        wrapper.device,
+        wrapper.requires_grad,
+        leaf,
+        leaf and wrapper.grad is not None,
+        wrapper._is_view(),
+    )
+
+
+def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
+    what = f"argument {position} (counting the leaves of the argument tree)"
+    transform = internals.transform_of(wrapper) if transformed else None
+    if transform is not None:
+        raise errors.UnsupportedArgument(
+            f"{what} {transform}, which a compiled graph would not see; transform inside of the function"
+        )
+    if wrapper.is_inference():
+        raise errors.UnsupportedArgument(
+            f"{what} is a {type(wrapper).__name__} made in inference mode; make it under torch.no_grad"
+        )
+
+
+def _check_families(wrappers: Sequence[Tensor]) -> None:
+    """Refuse wrapper subclasses that are views of one tensor: each has a history of its own here."""
+    bases = [wrapper._base if wrapper._is_view() else wrapper for wrapper in wrappers]
+    for i, base in enumerate(bases):
+        if any(base is other for other in bases[:i]):
+            raise errors.UnsupportedArgument(
+                f"two arguments of type {type(wrappers[i]).__name__} are views of one tensor; pass the one, "
+                f"and take the view inside of the function"
+            )
 
 
 def general_key(
@@ -231,6 +315,7 @@ class Entry:
         base_edges: their gradient edges.
         forgetful: those that require grad by way of a leaf which is a view, as they are, of a base that does
             not: where they are written to under no_grad, autograd forgets the leaf.
+        wrappers: the wrapper subclasses, numbered after the plain tensors.
     """
 
     fakes: tuple[Tensor, ...]
@@ -244,11 +329,41 @@ class Entry:
     bases: tuple[tuple[Tensor, int], ...]
     base_edges: tuple[GradientEdge | None, ...]
     forgetful: frozenset[int]
+    wrappers: tuple[WrapperEntry, ...] = ()
+
+    @property
+    def all(self) -> tuple[Tensor, ...]:
+        """What stands for the plain tensors, and then for the wrapper subclasses."""
+        return (*self.fakes, *(wrapper.fake for wrapper in self.wrappers))
 
 
-def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]) -> Entry:
-    """Make the fakes of a call's tensors and a placeholder for each; `primals` is extended as more graph
-    inputs turn out to be needed."""
+@dataclass(frozen=True, slots=True)
+class WrapperEntry:
+    """A wrapper subclass inside the trace.
+
+    Attributes:
+        fake: stands for it: of the same type, made of the fakes of what it is made of.
+        meta: how it is made of these when the function starts.
+        edge: its gradient edge then; None where it requires none.
+        version: its version counter then.
+        grad: a stand-in for the gradient that it holds, if it is a leaf and holds one.
+        is_view: whether it is a view of another wrapper subclass, which the fake is not.
+        shown: its size and stride.
+    """
+
+    fake: Tensor
+    meta: SubclassCreationMeta
+    edge: GradientEdge | None
+    version: int
+    grad: Tensor | None
+    is_view: bool
+    shown: tuple[Any, Any]
+
+
+def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> Entry:
+    """Make the fakes of a call's tensors and a placeholder for each plain one; `primals` is extended as more
+    graph inputs turn out to be needed."""
+    tensors = arguments.tensors
     fakes, roots = imitate(tensors, places=recorder.symbols)
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
         state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
@@ -292,7 +407,43 @@ def enter(recorder: Recorder, tensors: tuple[Tensor, ...], primals: list[Primal]
         bases=tuple(hidden),
         base_edges=base_edges,
         forgetful=frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)),
+        wrappers=tuple(
+            _enter_wrapper(recorder, wrapper, meta, fakes)
+            for wrapper, meta in zip(arguments.wrappers, arguments.metas, strict=True)
+        ),
     )
+
+
+def _enter_wrapper(
+    recorder: Recorder, real: Tensor, meta: SubclassCreationMeta, fakes: Sequence[Tensor]
+) -> WrapperEntry:
+    with recorder, internals.with_own_kernels():
+        fake: Tensor = rewrapped(meta, fakes)
+    recorder.lifetimes.note(fake)
+    if isinstance(real, torch.nn.Parameter):
+        fake._is_param = True  # type: ignore[attr-defined]
+    if real.is_leaf:
+        fake.requires_grad_(real.requires_grad)
+    else:
+        internals.make_non_leaf(fake)
+    if fake.requires_grad != real.requires_grad or fake.is_leaf != real.is_leaf:
+        raise errors.UnsupportedArgument(
+            f"a {type(real).__name__} that is made again by its __tensor_unflatten__ has another standing "
+            f"with autograd (requires_grad={fake.requires_grad}, is_leaf={fake.is_leaf})"
+        )
+    grad = None
+    if real.is_leaf and real.grad is not None:
+        with recorder, internals.with_own_kernels():
+            held = unwrapped(real.grad) if is_wrapper(real.grad) else None
+            like = [real.grad] if held is None else held[1]
+            stand_ins = [
+                recorder.lifetimes.note(fake_of(geometry(t), t.device, recorder.builder.symbolic))
+                for t in like
+            ]
+            grad = stand_ins[0] if held is None else rewrapped(held[0], stand_ins)
+        fake.grad = grad
+    shown = tuple(fake.shape), fake.stride()
+    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, real._is_view(), shown)
 
 
 def _is_part(tensor: Tensor) -> bool:

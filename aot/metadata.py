@@ -25,6 +25,7 @@ from aot.effects import (
     ValueRoot,
     View,
     Whole,
+    WrapperRoot,
 )
 from aot.geometry import Geometry, Places, overlap
 from aot.symbols import hinted
@@ -182,13 +183,13 @@ def describe(forward: Forward, effects: Effects, keep: bool) -> ViewAndMutationM
     """What the run did, in these terms; `keep` says whether the graph was to write to its inputs."""
     outputs = _Outputs(forward, effects)
     states = forward.recorder.rng_states
-    infos = tuple(outputs.info(position) for position in range(len(effects.outputs)))
+    infos = tuple(outputs.info(position) for position in range(effects.visible))
     return ViewAndMutationMeta(
         input_info=_inputs(forward, effects),
         output_info=infos,
         num_intermediate_bases=len(outputs.bases),
         keep_input_mutations=keep,
-        is_train=any(value.history is not None for value in effects.values),
+        is_train=bool(effects.histories) or any(value.history is not None for value in effects.values),
         num_outputs_rng_offset=0 if states is None else len(states.first),
     )
 
@@ -293,10 +294,12 @@ class _Outputs:
 
     def info(self, position: int) -> OutputAliasInfo:
         """What the output at `position` is."""
-        output, value = self.effects.outputs[position], self.forward.outputs[position]
+        output = self.effects.outputs[position]
+        value = self.forward.wrapped.get(position, self.forward.outputs[position])
         if isinstance(output, Constant):
             return OutputAliasInfo(OutputType.NON_ALIAS, type(value), None, False)
         kind, base = self._type(output, value)
+        assert isinstance(value, Tensor)
         return OutputAliasInfo(kind, type(value), base, value.requires_grad)
 
     def _type(self, output: Output, value: Tensor) -> tuple[OutputType, int | None]:
@@ -315,10 +318,12 @@ class _Outputs:
         if origin is not None and is_undeclared_view(origin[1].step.op):
             return OutputType.UNSAFE_VIEW_ALIAS, tensor
         if tensor is not None:
-            whole = isinstance(output, Whole) and value is self.forward.entry.fakes[tensor]
+            whole = isinstance(output, Whole) and value is self.forward.entry.all[tensor]
             return (OutputType.IS_INPUT if whole else OutputType.ALIAS_OF_INPUT), tensor
-        if isinstance(output, Whole) and isinstance(root, ValueRoot):
+        if isinstance(output, Whole) and isinstance(root, (ValueRoot, WrapperRoot)):
             return OutputType.NON_ALIAS, None
+        if isinstance(root, WrapperRoot):
+            return OutputType.ALIAS_OF_INTERMEDIATE, None
         assert made is not None
         if made in self._user_outputs:
             return OutputType.ALIAS_OF_INTERMEDIATE_BASE_IS_USER_OUTPUT, self._user_outputs[made]
@@ -332,6 +337,8 @@ class _Outputs:
         root = self.effects.roots[number]
         if isinstance(root, FunctionViewRoot):
             return self._memory(root.base)
+        if isinstance(root, WrapperRoot):
+            return None, None
         if isinstance(root, ValueRoot):
             return None, root.value
         if isinstance(root, AliasRoot):

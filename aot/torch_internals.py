@@ -45,7 +45,12 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import enable_reentrant_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+    is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.printers import PythonPrinter
@@ -112,6 +117,7 @@ __all__ = [
     "is_script_object",
     "is_traced_elsewhere",
     "is_transforming",
+    "is_wrapper",
     "lie",
     "lying",
     "make_non_leaf",
@@ -191,6 +197,9 @@ _ATTRIBUTES = {
     "_unique_consecutive_memo": None,
     "_nested_int_memo": None,
 }
+
+
+is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 
 def skip_dynamo(function: Any) -> Any:

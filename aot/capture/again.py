@@ -135,7 +135,7 @@ def _record(
     first = set(builder.graph.nodes)
     engine, higher, failing = _run_higher(recorder, roots, ends)
     further = {i: engine.by_value[i] for i in roots if i not in failing}
-    inputs = [tangent.node for tangent in (*tangents, *further.values())]
+    inputs = [node for tangent in (*tangents, *further.values()) for node in tangent.nodes]
     outputs = [*values, *(_read(recorder, higher[end]) for end in sorted(higher))]
     if acts or recorder.acts:
         raise DoubleBackwardUnsupported(
@@ -150,10 +150,10 @@ def _record(
     return Step(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
-        tangents=tuple(tangent.where for tangent in tangents),
+        tangents=tuple(tangent.wheres[0] for tangent in tangents),
         results=tuple(numbers.get(end) for end in range(len(level.ends))),
         count=len(results),
-        further={i: tangent.where for i, tangent in further.items()},
+        further={i: tangent.wheres[0] for i, tangent in further.items()},
         failing=failing,
         gradients=tuple(higher_numbers.get(end) for end in reached) if create_graph else (),
         own=tuple(places[end] for end in reached if end in places),

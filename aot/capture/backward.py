@@ -24,15 +24,24 @@ from aot.capture.segments import EntranceEdge, Graph, Key
 from aot.capture.trace import fake_of
 from aot.errors import binding
 from aot.geometry import Geometry
+from aot.subclasses import SubclassCreationMeta, is_wrapper, plain_parts, rewrapped, unwrapped
 
 
 @dataclass(frozen=True, slots=True)
 class Tangent:
-    """What comes in at an entrance: a placeholder, and the tensor that stands for it in the trace."""
+    """What comes in at an entrance.
 
-    node: fx.Node
-    where: Geometry
+    Attributes:
+        fake: the tensor that stands for it in the trace.
+        nodes: a placeholder for it, or for each tensor that it is made of.
+        wheres: how they lie.
+        meta: how it is made of these, if it is a wrapper subclass.
+    """
+
     fake: Tensor
+    nodes: tuple[fx.Node, ...]
+    wheres: tuple[Geometry, ...]
+    meta: SubclassCreationMeta | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +59,11 @@ class Recorded:
     gradients: dict[Hashable, Tensor] = field(default_factory=dict)
     reach: dict[Hashable, int] = field(default_factory=dict)
     exits: dict[Hashable, Key] = field(default_factory=dict)
+
+    def mask(self, reached: int) -> int:
+        """The tangents (bit j for the j-th) that come in at entrances, of which there is a bit for each."""
+        numbers = [e for e in sorted(self.tangents) for _ in self.tangents[e].nodes]
+        return sum(1 << j for j, entrance in enumerate(numbers) if reached >> entrance & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +129,25 @@ class Engine:
                     self.segments[number].tangents[entrance] = tangent
 
     def tangent(self, like: Tensor, tracked: bool = False) -> Tangent:
-        """A new tangent: laid out as the tensor is, or row-major where that shows one element twice."""
+        """A new tangent: laid out as the tensor is, or row-major where that shows one element twice; of a
+        wrapper subclass, made of such in the same way."""
+        if not is_wrapper(like):
+            return self._plain_tangent(like, tracked)
+        with self._recorder, internals.with_own_kernels(), torch.no_grad():
+            coerce = getattr(like, "__coerce_tangent_metadata__", None)
+            if coerce is not None:
+                like = coerce()
+        meta, plain = unwrapped(like)
+        parts = [self._plain_tangent(one) for one in plain]
+        with self._recorder, internals.with_own_kernels():
+            fake = rewrapped(meta, [part.fake for part in parts])
+        self._recorder.lifetimes.note(fake)
+        fake.requires_grad_(tracked)
+        meta, _ = unwrapped(fake)  # (It may say whether it requires grad.)
+        nodes = tuple(node for part in parts for node in part.nodes)
+        return Tangent(fake, nodes, tuple(where for part in parts for where in part.wheres), meta)
+
+    def _plain_tangent(self, like: Tensor, tracked: bool = False) -> Tangent:
         where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
         if where.overlaps_itself_somehow:
             where = where._replace(stride=torch.empty(like.shape, device="meta").stride())
@@ -126,7 +158,7 @@ class Engine:
         state.define(where, node)
         state.held = True
         fake.requires_grad_(tracked)
-        return Tangent(node, where, fake)
+        return Tangent(fake, (node,), (where,))
 
     def run(self) -> None:
         """Record every segment.
@@ -194,7 +226,8 @@ class Engine:
                     continue
                 known = found.get(target)
                 found[target] = gradient if known is None else known + gradient
-                self._recorder.state(found[target]).held = True
+                for part in plain_parts(found[target]):
+                    self._recorder.state(part).held = True
                 passed[i] = None
                 if isinstance(target, EntranceEdge):
                     tangents = self.segments[target.segment].tangents

@@ -23,7 +23,16 @@ from aot.capture.segments import (
     WrittenEdge,
     key_of,
 )
-from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, is_current, root_of
+from aot.effects import (
+    AliasRoot,
+    Effects,
+    FunctionViewRoot,
+    ValueRoot,
+    View,
+    WrapperRoot,
+    is_current,
+    root_of,
+)
 from aot.errors import AutogradStateMutation
 from aot.versions import version_of
 
@@ -35,7 +44,7 @@ def exposed_of(
     ends: Mapping[Key, ArgumentEdge],
 ) -> list[Exposed]:
     """Every tensor with a history that the caller has after the call, each edge of the trace once."""
-    fakes = forward.entry.fakes
+    fakes = forward.entry.all
     written: dict[int, list[int]] = {}  # the values that go into tensors of one root
     for write in effects.writes:
         if write.tracked:
@@ -71,9 +80,12 @@ def exposed_of(
                 to = [] if root.history is None else [root.history]
             elif isinstance(root, FunctionViewRoot):
                 to = [root.history]
+            elif isinstance(root, WrapperRoot):
+                to = [] if root.history is None else [root.history]
             else:
                 to = written.get(id(root_of(fakes[root.tensor])), [])
-            add(forward.outputs[position], OutputEdge(position), None, to)
+            shown = forward.wrapped.get(position, forward.outputs[position])
+            add(shown, OutputEdge(position), None, to)
     return list(known.values())
 
 
@@ -88,6 +100,9 @@ def ends_of(forward: Forward, effects: Effects) -> dict[Key, ArgumentEdge]:
     for (_, view), edge in zip(entry.bases, entry.base_edges, strict=True):
         if edge is not None:
             ends.setdefault(key_of(edge), ArgumentEdge(view, True))
+    for i, wrapper in enumerate(entry.wrappers):
+        if wrapper.edge is not None:
+            ends.setdefault(key_of(wrapper.edge), ArgumentEdge(len(entry.fakes) + i, False))
     for i in effects.required:
         ends.setdefault(key_of(get_gradient_edge(entry.fakes[i])), ArgumentEdge(i, False))
     return ends
@@ -101,8 +116,9 @@ def check_hooks(forward: Forward, exposed: list[Exposed], ends: Mapping[Key, Arg
     """
     hooks = forward.recorder.hooks
     hooks.check("tensor", [(end.tensor, GradientEdge(*edge)) for edge, end in ends.items()])
-    hooks.check("tensor", _edges_of(enumerate(forward.entry.fakes)))
+    hooks.check("tensor", _edges_of(enumerate(forward.entry.all)))
     hooks.check("output", _edges_of(enumerate(forward.outputs)))
+    hooks.check("output", _edges_of(forward.wrapped.items()))
     hooks.check_outside(_made_by_callers(exposed, ends), [node for node, _ in ends])
 
 

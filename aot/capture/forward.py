@@ -25,6 +25,7 @@ from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.imitation import check_apart
 from aot.inputs import Arguments, Entry, Primal, enter
+from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, is_wrapper, key_of_context, unwrapped
 from aot.symbols import SYMBOLIC, Symbols
 from aot.views import physical, seen_as
 
@@ -40,6 +41,13 @@ class Forward:
         grad_after: whether grad mode was on when the function returned.
         differentiated: the tensors of the call that the function has taken gradients with respect to.
         nodes: the sequence number of the first node of the autograd graph that was made after it.
+        wrapped: the outputs that are wrapper subclasses, by their positions; `outputs` has None there.
+        made: those that the function made, of which these are views, or which they are; and how they are made
+            of outputs.
+        replaced: what wrapper subclasses among the arguments are made of now: the number of the argument, the
+            way to the part by its names, and the output that it is.
+        visible: how many of the outputs the function has returned; the others are what wrapper subclasses are
+            made of.
     """
 
     recorder: Recorder
@@ -50,6 +58,10 @@ class Forward:
     grad_after: bool
     differentiated: frozenset[int]
     nodes: int
+    wrapped: dict[int, Tensor]
+    made: tuple[tuple[Tensor, SubclassCreationMeta], ...]
+    replaced: tuple[tuple[int, tuple[str, ...], int], ...]
+    visible: int
 
     def storage(self, tensor: Tensor) -> tuple[StorageState, int]:
         """The storage that a tensor of the trace lies in, and its size in bytes."""
@@ -76,21 +88,22 @@ def run_once(
     """
     recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng, symbols)
     primals: list[Primal] = []
-    entry = enter(recorder, arguments.tensors, primals)
-    leaves = [value if index is None else entry.fakes[index] for index, value in arguments.leaves]
+    entry = enter(recorder, arguments, primals)
+    given = entry.all
+    leaves = [value if index is None else given[index] for index, value in arguments.leaves]
     if symbols is not None:
         for leaf, number in symbols.numbers.items():
             leaves[leaf] = number
     grad = torch.is_grad_enabled()
     ambient = internals.ambient_key()
     dtype = torch.get_default_dtype()
-    numbers = {id(fake): i for i, fake in enumerate(entry.fakes)}
+    numbers = {id(fake): i for i, fake in enumerate(given)}
     differentiated: set[int] = set()
     views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
     def differentiating(given: Sequence[Any]) -> None:
         differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
-        check_alone(arguments.tensors, differentiated)
+        check_alone(arguments.all, differentiated)
 
     try:
         with errors.binding(), recorder.draws.traced():
@@ -131,11 +144,95 @@ def run_once(
     torch.set_grad_enabled(grad)
     check_apart(arguments.tensors, entry.fakes)
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
+    wrapped: dict[int, Tensor] = {}
     for position, value in enumerate(flat):
-        _check_output(recorder, position, value)
+        if is_wrapper(value):
+            wrapped[position], flat[position] = value, None
+        else:
+            _check_output(recorder, position, value)
+    visible = len(flat)
+    made = _take_apart(recorder, entry, wrapped, flat)
+    replaced = _replaced(recorder, entry, flat)
     recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
     recorder.parts.check_current(recorder.results)
-    return Forward(recorder, entry, primals, tuple(flat), spec, grad_after, frozenset(differentiated), nodes)
+    return Forward(
+        recorder,
+        entry,
+        primals,
+        tuple(flat),
+        spec,
+        grad_after,
+        frozenset(differentiated),
+        nodes,
+        wrapped,
+        made,
+        replaced,
+        visible,
+    )
+
+
+def _take_apart(
+    recorder: Recorder, entry: Entry, wrapped: dict[int, Tensor], flat: list[Any]
+) -> tuple[tuple[Tensor, SubclassCreationMeta], ...]:
+    """The wrapper subclasses that outputs are, or are views of, and that the function made; what they are
+    made of is appended to the outputs."""
+    arguments = {id(wrapper.fake) for wrapper in entry.wrappers}
+    made: dict[int, tuple[Tensor, SubclassCreationMeta]] = {}
+    for position, value in wrapped.items():
+        root = recorder.wrapper_views.root(value, arguments)
+        if id(root) not in arguments and id(root) not in made:
+            meta, plain = unwrapped(root)
+            first = len(flat)
+            for part in plain:
+                _check_output(recorder, position, part)
+            flat.extend(plain)
+            made[id(root)] = root, meta.moved(lambda i, first=first: first + i)  # type: ignore[misc]
+    return tuple(made.values())
+
+
+def _replaced(
+    recorder: Recorder, entry: Entry, flat: list[Any]
+) -> tuple[tuple[int, tuple[str, ...], int], ...]:
+    """What wrapper subclasses among the arguments are made of now, where that is something else; it is
+    appended to the outputs.
+
+    Raises:
+        SubclassMutation: they have changed otherwise.
+    """
+    found: list[tuple[int, tuple[str, ...], int]] = []
+
+    def compare(number: int, before: SubclassCreationMeta, now: Any, path: tuple[str, ...]) -> None:
+        meta, _ = unwrapped(now)
+        same = [name for name, _ in meta.parts] == [name for name, _ in before.parts]
+        if not same or key_of_context(meta.context, meta.kind) != key_of_context(before.context, meta.kind):
+            raise errors.SubclassMutation(
+                f"the function changes what __tensor_flatten__ says of an argument of type "
+                f"{meta.kind.__name__}; make a new one instead"
+            )
+        for name, part in before.parts:
+            one = getattr(now, name)
+            if isinstance(part, SubclassCreationMeta) and type(one) is part.kind:
+                compare(number, part, one, (*path, name))
+            elif isinstance(part, PlainTensorMeta) and not is_wrapper(one):
+                if one is not entry.fakes[part.position]:
+                    _check_output(recorder, len(flat), one)
+                    found.append((number, (*path, name), len(flat)))
+                    flat.append(one)
+            else:
+                raise errors.SubclassMutation(
+                    f"the function makes an argument of type {meta.kind.__name__} of tensors of other types; "
+                    f"make a new one instead"
+                )
+
+    for i, wrapper in enumerate(entry.wrappers):
+        fake = wrapper.fake
+        if (tuple(fake.shape), fake.stride()) != wrapper.shown:
+            raise errors.SubclassMutation(
+                f"the function changes the shape or strides of an argument of type {type(fake).__name__}; "
+                f"make a new tensor instead"
+            )
+        compare(len(entry.fakes) + i, wrapper.meta, fake, ())
+    return tuple(found)
 
 
 def _values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:

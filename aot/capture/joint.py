@@ -37,6 +37,7 @@ from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
 from aot.inputs import Primal
+from aot.subclasses import SubclassCreationMeta, is_wrapper, plain_parts, unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ class Entrance:
     Attributes:
         value: the value, or None.
         size, dtype, device: what a gradient looks like.
-        tangent: the layout that its gradient was traced with; None if it never has one.
+        tangents: the layout that its gradient was traced with, or that of each tensor which that is made of;
+            empty if it never has one.
+        subclass: how it is made of these, if it is a wrapper subclass.
         kept: whether the segment keeps the tensor that has this edge, so that gradients of its gradients come
             in here as well.
     """
@@ -56,8 +59,9 @@ class Entrance:
     size: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    tangent: Geometry | None
+    tangents: tuple[Geometry, ...]
     kept: bool = False
+    subclass: SubclassCreationMeta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +70,17 @@ class Gradient:
 
     Attributes:
         target: where it goes.
-        result: which of the segment's results it is; None where eager never has one.
+        results: which of the segment's results it is, or is made of; empty where eager never has one.
         tangents: bit j is set when it depends on tangent j; without any of those it is None, as in eager.
+        subclass: how it is made of these, counted from the first, if it is a wrapper subclass.
+        wheres: how they then lie.
     """
 
     target: Target
-    result: int | None
+    results: tuple[int, ...]
     tangents: int
+    subclass: SubclassCreationMeta | None = None
+    wheres: tuple[Geometry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +88,7 @@ class Segment:
     """A part of the backward that runs as a whole, and is one node of the caller's autograd graph.
 
     Attributes:
-        entrances: where gradients come in. Those with a tangent are the segment's tangents, in order.
+        entrances: where gradients come in. Their tangents are the segment's tangents, in order.
         gradients: what goes out, in the order of their results; nothing, where nothing leads to an argument.
         failure: the type and text of what eager's backward raises here.
         kept: what of the caller's the backward keeps.
@@ -101,13 +109,13 @@ class Segment:
 
     @property
     def tangents(self) -> tuple[int, ...]:
-        """The entrances that have a tangent."""
-        return tuple(e for e, entrance in enumerate(self.entrances) if entrance.tangent is not None)
+        """For each tangent, the entrance that it comes in at."""
+        return tuple(e for e, entrance in enumerate(self.entrances) for _ in entrance.tangents)
 
     @property
     def results(self) -> int:
         """How many results the backward graph has."""
-        return sum(gradient.result is not None for gradient in self.gradients)
+        return sum(len(gradient.results) for gradient in self.gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +163,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     builder = recorder.builder
     ends = ends_of(forward, effects)
     histories = {i: v.history for i, v in enumerate(effects.values) if v.history is not None}
+    histories |= dict(enumerate(effects.histories, len(effects.values)))
     if recorder.hooks.any:
         check_hooks(forward, exposed_of(forward, effects, histories, ends), ends)
     tangent_nodes: list[fx.Node] = []
@@ -237,7 +246,7 @@ class _Recording:
         self._assign(graph, engine)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         with torch.autograd.set_multithreading_enabled(False):
-            kept = find_kept(recorder, graph, engine, self.forward.entry.fakes, self.effects.root_fakes)
+            kept = find_kept(recorder, graph, engine, self.forward.entry.all, self.effects.root_fakes)
         own = find_kept_entrances(recorder, graph)
         segments = []
         entered: set[int | None] = set()
@@ -245,9 +254,10 @@ class _Recording:
             entered.update(nodes.entrances.values())
             if not recorded.gradients:
                 recorded.tangents.clear()
-            tangents.extend(recorded.tangents[e].node for e in sorted(recorded.tangents))
+            tangents.extend(node for e in sorted(recorded.tangents) for node in recorded.tangents[e].nodes)
             with torch.no_grad():
-                gradients.extend(recorder.read(g) for g in recorded.gradients.values())
+                for gradient in recorded.gradients.values():
+                    gradients.extend(recorder.read(part) for part in plain_parts(gradient))
             further = self._further(nodes.nodes, recorded)
             segment = self._segment(nodes.entrances, recorded, keeps, mine, self._led_to(nodes.nodes))
             frees = any(saves_something(node) for node in nodes.nodes)
@@ -297,22 +307,24 @@ class _Recording:
         own: Collection[Key],
         led_to: Iterable[Target],
     ) -> Segment:
-        bits = {entrance: 1 << j for j, entrance in enumerate(sorted(recorded.tangents))}
-
-        def mask(reached: int) -> int:
-            return sum(bit for entrance, bit in bits.items() if reached >> entrance & 1)
-
-        gradients = []
-        for k, target in enumerate(recorded.gradients):
+        gradients: list[Gradient] = []
+        for target, gradient in recorded.gradients.items():
             assert isinstance(target, Target)
-            gradients.append(Gradient(target, k, mask(recorded.reach[target])))
+            first = sum(len(before.results) for before in gradients)
+            mask = recorded.mask(recorded.reach[target])
+            if not is_wrapper(gradient):
+                gradients.append(Gradient(target, (first,), mask))
+                continue
+            meta, plain = unwrapped(gradient)
+            results = tuple(range(first, first + len(plain)))
+            gradients.append(Gradient(target, results, mask, meta, tuple(map(geometry, plain))))
         return Segment(
             tuple(
                 self._entrance(value, edge, recorded.tangents.get(e), edge in own)
                 for e, (edge, value) in enumerate(entrances.items())
             ),
             # Formulas that give nothing (a norm of order 0) run all the same, and check what they keep.
-            tuple(gradients) or tuple(Gradient(target, None, 0) for target in led_to),
+            tuple(gradients) or tuple(Gradient(target, (), 0) for target in led_to),
             kept=kept,
         )
 
@@ -321,7 +333,7 @@ class _Recording:
         the trace: a write to a view keeps the view, and goes to its base."""
         if not recorded.gradients or not any(n.name().endswith("CopySlices") for n in nodes):
             return {}
-        fakes, joined = self.forward.entry.fakes, self.forward.recorder.joined
+        fakes, joined = self.forward.entry.all, self.forward.recorder.joined
         return {
             target: edge
             for edge, target in self.ends.items()
@@ -350,7 +362,8 @@ class _Recording:
         self, entrances: Mapping[Key, int | None], recorded: Recorded, further: Iterable[Key]
     ) -> Level | None:
         """The segment, to be recorded again: its ends are its exits, those that get a gradient first."""
-        if not recorded.gradients:
+        wrapped = any(is_wrapper(gradient) for gradient in recorded.gradients.values())
+        if not recorded.gradients or wrapped or any(t.meta for t in recorded.tangents.values()):
             return None
         ends = dict.fromkeys(recorded.exits[target] for target in recorded.gradients)
         ends.update(dict.fromkeys([*further, *recorded.exits.values(), *self.ends]))
@@ -375,14 +388,18 @@ class _Recording:
         edge = key_of(self.edges[value])
         if failure is not None:
             entrance = self._entrance(value, edge, None)
-            targets = tuple(Gradient(target, None, 0) for target in self._reached(edge))
+            targets = tuple(Gradient(target, (), 0) for target in self._reached(edge))
             return Segment((entrance,), targets, (type(failure), str(failure)))
         if edge not in self.ends:
             return Segment((self._entrance(value, edge, None),), ())
         tangent = engine.tangent(self.histories[value])
-        tangents.append(tangent.node)
-        gradients.append(tangent.node)
-        return Segment((self._entrance(value, edge, tangent),), (Gradient(self.ends[edge], 0, 1),))
+        tangents.extend(tangent.nodes)
+        gradients.extend(tangent.nodes)
+        count = len(tangent.nodes)
+        gradient = Gradient(
+            self.ends[edge], tuple(range(count)), (1 << count) - 1, tangent.meta, tangent.wheres
+        )
+        return Segment((self._entrance(value, edge, tangent),), (gradient,))
 
     def _entrance(
         self, value: int | None, edge: Key, tangent: Tangent | None, kept: bool = False
@@ -393,9 +410,9 @@ class _Recording:
         elif tangent is not None:
             like = tangent.fake
         if like is None:
-            return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
-        where = None if tangent is None else tangent.where
-        return Entrance(value, tuple(like.shape), like.dtype, like.device, where, kept)
+            return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), ())
+        wheres, meta = ((), None) if tangent is None else (tangent.wheres, tangent.meta)
+        return Entrance(value, tuple(like.shape), like.dtype, like.device, wheres, kept, meta)
 
 
 def _joins(graph: Graph, nodes: NodeSet) -> bool:

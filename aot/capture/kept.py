@@ -45,8 +45,7 @@ def find_kept(
     """What each segment keeps of the arguments and of the roots of the outputs."""
 
     def tangents(number: int, reached: int) -> int:
-        present = sorted(engine.segments[number].tangents)
-        return sum(1 << j for j, entrance in enumerate(present) if reached >> entrance & 1)
+        return engine.segments[number].mask(reached)
 
     saved: list[dict[int, list[tuple[Tensor, int]]]] = [{} for _ in graph.segments]  # by storage
     # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
@@ -61,6 +60,10 @@ def find_kept(
         elif node is not None and number is not None:
             reached = graph.segments[number].reach[node] if internals.is_function_node(node) else 0
             saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached))
+    # What wrapper subclasses are made of is kept with them, and a write to it is not noticed.
+    for storage, node in recorder.inside_reads:
+        if node in graph.segment_of:
+            unchecked[graph.segment_of[node]].add(storage)
     for number, segment in enumerate(graph.segments):
         # Eager runs what leads to no gradient, too. (What does so in a segment that has some is not run for
         # certain inputs alone, and not looked at.)

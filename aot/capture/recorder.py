@@ -10,7 +10,7 @@ therefore functional without a second pass over it.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +90,28 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return self._of_wrappers(func, types, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
+
+    def _of_wrappers(
+        self, func: Any, types: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """An operation on wrapper subclasses: what their own code makes of it, with what they are made of, is
+        recorded. They are asked in the order in which torch asks them."""
+        self.inside += 1
+        try:
+            with self:
+                for kind in types:
+                    result = kind.__torch_dispatch__(func, types, args, kwargs)
+                    if result is not NotImplemented:
+                        if self.inside == 1:
+                            self.wrapper_views.note(func, args, kwargs, result)
+                        return result
+        finally:
+            self.inside -= 1
+        names = ", ".join(kind.__name__ for kind in types)
+        raise TypeError(f"Multiple dispatch failed for '{func}': {names} returned NotImplemented")
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""
@@ -136,6 +157,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return result
         if kind is Kind.MUTATION:
             return self.mutation(func, operation, args, kwargs)
+        if self.inside and kind in (Kind.RESHAPE, Kind.RESIZE, Kind.REBIND):
+            raise errors.SubclassMutation(
+                f"{func} on what a tensor subclass is made of, in the subclass's own code; change its shape "
+                f"outside, or make a new tensor"
+            )
         if kind is Kind.RESHAPE:
             return self.reshape(func, args, kwargs)
         if kind is Kind.RESIZE:

@@ -94,14 +94,15 @@ class StorageState:
         """The node whose value is what a tensor with the geometry `where` shows now."""
         return (self._part_of(where) or self._whole()).read(where)
 
-    def write(self, target: Tensor, value: fx.Node, counted: bool = True) -> None:
-        """The tensor `target` now shows `value` (same size and dtype); `counted` writes move its version."""
+    def write(self, target: Tensor, value: fx.Node, counted: bool = True, noticed: bool = True) -> None:
+        """The tensor `target` now shows `value` (same size and dtype); `counted` writes move its version,
+        if autograd has `noticed`."""
         where = geometry(target)
         root = target._base if target._is_view() else target
         self.writes.setdefault((where, id(root)), target)
-        if torch.is_grad_enabled():
+        if noticed and torch.is_grad_enabled():
             self.tracked.add(id(root))
-        if counted:
+        if noticed and counted:
             self.counted.append(target)
         (self._part_of(where) or self._whole()).write(where, value)
 

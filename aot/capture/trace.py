@@ -27,6 +27,7 @@ from aot.capture.random import Draws
 from aot.capture.storages import StorageState
 from aot.capture.symbolic import Viewing
 from aot.capture.threads import Threads
+from aot.capture.wrappers import WrapperViews
 from aot.geometry import Geometry, geometry
 from aot.symbols import Symbols
 
@@ -51,6 +52,10 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         results: the tensors that the function has returned.
         parts: arguments that are leaves, and views of a tensor that does not require grad.
         symbols: which numbers of the arguments are symbols, if some are.
+        wrapper_views: the views among wrapper subclasses.
+        inside: of how many wrapper subclasses' code, one within the other, an operation comes. Autograd has
+            been there already: there it makes no view, and moves no version counter.
+        inside_reads: what a recorded backward has read there, by storage, and at which node.
     """
 
     def __init__(
@@ -80,6 +85,9 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.threads = Threads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
         self.parts = Parts()
+        self.wrapper_views = WrapperViews()
+        self.inside = 0
+        self.inside_reads: list[tuple[int, Node]] = []
 
     def __enter__(self) -> Any:
         if self.symbols is not None:
@@ -98,6 +106,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states.clear()
         self.results = ()
         self.parts.clear()
+        self.wrapper_views.clear()
 
     def let_go(self) -> None:
         """Let go of what the function, or a backward, has let go of, as eager does.
@@ -107,6 +116,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         self.journal.forget()
         self.backward_reads.clear()
+        self.inside_reads.clear()
         self.unpacked.clear()
         self.acts.clear()
         for state in self.states.values():
@@ -135,7 +145,11 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def read(self, fake: Tensor) -> fx.Node:
         """The node for what `fake` shows now."""
         if self.builder.backward:
-            self.backward_reads.append((fake, internals.current_node()))
+            node = internals.current_node()
+            if not self.inside:
+                self.backward_reads.append((fake, node))
+            elif node is not None:
+                self.inside_reads.append((internals.storage_key(fake), node))
         return self.state(fake).read(geometry(fake))
 
     def _fresh(self, node: fx.Node, meta: Any) -> Tensor:

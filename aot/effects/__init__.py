@@ -33,12 +33,14 @@ from aot.effects.model import (
     ValueRoot,
     View,
     Whole,
+    WrapperRoot,
     Write,
     moved_by_outputs,
     value_of,
 )
 from aot.effects.outputs import OutputEffects
 from aot.effects.world import World, is_current, root_of
+from aot.effects.wrappers import WrapperEffects, with_wrappers
 from aot.inputs import Entry
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "ValueRoot",
     "View",
     "Whole",
+    "WrapperRoot",
     "Write",
     "analyze",
     "is_current",
@@ -90,9 +93,11 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
     changed = {i for i, _ in changes}
     kept = writes_in_graph(world, writes, changed, outputs.roots, results) if keep else ()
     in_graph = {write.value for write in kept}
+    moves = arguments.silent_moves(writes, outputs.moving)
+    wrappers = WrapperEffects(forward, len(world.values), len(outputs.roots))
     return Effects(
         values=tuple(world.values),
-        writes=tuple(w for w in writes if w.value not in in_graph),
+        writes=(*(w for w in writes if w.value not in in_graph), *wrappers.writes),
         kept=kept,
         changes=changes,
         required=required,
@@ -100,16 +105,19 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
         detached=detached,
         pinned=arguments.pinned((*released, *detached)),
         grown=arguments.grown(),
-        moves=arguments.silent_moves(writes, outputs.moving),
-        roots=tuple(outputs.roots),
-        root_fakes=tuple(outputs.fakes),
-        outputs=results,
+        moves=(*moves, *wrappers.moves),
+        roots=(*outputs.roots, *wrappers.roots),
+        root_fakes=(*outputs.fakes, *wrappers.fakes),
+        outputs=with_wrappers(results, wrappers),
         written=arguments.written,
         inference=frozenset(i for i, f in enumerate(forward.entry.fakes) if f.is_inference()),
         several_counters=arguments.several_counters(),
-        retaining=_retaining(forward.entry.fakes),
-        retaining_outputs=_retaining(forward.outputs),
+        retaining=_retaining(forward.entry.all),
+        retaining_outputs=_retaining([forward.wrapped.get(i, v) for i, v in enumerate(forward.outputs)]),
         aware=_aware(forward.entry),
+        histories=tuple(wrappers.histories),
+        replaced=forward.replaced,
+        visible=forward.visible,
     )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.geometry import Geometry
+from aot.subclasses import SubclassCreationMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Write:
         entry: whether it is one of the storage that the argument lay in when the call began.
         reinterpreted: whether it shows the base as another dtype, or lazily as other numbers.
         inference: whether the argument is an inference tensor.
+        carried: whether the argument is a wrapper subclass, which gets the history alone: its data is that of
+            what it is made of.
     """
 
     tensor: int
@@ -64,6 +67,7 @@ class Write:
     entry: bool = False
     reinterpreted: bool = False
     inference: bool = False
+    carried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +164,27 @@ class FunctionViewRoot:
     reinterpreted: bool = False
 
 
-Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot | FunctionViewRoot
+@dataclass(frozen=True, slots=True)
+class WrapperRoot:
+    """A wrapper subclass that the function made.
+
+    Attributes:
+        meta: how it is made of outputs.
+        history: the number of its autograd history, if it has one: see `Effects.histories`.
+    """
+
+    meta: SubclassCreationMeta
+    history: int | None
+
+
+Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot | FunctionViewRoot | WrapperRoot
 
 
 def value_of(root: Root) -> int | None:
     """The value that reaches the caller as this root, with its autograd history if it has one."""
     if isinstance(root, ValueRoot):
         return root.value
-    return root.history if isinstance(root, (AliasRoot, FunctionViewRoot)) else None
+    return root.history if isinstance(root, (AliasRoot, FunctionViewRoot, WrapperRoot)) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +299,13 @@ class Effects:
         retaining, retaining_outputs: the arguments and outputs on which `retain_grad` was called.
         aware: arguments that are views, had no history, and were themselves written to in grad mode: they
             know the one that they have now, where another view derives it when it is asked.
+        histories: the wrapper subclasses in the trace that carry an autograd history, numbered after the
+            values.
+        replaced: what wrapper subclasses among the arguments are made of from now on: the argument, the way
+            to the part by its names, and the output that becomes it.
+        visible: how many of the outputs the caller gets; the others are what wrapper subclasses are made of.
+
+    (Arguments and their storages are numbered as in `Arguments.all`.)
     """
 
     values: tuple[Value, ...]
@@ -303,3 +327,6 @@ class Effects:
     retaining: tuple[int, ...]
     retaining_outputs: tuple[int, ...]
     aware: tuple[int, ...]
+    histories: tuple[Tensor, ...]
+    replaced: tuple[tuple[int, tuple[str, ...], int], ...]
+    visible: int

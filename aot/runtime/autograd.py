@@ -21,6 +21,7 @@ from aot import torch_internals as internals
 from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
+from aot.errors import DoubleBackwardUnsupported
 from aot.geometry import Geometry
 from aot.modules import Noted
 from aot.runtime.codegen import generate
@@ -28,6 +29,7 @@ from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, restrided, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
+from aot.subclasses import is_wrapper
 from aot.symbols import Symbols
 
 
@@ -36,14 +38,16 @@ class Built:
     """A wrapper.
 
     Attributes:
-        call: takes the tensors of a call and returns the flat outputs.
+        call: takes the tensors of a call, wrapper subclasses last, and returns the flat outputs.
         source: what it was made of.
         define: makes another one of the same source, with other names defined.
+        makers: the names of what makes wrapper subclasses.
     """
 
     call: Callable[..., list[Any]]
     source: str
     define: Callable[[dict[str, Any]], Callable[..., list[Any]]]
+    makers: tuple[str, ...]
 
 
 def build(
@@ -104,11 +108,14 @@ def build(
         "backward_key": internals.backward_key,
         "recorded": (None, torch.are_deterministic_algorithms_enabled()),
     }
+    if plan.visible != len(plan.outputs):
+        namespace["visible"] = plan.visible
     if plan.scripted:
         namespace["scripts_hold"] = look().guards.hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
-        if backward is not None and level is not None:
-            namespace[f"again{number}"] = Derivative(level, bw_compiler, look, symbols)
+        if backward is not None:
+            again = _not_again if level is None else Derivative(level, bw_compiler, look, symbols)
+            namespace[f"again{number}"] = again
         if backward is not None:
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)
@@ -136,10 +143,18 @@ def build(
         wrapper: Callable[..., list[Any]] = other["call"]
         return wrapper
 
-    return Built(namespace["call"], source, define)
+    makers = tuple(name for name in constants if name.startswith("unflatten"))
+    return Built(namespace["call"], source, define, makers)
 
 
 _COUNTER = itertools.count()
+
+
+def _not_again(*_: Any) -> list[Tensor | None]:
+    raise DoubleBackwardUnsupported(
+        "create_graph=True, or a backward under another autocast or deterministic state than the forward, "
+        "where a gradient is a tensor subclass; call the original function"
+    )
 
 
 def _forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
@@ -262,6 +277,8 @@ def _copied(value: Tensor, offset: int) -> Tensor:
 def _counter(tensor: Tensor) -> Tensor:
     """A tensor that shares the version counter of `tensor`, and nothing of its memory."""
     alias = tensor.detach()
+    if is_wrapper(tensor):  # (which eager keeps as well)
+        return alias
     # Assigning `.data` leaves the version counter as it is.
     alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return alias

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 
 from aot.runtime.plan import Part
 from aot.runtime.saving import Saving
-from aot.runtime.source import Writer
+from aot.runtime.source import Writer, part_names, rewrapped
+from aot.runtime.tangents import coercing
 
 
 def write_backward(
@@ -29,7 +30,7 @@ def write_backward(
         kind, text = segment.failure
         writer.line("if g0 is not None:")
         writer.line(f"    raise {writer.name('error', kind)}({text!r})")
-    several = len(tangents) > 1
+    several = len(set(tangents)) > 1
     everything = (1 << len(tangents)) - 1
     if several:
         bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
@@ -68,16 +69,9 @@ def write_backward(
     for one in part.own:
         if one.position < len(part.saved):
             writer.line(f"s{one.position} = s{one.position}.detach()")
-    for j, e in enumerate(tangents):
-        where = segment.entrances[e].tangent
-        assert where is not None
-        size, stride = writer.literal(where.size), writer.literal(where.stride)
-        if several:
-            writer.line(f"if g{e} is not None:")
-        line = f"g{e} = tangent(g{e}, {size}, {stride}{', True' if j in part.from_start else ''})"
-        writer.line("    " + line if several else line)
-    inputs += [f"g{e}" for e in tangents]
-    names = [f"d{g.result}" for g in segment.gradients if g.result is not None]
+    for e in dict.fromkeys(tangents):
+        inputs += _tangents(writer, part, e, several)
+    names = [f"d{result}" for g in segment.gradients for result in g.results]
     if names:
         spend = ""
         if donates:
@@ -90,14 +84,45 @@ def write_backward(
         writer.line(f"{', '.join(names)}, = {run}")
     results = []
     for gradient in segment.gradients:
-        if gradient.result is None:
+        if not gradient.results:
             results.append("None")
-        elif several and gradient.tangents != everything:
-            results.append(f"d{gradient.result} if given & {gradient.tangents} else None")
-        else:
-            results.append(f"d{gradient.result}")
+            continue
+        result = f"d{gradient.results[0]}"
+        if gradient.subclass is not None:
+            pairs = zip(gradient.results, gradient.wheres, strict=True)
+            laid = [
+                f"tangent(d{k}, {writer.literal(where.size)}, {writer.literal(where.stride)})"
+                for k, where in pairs
+            ]
+            result = rewrapped(writer, gradient.subclass, laid)
+        if several and gradient.tangents != everything:
+            result = f"{result} if given & {gradient.tangents} else None"
+        results.append(result)
     writer.line(f"return None, {''.join(r + ', ' for r in results or ['None'])}")
     writer.indent -= 1
+
+
+def _tangents(writer: Writer, part: Part, e: int, several: bool) -> list[str]:
+    """Lay the gradient that comes in at entrance `e` out as it was traced; the names of its tangents."""
+    entrance = part.segment.entrances[e]
+    names = [f"g{e}"]
+    first = part.segment.tangents.index(e)
+    if entrance.subclass is not None:
+        names = [f"g{e}_{i}" for i in range(len(entrance.tangents))]
+        if several:
+            writer.line(f"{' = '.join(names)} = None")
+    if several:
+        writer.line(f"if g{e} is not None:")
+        writer.indent += 1
+    if entrance.subclass is not None:
+        writer.line(f"g{e} = {writer.name('coerced', coercing(entrance.subclass))}(g{e})")
+    parts = [f"g{e}"] if entrance.subclass is None else part_names(entrance.subclass, f"g{e}")
+    for j, (name, source, where) in enumerate(zip(names, parts, entrance.tangents, strict=True), first):
+        size, stride = writer.literal(where.size), writer.literal(where.stride)
+        start = ", True" if j in part.from_start else ""
+        writer.line(f"{name} = tangent({source}, {size}, {stride}{start})")
+    writer.indent -= several
+    return names
 
 
 def _entrances(part: Part, written: Collection[int]) -> str:

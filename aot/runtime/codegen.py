@@ -24,6 +24,7 @@ from aot.effects import (
     ValueRoot,
     View,
     Whole,
+    WrapperRoot,
     Write,
     moved_by_outputs,
     value_of,
@@ -31,7 +32,16 @@ from aot.effects import (
 from aot.runtime.backward import write_backward
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Saving
-from aot.runtime.source import GradMode, Writer, alias, as_strided, seen_as, write_change, write_view
+from aot.runtime.source import (
+    GradMode,
+    Writer,
+    alias,
+    as_strided,
+    rewrapped,
+    seen_as,
+    write_change,
+    write_view,
+)
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
@@ -41,7 +51,7 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     the backward, ``backward{k}(ctx, ...)`` of its autograd.Function.
     """
     writer = Writer()
-    written = {w.value for w in plan.writes if w.tracked}
+    written = {w.value for w in plan.writes if w.tracked and not w.carried}
     for number, part in enumerate(plan.parts):
         write_backward(writer, number, part, plan.scripted, written, plan.numbers.names)
         writer.line("")
@@ -58,7 +68,9 @@ class _Call:
         self.mode = GradMode(writer, plan.grad, plan.inference)
         self.moved = moved_by_outputs(plan.outputs, plan.roots, plan.storages)
         # A write to a part has the history of the whole, which no value looks like.
-        self.written = {w.value for w in plan.writes if w.tracked and w.through is not None}
+        self.written = {w.value for w in plan.writes if w.tracked and (w.through is not None or w.carried)}
+        self.carriers = {w.value: w.tensor for w in plan.writes if w.carried}
+        self.made = {r.history: r for r in plan.roots if isinstance(r, WrapperRoot) and r.history is not None}
         self.entrances = {
             entrance.value: EntranceEdge(number, e)
             for number, part in enumerate(plan.parts)
@@ -105,13 +117,15 @@ class _Call:
                 self._leaf(number)
             else:
                 self._output(number)
+        self._replace()
         self._keep()
         self._leave()
         writer.indent -= 1
         writer.line("except BaseException:")
         writer.line(f"    set_grad_enabled({plan.grad})")
         writer.line("    raise")
-        writer.line(f"return [{', '.join(f'o{i}' for i in range(len(plan.outputs)))}]")
+        hidden = "" if plan.visible == len(plan.outputs) else "[:visible]"
+        writer.line(f"return [{', '.join(f'o{i}' for i in range(len(plan.outputs)))}]{hidden}")
         writer.indent -= 1
 
     def _leave(self) -> None:
@@ -214,14 +228,20 @@ class _Call:
 
     def _segment(self, number: int) -> None:
         """Make one node of the caller's autograd graph."""
-        segment = self.plan.parts[number].segment
+        writer, segment = self.writer, self.plan.parts[number].segment
         results, names = [], []
         values = {entrance.value for entrance in segment.entrances}
         carried = {value: root for value, root in self.carried.items() if value in values}
         views = {value: root for value, root in carried.items() if isinstance(root, FunctionViewRoot)}
         handed = self._handed(views, values)
         for e, entrance in enumerate(segment.entrances):
-            if entrance.value is None or entrance.value in self.written:
+            if entrance.value in self.carriers:
+                results.append(f"t{self.carriers[entrance.value]}.detach()")
+            elif entrance.value in self.made:
+                self.mode.set(False)
+                writer.line(f"v{entrance.value} = {self._wrapper(self.made[entrance.value])}")
+                results.append(f"v{entrance.value}")
+            elif entrance.value is None or entrance.value in self.written:
                 size, dtype = self.writer.literal(entrance.size), self.writer.name("dtype", entrance.dtype)
                 results.append(f"nothing({size}, {dtype}, {self.writer.name('device', entrance.device)})")
             else:
@@ -345,8 +365,8 @@ class _Call:
         self.writer.line(f"t{tensor}.{name}")
 
     def _write(self, write: Write) -> None:
-        copies = write.tracked and write.through is None
-        if not copies:
+        copies = write.tracked and write.through is None and not write.carried
+        if not copies and not write.carried:
             self.mode.set(False)  # a graph may return a view of its input, which requires grad
             target = _past_autograd(write)
             if write.through is not None:
@@ -356,7 +376,7 @@ class _Call:
         if write.tracked:
             self.mode.set(True)
             edge = self.entrances[write.value]
-            kept = self.plan.parts[edge.segment].segment.entrances[edge.entrance].kept
+            kept = self.plan.parts[edge.segment].segment.entrances[edge.entrance].kept and not write.carried
             keeper = f", b{edge.segment}[0], {edge.entrance}" if kept else ""
             self.writer.line(f"written({_root_of(write)}, {self._target(edge)}, {copies}{keeper})")
 
@@ -403,9 +423,20 @@ class _Call:
             return f"t{root.tensor}._base"
         if isinstance(root, ValueRoot):
             return f"v{root.value}" if root.value in self.entrances else f"detached(v{root.value})"
-        if isinstance(root, FunctionViewRoot) or root.history is not None:
+        if isinstance(root, WrapperRoot) and root.history is None:
+            self.mode.set(False)
+            return self._wrapper(root)
+        if isinstance(root, (FunctionViewRoot, WrapperRoot)) or root.history is not None:
             return f"v{root.history}"
         return alias(self.writer, root)
+
+    def _wrapper(self, root: WrapperRoot) -> str:
+        return rewrapped(self.writer, root.meta, [f"o{i}" for i in range(len(self.plan.outputs))])
+
+    def _replace(self) -> None:
+        """Put what the function has put into the places of what wrapper subclasses are made of."""
+        for tensor, path, position in self.plan.replaced:
+            self.writer.line(f"{'.'.join((f't{tensor}', *path))} = o{position}")
 
     def _keep(self) -> None:
         """What the backward keeps besides what autograd keeps for it, and the caller's `retain_grad`s."""

@@ -16,6 +16,8 @@ from aot.compilers import Compiled, Compiler, boxed
 from aot.partition.parts import without_tangents
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
+from aot.runtime.tangents import plain
+from aot.subclasses import is_wrapper
 from aot.symbols import Symbols
 
 
@@ -132,7 +134,13 @@ def restrided(
     given: Tensor, size: tuple[int, ...], stride: tuple[int, ...], from_start: bool = False
 ) -> Tensor:
     """A tangent laid out as the backward graph was traced for, and not lazily conjugated or negated; at the
-    start of its storage if it must be there (`from_start`)."""
+    start of its storage if it must be there (`from_start`).
+
+    Raises:
+        UnsupportedTangent: it is a tensor subclass.
+    """
+    if type(given) is not Tensor and is_wrapper(given):
+        given = plain(given)
     if given.is_conj() or given.is_neg():
         given = given.resolve_conj().resolve_neg()
     if given.stride() == stride and not (from_start and given.storage_offset()):

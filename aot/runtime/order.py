@@ -21,6 +21,7 @@ from aot.effects import (
     ValueRoot,
     View,
     Whole,
+    WrapperRoot,
     moved_by_outputs,
     value_of,
 )
@@ -65,6 +66,11 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         # (A custom function may return a tensor and a view of it: one segment makes both.)
         if isinstance(root, FunctionViewRoot) and made_by[root.base] != number
     }
+    made_of: dict[int | None, list[Item]] = {
+        root.history: [("output", position) for position in root.meta.positions]
+        for root in roots
+        if isinstance(root, WrapperRoot) and root.history is not None
+    }
     moved = moved_by_outputs(outputs, roots, storages)
     order: dict[Item, None] = {}
     active: set[Item] = set()
@@ -79,6 +85,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
             for entrance in segments[number].entrances:
                 if entrance.value in function_views:
                     yield "root", function_views[entrance.value]
+                yield from made_of.get(entrance.value, ())
         elif kind == "storage":
             for write in writes:
                 if write.tracked and storages[write.tensor] == number:
@@ -119,6 +126,9 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
             values = [root.history]
         elif isinstance(root, ValueRoot):
             values = [root.value]
+        elif isinstance(root, WrapperRoot):
+            values = [] if root.history is None else [root.history]
+            yield from (("output", position) for position in root.meta.positions)
         else:
             memory = root.memory
             value = None if memory is None else memory.value

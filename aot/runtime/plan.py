@@ -68,7 +68,7 @@ class Plan:
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
         writes, changes, required, released, detached, pinned, grown, moves, roots, outputs, retaining,
-            retaining_outputs, aware: see `Effects`.
+            retaining_outputs, aware, replaced, visible: see `Effects`.
         grad: grad mode at the call; `grad_after`: when it returns.
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
@@ -101,6 +101,8 @@ class Plan:
     retaining: tuple[int, ...]
     retaining_outputs: tuple[int, ...]
     aware: tuple[int, ...]
+    replaced: tuple[tuple[int, tuple[str, ...], int], ...]
+    visible: int
     grad: bool
     grad_after: bool
     inference: bool
@@ -166,6 +168,8 @@ def make_plan(
         retaining=effects.retaining,
         retaining_outputs=effects.retaining_outputs,
         aware=effects.aware,
+        replaced=effects.replaced,
+        visible=effects.visible,
         grad=grad,
         grad_after=grad_after,
         inference=inference,

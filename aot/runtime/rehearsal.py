@@ -19,6 +19,9 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.geometry import geometry
 from aot.imitation import imitate
+from aot.inputs import Arguments
+from aot.runtime.autograd import Built
+from aot.subclasses import SubclassCreationMeta
 from aot.symbols import Hinted, Symbols, hinted
 from aot.versions import version_of
 
@@ -102,9 +105,9 @@ def left(
 
 
 def rehearse(
-    define: Callable[[dict[str, Any]], Callable[..., list[Any]]],
+    built: Built,
     forward: fx.GraphModule,
-    tensors: Sequence[Tensor],
+    arguments: Arguments,
     expected: Left,
     inference: bool,
     symbols: Symbols | None,
@@ -112,9 +115,10 @@ def rehearse(
     """Run a wrapper without data.
 
     Args:
-        define: makes the wrapper with other names defined than it has.
+        built: the wrapper.
         forward: the forward graph, which is not run.
-        tensors: the arguments of the call, which are only looked at.
+        arguments: the arguments of the call, which are only looked at. Plain tensors stand for wrapper
+            subclasses, whose own code need not bear tensors without data.
         expected: what the run of the function left.
         inference: whether the call is made in inference mode.
         symbols: which of the tensors' numbers were symbols, if some were.
@@ -122,17 +126,19 @@ def rehearse(
     Raises:
         StorageMutation: the wrapper would leave or return something else.
     """
-    imitations, _ = imitate(tensors, META, None if symbols is None else Hinted(symbols))
+    imitations, _ = imitate(arguments.tensors, META, None if symbols is None else Hinted(symbols))
     numbers: tuple[int, ...] = ()
     if symbols is not None:
         expected, numbers = expected.hinted(), hinted(tuple(symbols.numbers.values()))
     grad = torch.is_grad_enabled()
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
-    call = define({"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None})
+    stubs = {"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None, "visible": None}
+    call = built.define({**stubs, **dict.fromkeys(built.makers, _stand_in)})
     try:
+        wrappers = list(map(_stand_in_for, arguments.wrappers, arguments.metas))
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-            outputs = call(*imitations, *numbers)
+            outputs = call(*imitations, *wrappers, *numbers)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
     else:
@@ -144,6 +150,25 @@ def rehearse(
         f"the function changes the metadata or the storage of tensors, takes views of them and writes to "
         f"them in an order that cannot be repeated ({reason}); do some of it outside of the function"
     )
+
+
+def _stand_in(inner: object, context: object, size: Sequence[Any], stride: Sequence[Any]) -> Tensor:
+    """A plain tensor in place of a wrapper subclass."""
+    if any(isinstance(n, torch.SymInt) for n in (*size, *stride)):
+        return torch.empty(0, device=META)
+    return torch.empty_strided(size, stride, device=META)
+
+
+def _stand_in_for(wrapper: Tensor, meta: SubclassCreationMeta) -> Tensor:
+    tensor = _stand_in(None, None, meta.size, meta.stride)
+    for name, part in meta.parts:
+        if isinstance(part, SubclassCreationMeta):
+            setattr(tensor, name, _stand_in_for(getattr(wrapper, name), part))
+    if wrapper.requires_grad and wrapper.is_leaf:
+        tensor.requires_grad_()
+    elif wrapper.requires_grad:
+        internals.make_non_leaf(tensor)
+    return tensor
 
 
 def _storage(tensor: Tensor) -> tuple[object, int]:

@@ -22,7 +22,7 @@ from torch import fx
 
 from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
-from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View
+from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, WrapperRoot
 from aot.geometry import Geometry
 from aot.partition.common import is_tangent, is_tensor
 from aot.partition.memory import memory_roots, spanned_bytes
@@ -80,7 +80,8 @@ class Own:
     position: int
 
 
-# What a value lies in: a storage of the arguments, or a value that the caller gets.
+# What a value lies in: a storage of the arguments, or a value that the caller gets. (No value lies in a
+# wrapper subclass, but in what that is made of; it has a version counter.)
 _Memory = tuple[str, int]
 
 
@@ -339,6 +340,8 @@ def _memory_of_root(number: int, effects: Effects, storages: tuple[int, ...]) ->
             break
     if isinstance(root, ValueRoot):
         return ("value", root.value)
+    if isinstance(root, WrapperRoot):
+        return ("wrapper", number)
     if isinstance(root, AliasRoot):
         tensor = None if root.memory is None else root.memory.tensor
         return None if tensor is None else ("storage", storages[tensor])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry
+from aot.subclasses import PlainTensorMeta, SubclassCreationMeta
 from aot.symbols import has_symbols, source_of
 
 
@@ -97,6 +99,29 @@ def seen_as(writer: Writer, source: str, where: Geometry, reinterpreted: bool) -
 def as_strided(writer: Writer, source: str, where: Geometry) -> str:
     size, stride = writer.literal(where.size), writer.literal(where.stride)
     return f"{source}.as_strided({size}, {stride}, {writer.literal(where.offset)})"
+
+
+def rewrapped(writer: Writer, meta: SubclassCreationMeta, plain: Sequence[str]) -> str:
+    """A wrapper subclass, made of tensors with these names."""
+    inner = ", ".join(
+        f"{name!r}: "
+        + (plain[part.position] if isinstance(part, PlainTensorMeta) else rewrapped(writer, part, plain))
+        for name, part in meta.parts
+    )
+    make = writer.name("unflatten", meta.kind.__tensor_unflatten__)
+    shown = [
+        writer.name("numbers", n) if has_symbols(n) else writer.literal(n) for n in (meta.size, meta.stride)
+    ]
+    return f"{make}({{{inner}}}, {writer.literal(meta.context)}, {', '.join(shown)})"
+
+
+def part_names(meta: SubclassCreationMeta, name: str) -> list[str]:
+    """The tensors that the wrapper subclass `name` is made of."""
+    found: list[str] = []
+    for attribute, part in meta.parts:
+        one = f"{name}.{attribute}"
+        found += [one] if isinstance(part, PlainTensorMeta) else part_names(part, one)
+    return found
 
 
 def memory_of(memory: Memory) -> str:

@@ -1,0 +1,63 @@
+"""How the wrapper subclasses of a trace came to be views of others.
+
+For autograd, views of a wrapper subclass are made by its own code and repeated by it, so that nothing but the
+operation says what they are: what each one was made of, and how, is noted when torch asks the subclass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.capture.operations import Kind, classify
+from aot.capture.steps import Mode, ViewStep
+from aot.subclasses import is_wrapper
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperOrigin:
+    """A wrapper subclass, a view of `parent` whose version counter was `version` then."""
+
+    parent: Tensor
+    step: ViewStep
+    version: int
+
+
+class WrapperViews:
+    """The views among the wrapper subclasses of a trace."""
+
+    def __init__(self) -> None:
+        self._origins: dict[int, tuple[Tensor, WrapperOrigin]] = {}
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Note that an operation on wrapper subclasses has given `result`."""
+        if not args or not is_wrapper(args[0]) or torch.is_inference_mode_enabled():
+            return
+        if not isinstance(func, internals.OpOverload) or classify(func).kind is not Kind.VIEW:
+            return
+        parent, mode, call = args[0], Mode.now(), object()
+        several = isinstance(result, (tuple, list))
+        for i, view in enumerate(result if several else (result,)):
+            if is_wrapper(view) and view is not parent:
+                index = i if several else None
+                step = ViewStep(func, tuple(args[1:]), kwargs, index, mode, call=call if several else None)
+                self._origins[id(view)] = (view, WrapperOrigin(parent, step, parent._version))
+
+    def origin(self, view: Tensor) -> WrapperOrigin | None:
+        """How a wrapper subclass came to be; None for one that is no view."""
+        known = self._origins.get(id(view))
+        return None if known is None else known[1]
+
+    def root(self, view: Tensor, arguments: set[int]) -> Tensor:
+        """What it is a view of: one of the `arguments`, or what is none."""
+        while id(view) not in arguments and (origin := self.origin(view)) is not None:
+            view = origin.parent
+        return view
+
+    def clear(self) -> None:
+        """Let go of every tensor."""
+        self._origins.clear()

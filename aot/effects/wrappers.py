@@ -1,0 +1,135 @@
+"""What the run did to the wrapper subclasses: to those among the arguments, and what those among the outputs
+are.
+
+What they are made of are tensors like others, and what happens to their data is told of these. Here it is
+told what autograd knows of the wrapper subclasses themselves: their histories, their version counters, and
+which of them are views of others.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from aot import errors
+from aot.capture.forward import Forward
+from aot.capture.steps import ViewStep
+from aot.effects.model import ArgumentRoot, Output, Repeat, Root, View, Whole, WrapperRoot, Write
+from aot.inputs import WrapperEntry
+
+
+class WrapperEffects:
+    """The effects on wrapper subclasses.
+
+    Args:
+        values: how many values the graph returns; histories are numbered after these.
+        roots: how many roots the plain outputs have; more are numbered after these.
+
+    Attributes:
+        histories: the wrapper subclasses that carry an autograd history.
+        writes: those among the arguments that get one.
+        moves: those of which the version counter moves alone.
+        roots, fakes: what the outputs are, or are views of; and the tensors inside the trace.
+        outputs: those among the outputs, by position.
+    """
+
+    def __init__(self, forward: Forward, values: int, roots: int) -> None:
+        self.forward = forward
+        self.histories: list[Tensor] = []
+        self.writes: list[Write] = []
+        self.moves: list[int] = []
+        self.roots: list[Root] = []
+        self.fakes: list[Tensor] = []
+        self.outputs: dict[int, Output] = {}
+        self._values = values
+        self._first_root = roots
+        self._root_of: dict[int, int] = {}
+        self._first = len(forward.entry.fakes)
+        self._numbers = {id(w.fake): self._first + i for i, w in enumerate(forward.entry.wrappers)}
+        for i, wrapper in enumerate(forward.entry.wrappers):
+            self._argument(self._first + i, wrapper)
+        seen: dict[int, int] = {}
+        for position, value in forward.wrapped.items():
+            self.outputs[position] = self._output(value, seen.get(id(value)))
+            seen.setdefault(id(value), position)
+
+    def _history(self, fake: Tensor) -> int:
+        self.histories.append(fake)
+        return self._values + len(self.histories) - 1
+
+    def _argument(self, number: int, wrapper: WrapperEntry) -> None:
+        fake, edge = wrapper.fake, wrapper.edge
+        kind = type(fake).__name__
+        if fake.is_leaf and fake.grad is not wrapper.grad:
+            raise errors.AutogradStateMutation(
+                f"backward() inside the function accumulated into the .grad of an argument of type {kind}; "
+                f"use autograd.grad"
+            )
+        now = get_gradient_edge(fake) if fake.requires_grad else None
+        if now == edge:
+            if fake._version != wrapper.version:
+                self.moves.append(number)
+            return
+        if now is None or fake.is_leaf or fake.retains_grad:
+            raise errors.AutogradStateMutation(
+                f"the function changes whether an argument of type {kind} requires grad or is a leaf; do it "
+                f"outside"
+            )
+        if wrapper.is_view:
+            raise errors.AutogradStateMutation(
+                f"the function writes in grad mode to an argument of type {kind} that is a view; pass what "
+                f"it is a view of, and take the view inside of the function"
+            )
+        self.writes.append(Write(number, self._history(fake), tracked=True, counted=True, carried=True))
+
+    def _output(self, value: Tensor, earlier: int | None) -> Output:
+        if earlier is not None:
+            return Repeat(earlier)
+        views = self.forward.recorder.wrapper_views
+        root = views.root(value, set(self._numbers))
+        if root is value:
+            return Whole(self._root(root))
+        steps: list[ViewStep] = []
+        view = value
+        while view is not root:
+            origin = views.origin(view)
+            assert origin is not None
+            followed = view.requires_grad or (view._is_view() and root.requires_grad)
+            moved = followed and view._version != origin.version
+            if moved or (view.is_leaf and view.requires_grad):
+                raise errors.UnsupportedOutput(
+                    f"an output of type {type(value).__name__} is a view of another that was written to, or "
+                    f"that was made a leaf, since; take the view afterwards"
+                )
+            steps.insert(0, origin.step)
+            view = origin.parent
+        return View(self._root(root), tuple(steps), None, True)
+
+    def _root(self, fake: Tensor) -> int:
+        known = self._root_of.get(id(fake))
+        if known is None:
+            known = self._root_of[id(fake)] = self._first_root + len(self.roots)
+            self.roots.append(self._make_root(fake))
+            self.fakes.append(fake)
+        return known
+
+    def _make_root(self, fake: Tensor) -> Root:
+        if id(fake) in self._numbers:
+            return ArgumentRoot(self._numbers[id(fake)])
+        if fake.requires_grad and fake.is_leaf:
+            raise errors.LeafCreatedInside(
+                f"an output of type {type(fake).__name__} is, or is a view of, a leaf that the function "
+                f"made; make the leaf outside and pass it in"
+            )
+        if fake._is_view():
+            raise errors.UnsupportedOutput(
+                f"an output of type {type(fake).__name__} is a view that was made by no operation (by a "
+                f"custom autograd.Function); return a new tensor"
+            )
+        meta = next(meta for made, meta in self.forward.made if made is fake)
+        return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None)
+
+
+def with_wrappers(outputs: tuple[Output, ...], wrappers: WrapperEffects) -> tuple[Output, ...]:
+    """The outputs, with those that are wrapper subclasses in their places."""
+    return tuple(wrappers.outputs.get(position, output) for position, output in enumerate(outputs))

@@ -1,0 +1,180 @@
+"""Traceable wrapper subclasses: what a tensor is made of that consists of other tensors, and how it is made.
+
+Such a tensor says so itself: `__tensor_flatten__` names its parts, and what else is needed to make it again,
+its *context*; `__tensor_unflatten__` makes one of these
+(https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html calls them traceable wrapper
+subclasses). Parts may be such tensors themselves. Here this becomes data: `unwrapped` takes a tensor apart,
+`rewrapped` puts one together.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.constants import CONSTANTS, key_of
+from aot.errors import UnsupportedArgument
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTensorMeta:
+    """A part that is a plain tensor: the one at `position` among those that it is taken from."""
+
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubclassCreationMeta:
+    """How a wrapper subclass is made.
+
+    Attributes:
+        kind: its type.
+        parts: the names of its parts, and what they are.
+        context: what its type needs besides.
+        size, stride: what it shows.
+
+    Example:
+        >>> compiled = aot.aot_function(torch.sin, aot.nop)
+        >>> _ = compiled(TwoTensor(torch.ones(2), torch.ones(2)))  # doctest: +SKIP
+        >>> compiled.specializations[0].metadata.subclasses.inputs[0].positions  # doctest: +SKIP
+        (0, 1)
+    """
+
+    kind: Any
+    parts: tuple[tuple[str, PlainTensorMeta | SubclassCreationMeta], ...]
+    context: Any
+    size: Any
+    stride: Any
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The plain tensors that it is made of, in the order of its parts."""
+        return tuple(i for _, part in self.parts for i in positions_of(part))
+
+    def moved(self, to: Callable[[int], int]) -> SubclassCreationMeta:
+        """The same of plain tensors at other positions."""
+        return replace(self, parts=tuple((name, _moved(part, to)) for name, part in self.parts))
+
+
+def positions_of(part: PlainTensorMeta | SubclassCreationMeta) -> tuple[int, ...]:
+    """The plain tensors that a part is, or is made of."""
+    return (part.position,) if isinstance(part, PlainTensorMeta) else part.positions
+
+
+def _moved(
+    part: PlainTensorMeta | SubclassCreationMeta, to: Callable[[int], int]
+) -> PlainTensorMeta | SubclassCreationMeta:
+    return PlainTensorMeta(to(part.position)) if isinstance(part, PlainTensorMeta) else part.moved(to)
+
+
+is_wrapper = internals.is_wrapper
+
+
+def unwrapped(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:
+    """How a wrapper subclass is made, and the plain tensors that it is made of."""
+    plain: list[Tensor] = []
+    return _unwrapped(tensor, plain), plain
+
+
+def _unwrapped(tensor: Any, plain: list[Tensor]) -> SubclassCreationMeta:
+    names, context = tensor.__tensor_flatten__()
+    parts: list[tuple[str, PlainTensorMeta | SubclassCreationMeta]] = []
+    for name in names:
+        part = getattr(tensor, name)
+        if is_wrapper(part):
+            parts.append((name, _unwrapped(part, plain)))
+        else:
+            parts.append((name, PlainTensorMeta(len(plain))))
+            plain.append(part)
+    return SubclassCreationMeta(type(tensor), tuple(parts), context, tuple(tensor.shape), tensor.stride())
+
+
+def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any]) -> Any:
+    """One that is made of these plain tensors, outside of autograd."""
+    inner = {
+        name: plain[part.position] if isinstance(part, PlainTensorMeta) else rewrapped(part, plain)
+        for name, part in meta.parts
+    }
+    with torch.no_grad():
+        return meta.kind.__tensor_unflatten__(inner, meta.context, meta.size, meta.stride)
+
+
+def plain_parts(tensor: Any) -> list[Tensor]:
+    """The plain tensors that a tensor is made of: itself, or those that it wraps."""
+    return unwrapped(tensor)[1] if is_wrapper(tensor) else [tensor]
+
+
+def key_of_meta(meta: SubclassCreationMeta) -> object:
+    """Equal for two metas exactly when one trace answers both.
+
+    Raises:
+        UnsupportedArgument: the context is something of which it cannot be told whether two are equal.
+    """
+    parts = tuple(
+        (name, part.position if isinstance(part, PlainTensorMeta) else key_of_meta(part))
+        for name, part in meta.parts
+    )
+    return (
+        meta.kind,
+        parts,
+        key_of_context(meta.context, meta.kind),
+        *map(_key_of_numbers, (meta.size, meta.stride)),
+    )
+
+
+def key_of_context(context: Any, kind: type) -> object:
+    """Equal for two contexts of wrapper subclasses of a type exactly when they are.
+
+    Raises:
+        UnsupportedArgument: that cannot be told.
+
+    Example:
+        >>> key_of_context({"scale": 2.0}, Tensor) == key_of_context({"scale": 2.0}, Tensor)
+        True
+    """
+    if isinstance(context, CONSTANTS):
+        return key_of(context)
+    if isinstance(context, (tuple, list)):
+        return type(context), tuple(key_of_context(one, kind) for one in context)
+    if isinstance(context, dict):
+        return type(context), tuple((name, key_of_context(one, kind)) for name, one in context.items())
+    by_value: Any = type(context).__eq__
+    if by_value is not object.__eq__ or isinstance(
+        context, (type, enum.Enum, types.FunctionType, types.BuiltinFunctionType)
+    ):
+        try:
+            hash(context)
+        except TypeError:
+            pass
+        else:
+            return type(context), context
+    raise UnsupportedArgument(
+        f"a {kind.__name__} whose __tensor_flatten__ gives a {type(context).__name__} as context: it cannot "
+        f"be told whether two of these are equal; give it __eq__ and __hash__"
+    )
+
+
+def _key_of_numbers(numbers: Sequence[Any]) -> tuple[object, ...]:
+    """(A nested int names the tensor that it is made of, which is a part.)"""
+    return tuple("nested" if isinstance(n, torch.SymInt) else n for n in numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class SubclassMeta:
+    """Where wrapper subclasses come in and go out of a compiled function.
+
+    Attributes:
+        inputs: those among the arguments, each object once, made of the tensors of the call.
+        outputs: by position in the result's tree, made of what the forward graph's values become.
+        tangents, gradients: those of all segments of the backward.
+    """
+
+    inputs: tuple[SubclassCreationMeta, ...]
+    outputs: dict[int, SubclassCreationMeta]
