@@ -419,9 +419,8 @@ def _enter_wrapper(
 ) -> WrapperEntry:
     with recorder, internals.with_own_kernels():
         fake: Tensor = rewrapped(meta, fakes)
-    recorder.lifetimes.note(fake)
     if isinstance(real, torch.nn.Parameter):
-        fake._is_param = True  # type: ignore[attr-defined]
+        fake._is_param = True
     if real.is_leaf:
         fake.requires_grad_(real.requires_grad)
     else:

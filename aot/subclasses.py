@@ -21,6 +21,7 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.constants import CONSTANTS, key_of
 from aot.errors import UnsupportedArgument
+from aot.geometry import Geometry, geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,27 @@ def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any]) -> Any:
         return meta.kind.__tensor_unflatten__(inner, meta.context, meta.size, meta.stride)
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies, or each of those that it is made of.
+
+    Attributes:
+        wheres: one geometry for each plain tensor.
+        meta: how it is made of these, if it is a wrapper subclass.
+    """
+
+    wheres: tuple[Geometry, ...]
+    meta: SubclassCreationMeta | None = None
+
+
+def layout_of(tensor: Any) -> Layout:
+    """The layout of a tensor."""
+    if not is_wrapper(tensor):
+        return Layout((geometry(tensor),))
+    meta, plain = unwrapped(tensor)
+    return Layout(tuple(map(geometry, plain)), meta)
+
+
 def plain_parts(tensor: Any) -> list[Tensor]:
     """The plain tensors that a tensor is made of: itself, or those that it wraps."""
     return unwrapped(tensor)[1] if is_wrapper(tensor) else [tensor]
@@ -146,9 +168,7 @@ def key_of_context(context: Any, kind: type) -> object:
     if isinstance(context, dict):
         return type(context), tuple((name, key_of_context(one, kind)) for name, one in context.items())
     by_value: Any = type(context).__eq__
-    if by_value is not object.__eq__ or isinstance(
-        context, (type, enum.Enum, types.FunctionType, types.BuiltinFunctionType)
-    ):
+    if by_value is not object.__eq__ or isinstance(context, _ONE_OF_A_KIND):
         try:
             hash(context)
         except TypeError:
@@ -159,6 +179,9 @@ def key_of_context(context: Any, kind: type) -> object:
         f"a {kind.__name__} whose __tensor_flatten__ gives a {type(context).__name__} as context: it cannot "
         f"be told whether two of these are equal; give it __eq__ and __hash__"
     )
+
+
+_ONE_OF_A_KIND = (type, enum.Enum, types.FunctionType, types.BuiltinFunctionType)
 
 
 def _key_of_numbers(numbers: Sequence[Any]) -> tuple[object, ...]:

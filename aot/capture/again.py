@@ -13,8 +13,9 @@ needed to go on to the next level.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -29,7 +30,7 @@ from aot.capture.segments import Exposed, Graph, Key, key_of
 from aot.capture.symbolic import viewing
 from aot.capture.visible import has_effect, moves_generator
 from aot.errors import DoubleBackwardUnsupported, Unsupported
-from aot.geometry import Geometry
+from aot.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
 
 Failure = tuple[type[Exception], str]
 
@@ -44,11 +45,12 @@ class Step:
         taken: the numbers of the values that it takes.
         tangents: the layout of each tangent.
         results: for each end, which gradient goes there.
-        count: how many gradients there are.
+        made: the layout of each gradient.
         further: by gradient, the layout of its tangent; of those that have a history that can be followed.
         failing: those whose history cannot be followed, and what eager raises.
         gradients: for each tangent that has a history, then for each of `own`, and then for each end, which
             gradient of gradients goes there.
+        higher: the layout of each gradient of gradients.
         own: the entrances that gradients of gradients go to.
         entrances, ends: of the next level; the entrances by gradient.
         nodes: the trace's nodes by their names in the graph.
@@ -56,29 +58,41 @@ class Step:
 
     graph: fx.GraphModule
     taken: tuple[int, ...]
-    tangents: tuple[Geometry, ...]
+    tangents: tuple[Layout, ...]
     results: tuple[int | None, ...]
-    count: int
-    further: dict[int, Geometry]
+    made: tuple[Layout, ...]
+    further: dict[int, Layout]
     failing: dict[int, Failure]
     gradients: tuple[int | None, ...]
+    higher: tuple[Layout, ...]
     own: tuple[int, ...]
     entrances: dict[int, tuple[Key, Tensor]]
     ends: tuple[Key, ...]
     nodes: dict[str, fx.Node]
 
+    @property
+    def count(self) -> int:
+        """How many values of the graph the gradients are."""
+        return sum(len(layout.wheres) for layout in self.made)
+
 
 def record_again(
-    level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int], own: Sequence[int]
+    level: Level,
+    given: Mapping[int, Tensor],
+    create_graph: bool,
+    tracked: Collection[int],
+    own: Sequence[int],
+    others: Collection[int] = (),
 ) -> Step:
     """Run a piece of the autograd graph under the ambient state of now.
 
     Args:
-        given: the entrances that get a tangent.
+        given: the entrances that get a tangent, and these.
         create_graph: whether the gradients get a history.
         tracked: the entrances whose tangents have one.
         own: the entrances that gradients of the gradients may go to. They are added to what else comes in
             there before they go on, as in eager.
+        others: the entrances whose tangents are of another type than was guessed, or made otherwise.
 
     Raises:
         DoubleBackwardUnsupported: it needs a value of the forward that is not saved; or the gradients get a
@@ -102,7 +116,7 @@ def record_again(
     builder.graph, builder.backward = fx.Graph(), True
     try:
         with internals.plain_autograd(), viewing(level.recorder.symbols):
-            return _record(level, given, create_graph, tracked, own)
+            return _record(level, given, create_graph, tracked, own, others)
     finally:
         builder.graph, builder.backward = before
         # (Some nodes that have read something are the caller's, and would keep his tensors alive.)
@@ -111,16 +125,22 @@ def record_again(
 
 
 def _record(
-    level: Level, given: Sequence[int], create_graph: bool, tracked: Collection[int], own: Sequence[int]
+    level: Level,
+    given: Mapping[int, Tensor],
+    create_graph: bool,
+    tracked: Collection[int],
+    own: Sequence[int],
+    others: Collection[int],
 ) -> Step:
     recorder = level.recorder
     builder = recorder.builder
     entrances = {j: level.entrances[j] for j in given}
-    engine, found = _run(recorder, entrances, level.ends, "cotangents", create_graph, tracked)
+    entrances |= {j: (level.entrances[j][0], given[j]) for j in others}
+    engine, found = _run(recorder, entrances, level.ends, "cotangents", create_graph, tracked, exact=others)
     acts = list(recorder.acts)
     tangents = [engine.by_value[j] for j in given]
     results = [found[end] for end in sorted(found)]
-    values = [_read(recorder, result) for result in results]
+    values = [node for result in results for node in _read(recorder, result)]
     roots: dict[int, tuple[Key, Tensor]] = {}
     ends = list(level.ends)
     places: dict[int, int] = {}  # of the segment's own entrances among the ends
@@ -130,13 +150,13 @@ def _record(
         ends = [*cotangents, *(level.entrances[e][0] for e in own), *ends]
         # Gradients that are one tensor, or a tangent as it came, are to be told apart.
         with recorder, torch.enable_grad():
-            likes = {i: result.view_as(result) for i, result in enumerate(results) if result.requires_grad}
+            likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}
         roots = {i: (key_of(get_gradient_edge(like)), like) for i, like in likes.items()}
     first = set(builder.graph.nodes)
     engine, higher, failing = _run_higher(recorder, roots, ends)
     further = {i: engine.by_value[i] for i in roots if i not in failing}
     inputs = [node for tangent in (*tangents, *further.values()) for node in tangent.nodes]
-    outputs = [*values, *(_read(recorder, higher[end]) for end in sorted(higher))]
+    outputs = [*values, *(node for end in sorted(higher) for node in _read(recorder, higher[end]))]
     if acts or recorder.acts:
         raise DoubleBackwardUnsupported(
             "a backward that calls an operator which acts outside (it prints, or is registered as effectful) "
@@ -150,12 +170,13 @@ def _record(
     return Step(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
-        tangents=tuple(tangent.wheres[0] for tangent in tangents),
+        tangents=tuple(tangent.layout for tangent in tangents),
         results=tuple(numbers.get(end) for end in range(len(level.ends))),
-        count=len(results),
-        further={i: tangent.wheres[0] for i, tangent in further.items()},
+        made=tuple(map(layout_of, results)),
+        further={i: tangent.layout for i, tangent in further.items()},
         failing=failing,
         gradients=tuple(higher_numbers.get(end) for end in reached) if create_graph else (),
+        higher=tuple(layout_of(higher[end]) for end in sorted(higher)),
         own=tuple(places[end] for end in reached if end in places),
         entrances=roots,
         ends=tuple(ends[end] for end in reached),
@@ -171,19 +192,22 @@ def _run(
     create_graph: bool = False,
     tracked: Collection[int] = (),
     once_more: bool = False,
+    exact: Collection[int] = (),
 ) -> tuple[Engine, dict[int, Tensor]]:
     """Run the engine from entrances to ends; the gradients by end. What an earlier derivative has run is run
-    `once_more`, and the results are added up."""
+    `once_more`, and the results are added up. Of the entrances `exact` the tangents are given."""
     numbers: dict[Key, int] = {}
     for number, edge in enumerate(ends):
         numbers.setdefault(edge, number)
     exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
     likes = {j: like for j, (_, like) in entrances.items()}
     graph = Graph(exposed, numbers, whole=True)
-    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked)
+    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked, exact)
     with contextlib.ExitStack() as stack:
         if once_more:
-            linearity = Linearity(recorder, [tangent.node for tangent in engine.by_value.values()])
+            linearity = Linearity(
+                recorder, [node for tangent in engine.by_value.values() for node in tangent.nodes]
+            )
             stack.enter_context(linearity.required(graph.segment_of))
         stack.enter_context(internals.skipped(_beyond(graph, ends)))
         engine.run()
@@ -194,7 +218,7 @@ def _run(
             found[end] = gradient
     for j, (edge, like) in entrances.items():
         if j not in engine.by_value:
-            tangent = engine.by_value[j] = engine.tangent(like, j in tracked)
+            tangent = engine.by_value[j] = engine.tangent(like, j in tracked, j in exact)
             if edge in numbers:
                 known = found.get(numbers[edge])
                 with recorder, torch.set_grad_enabled(create_graph):
@@ -238,9 +262,28 @@ def _run_higher(
         return *_run(recorder, good, ends, "tangents", once_more=True), failing
 
 
-def _read(recorder: Recorder, fake: Tensor) -> fx.Node:
+def _read(recorder: Recorder, fake: Tensor) -> list[fx.Node]:
     with torch.no_grad():
-        return recorder.read(fake)
+        return [recorder.read(part) for part in plain_parts(fake)]
+
+
+class _Same(torch.autograd.Function):
+    """A wrapper subclass as it is, with an edge of its own: its own code need not know views."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return rewrapped(*unwrapped(tensor))  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def _apart(result: Tensor) -> Tensor:
+    """A gradient with an edge of its own."""
+    if is_wrapper(result):
+        return _Same.apply(result)  # type: ignore[no-any-return, no-untyped-call]
+    return result.view_as(result)
 
 
 def _assemble(

@@ -24,7 +24,7 @@ from aot.capture.segments import EntranceEdge, Graph, Key
 from aot.capture.trace import fake_of
 from aot.errors import binding
 from aot.geometry import Geometry
-from aot.subclasses import SubclassCreationMeta, is_wrapper, plain_parts, rewrapped, unwrapped
+from aot.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,12 @@ class Tangent:
     Attributes:
         fake: the tensor that stands for it in the trace.
         nodes: a placeholder for it, or for each tensor that it is made of.
-        wheres: how they lie.
-        meta: how it is made of these, if it is a wrapper subclass.
+        layout: how they lie.
     """
 
     fake: Tensor
     nodes: tuple[fx.Node, ...]
-    wheres: tuple[Geometry, ...]
-    meta: SubclassCreationMeta | None = None
+    layout: Layout
 
 
 @dataclass(slots=True)
@@ -96,6 +94,7 @@ class Engine:
         create_graph: whether what is computed gets a history of its own, from everything that the backward
             reads.
         tracked: the values whose tangents are part of that history.
+        exact: the values whose tangents are as the tensor in `likes`, which is one.
 
     Attributes:
         segments: what is recorded, segment by segment.
@@ -111,6 +110,7 @@ class Engine:
         name: str = "tangents",
         create_graph: bool = False,
         tracked: Collection[int] = (),
+        exact: Collection[int] = (),
     ) -> None:
         self._name = name
         self._create_graph = create_graph
@@ -125,27 +125,29 @@ class Engine:
             for entrance, (edge, value) in enumerate(segment.entrances.items()):
                 self._entrances[edge] = number, entrance
                 if value is not None:
-                    tangent = self.by_value[value] = self.tangent(likes[value], value in tracked)
+                    tangent = self.by_value[value] = self.tangent(
+                        likes[value], value in tracked, value in exact
+                    )
                     self.segments[number].tangents[entrance] = tangent
 
-    def tangent(self, like: Tensor, tracked: bool = False) -> Tangent:
+    def tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
         """A new tangent: laid out as the tensor is, or row-major where that shows one element twice; of a
-        wrapper subclass, made of such in the same way."""
+        wrapper subclass, made of such in the same way, which is a guess that it may correct if it is not
+        `exact`."""
         if not is_wrapper(like):
             return self._plain_tangent(like, tracked)
-        with self._recorder, internals.with_own_kernels(), torch.no_grad():
-            coerce = getattr(like, "__coerce_tangent_metadata__", None)
-            if coerce is not None:
+        coerce = getattr(like, "__coerce_tangent_metadata__", None)
+        if coerce is not None and not exact:
+            with self._recorder, internals.with_own_kernels(), torch.no_grad():
                 like = coerce()
         meta, plain = unwrapped(like)
         parts = [self._plain_tangent(one) for one in plain]
         with self._recorder, internals.with_own_kernels():
             fake = rewrapped(meta, [part.fake for part in parts])
-        self._recorder.lifetimes.note(fake)
         fake.requires_grad_(tracked)
         meta, _ = unwrapped(fake)  # (It may say whether it requires grad.)
         nodes = tuple(node for part in parts for node in part.nodes)
-        return Tangent(fake, nodes, tuple(where for part in parts for where in part.wheres), meta)
+        return Tangent(fake, nodes, Layout(tuple(w for part in parts for w in part.layout.wheres), meta))
 
     def _plain_tangent(self, like: Tensor, tracked: bool = False) -> Tangent:
         where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
@@ -158,7 +160,7 @@ class Engine:
         state.define(where, node)
         state.held = True
         fake.requires_grad_(tracked)
-        return Tangent(fake, (node,), (where,))
+        return Tangent(fake, (node,), Layout((where,)))
 
     def run(self) -> None:
         """Record every segment.

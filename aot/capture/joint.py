@@ -37,7 +37,7 @@ from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
 from aot.inputs import Primal
-from aot.subclasses import SubclassCreationMeta, is_wrapper, plain_parts, unwrapped
+from aot.subclasses import Layout, is_wrapper, layout_of, plain_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,7 @@ class Entrance:
     Attributes:
         value: the value, or None.
         size, dtype, device: what a gradient looks like.
-        tangents: the layout that its gradient was traced with, or that of each tensor which that is made of;
-            empty if it never has one.
-        subclass: how it is made of these, if it is a wrapper subclass.
+        tangent: the layout that its gradient was traced with; None if it never has one.
         kept: whether the segment keeps the tensor that has this edge, so that gradients of its gradients come
             in here as well.
     """
@@ -59,9 +57,8 @@ class Entrance:
     size: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    tangents: tuple[Geometry, ...]
+    tangent: Layout | None
     kept: bool = False
-    subclass: SubclassCreationMeta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +69,13 @@ class Gradient:
         target: where it goes.
         results: which of the segment's results it is, or is made of; empty where eager never has one.
         tangents: bit j is set when it depends on tangent j; without any of those it is None, as in eager.
-        subclass: how it is made of these, counted from the first, if it is a wrapper subclass.
-        wheres: how they then lie.
+        layout: how they lie, if it is a wrapper subclass.
     """
 
     target: Target
     results: tuple[int, ...]
     tangents: int
-    subclass: SubclassCreationMeta | None = None
-    wheres: tuple[Geometry, ...] = ()
+    layout: Layout | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,8 @@ class Segment:
     @property
     def tangents(self) -> tuple[int, ...]:
         """For each tangent, the entrance that it comes in at."""
-        return tuple(e for e, entrance in enumerate(self.entrances) for _ in entrance.tangents)
+        tangents = ((e, one.tangent) for e, one in enumerate(self.entrances) if one.tangent is not None)
+        return tuple(e for e, tangent in tangents for _ in tangent.wheres)
 
     @property
     def results(self) -> int:
@@ -312,12 +308,9 @@ class _Recording:
             assert isinstance(target, Target)
             first = sum(len(before.results) for before in gradients)
             mask = recorded.mask(recorded.reach[target])
-            if not is_wrapper(gradient):
-                gradients.append(Gradient(target, (first,), mask))
-                continue
-            meta, plain = unwrapped(gradient)
-            results = tuple(range(first, first + len(plain)))
-            gradients.append(Gradient(target, results, mask, meta, tuple(map(geometry, plain))))
+            layout = layout_of(gradient) if is_wrapper(gradient) else None
+            count = 1 if layout is None else len(layout.wheres)
+            gradients.append(Gradient(target, tuple(range(first, first + count)), mask, layout))
         return Segment(
             tuple(
                 self._entrance(value, edge, recorded.tangents.get(e), edge in own)
@@ -362,8 +355,7 @@ class _Recording:
         self, entrances: Mapping[Key, int | None], recorded: Recorded, further: Iterable[Key]
     ) -> Level | None:
         """The segment, to be recorded again: its ends are its exits, those that get a gradient first."""
-        wrapped = any(is_wrapper(gradient) for gradient in recorded.gradients.values())
-        if not recorded.gradients or wrapped or any(t.meta for t in recorded.tangents.values()):
+        if not recorded.gradients:
             return None
         ends = dict.fromkeys(recorded.exits[target] for target in recorded.gradients)
         ends.update(dict.fromkeys([*further, *recorded.exits.values(), *self.ends]))
@@ -396,9 +388,8 @@ class _Recording:
         tangents.extend(tangent.nodes)
         gradients.extend(tangent.nodes)
         count = len(tangent.nodes)
-        gradient = Gradient(
-            self.ends[edge], tuple(range(count)), (1 << count) - 1, tangent.meta, tangent.wheres
-        )
+        layout = None if tangent.layout.meta is None else tangent.layout
+        gradient = Gradient(self.ends[edge], tuple(range(count)), (1 << count) - 1, layout)
         return Segment((self._entrance(value, edge, tangent),), (gradient,))
 
     def _entrance(
@@ -410,9 +401,9 @@ class _Recording:
         elif tangent is not None:
             like = tangent.fake
         if like is None:
-            return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), ())
-        wheres, meta = ((), None) if tangent is None else (tangent.wheres, tangent.meta)
-        return Entrance(value, tuple(like.shape), like.dtype, like.device, wheres, kept, meta)
+            return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
+        layout = None if tangent is None else tangent.layout
+        return Entrance(value, tuple(like.shape), like.dtype, like.device, layout, kept)
 
 
 def _joins(graph: Graph, nodes: NodeSet) -> bool:

@@ -21,14 +21,14 @@ from aot import torch_internals as internals
 from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
-from aot.errors import DoubleBackwardUnsupported
 from aot.geometry import Geometry
 from aot.modules import Noted
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
-from aot.runtime.graphs import Backward, detached, restrided, runner
+from aot.runtime.graphs import Backward, detached, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
+from aot.runtime.tangents import OtherTangent, restrided
 from aot.subclasses import is_wrapper
 from aot.symbols import Symbols
 
@@ -93,6 +93,7 @@ def build(
         "edge_of_written": _edge_of_written,
         "Geometry": Geometry,
         "tangent": restrided,
+        "OtherTangent": OtherTangent,
         "physical": views.physical,
         "seen_as": views.seen_as,
         "set_creation_meta": internals.set_creation_meta,
@@ -113,9 +114,8 @@ def build(
     if plan.scripted:
         namespace["scripts_hold"] = look().guards.hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
-        if backward is not None:
-            again = _not_again if level is None else Derivative(level, bw_compiler, look, symbols)
-            namespace[f"again{number}"] = again
+        if backward is not None and level is not None:
+            namespace[f"again{number}"] = Derivative(level, bw_compiler, look, symbols)
         if backward is not None:
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)
@@ -148,13 +148,6 @@ def build(
 
 
 _COUNTER = itertools.count()
-
-
-def _not_again(*_: Any) -> list[Tensor | None]:
-    raise DoubleBackwardUnsupported(
-        "create_graph=True, or a backward under another autocast or deterministic state than the forward, "
-        "where a gradient is a tensor subclass; call the original function"
-    )
 
 
 def _forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:

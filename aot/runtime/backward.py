@@ -58,6 +58,7 @@ def write_backward(
     resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
     if resident:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
+    again = ""
     if segment.results and tangents:
         given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
         otherwise = " or not scripts_hold()" if scripted else ""
@@ -65,12 +66,13 @@ def write_backward(
         writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
         own = f"ctx.edges, {_entrances(part, written)}{', ctx.numbers' if numbers else ''}"
         again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"
-        writer.line(f"    return (None, *{again}[:{len(segment.gradients)}])")
+        again = f"(None, *{again}[:{len(segment.gradients)}])"
+        writer.line(f"    return {again}")
     for one in part.own:
         if one.position < len(part.saved):
             writer.line(f"s{one.position} = s{one.position}.detach()")
-    for e in dict.fromkeys(tangents):
-        inputs += _tangents(writer, part, e, several)
+    if segment.results and tangents:
+        inputs += _tangents(writer, part, several, again)
     names = [f"d{result}" for g in segment.gradients for result in g.results]
     if names:
         spend = ""
@@ -88,13 +90,13 @@ def write_backward(
             results.append("None")
             continue
         result = f"d{gradient.results[0]}"
-        if gradient.subclass is not None:
-            pairs = zip(gradient.results, gradient.wheres, strict=True)
+        if gradient.layout is not None and gradient.layout.meta is not None:
+            pairs = zip(gradient.results, gradient.layout.wheres, strict=True)
             laid = [
                 f"tangent(d{k}, {writer.literal(where.size)}, {writer.literal(where.stride)})"
                 for k, where in pairs
             ]
-            result = rewrapped(writer, gradient.subclass, laid)
+            result = rewrapped(writer, gradient.layout.meta, laid)
         if several and gradient.tangents != everything:
             result = f"{result} if given & {gradient.tangents} else None"
         results.append(result)
@@ -102,26 +104,36 @@ def write_backward(
     writer.indent -= 1
 
 
-def _tangents(writer: Writer, part: Part, e: int, several: bool) -> list[str]:
-    """Lay the gradient that comes in at entrance `e` out as it was traced; the names of its tangents."""
-    entrance = part.segment.entrances[e]
-    names = [f"g{e}"]
-    first = part.segment.tangents.index(e)
-    if entrance.subclass is not None:
-        names = [f"g{e}_{i}" for i in range(len(entrance.tangents))]
+def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str]:
+    """Lay the gradients that come in out as they were traced; the names of the tangents. `again` is what is
+    returned if one is of another type."""
+    names: list[str] = []
+    if not part.segment.tangents:
+        return names
+    writer.line("try:")
+    writer.indent += 1
+    for e, entrance in enumerate(part.segment.entrances):
+        if entrance.tangent is None:
+            continue
+        wheres, meta = entrance.tangent.wheres, entrance.tangent.meta
+        ours = [f"g{e}"] if meta is None else [f"g{e}_{i}" for i in range(len(wheres))]
+        sources = ours if meta is None else part_names(meta, f"g{e}")
         if several:
-            writer.line(f"{' = '.join(names)} = None")
-    if several:
-        writer.line(f"if g{e} is not None:")
-        writer.indent += 1
-    if entrance.subclass is not None:
-        writer.line(f"g{e} = {writer.name('coerced', coercing(entrance.subclass))}(g{e})")
-    parts = [f"g{e}"] if entrance.subclass is None else part_names(entrance.subclass, f"g{e}")
-    for j, (name, source, where) in enumerate(zip(names, parts, entrance.tangents, strict=True), first):
-        size, stride = writer.literal(where.size), writer.literal(where.stride)
-        start = ", True" if j in part.from_start else ""
-        writer.line(f"{name} = tangent({source}, {size}, {stride}{start})")
-    writer.indent -= several
+            if meta is not None:
+                writer.line(f"{' = '.join(ours)} = None")
+            writer.line(f"if g{e} is not None:")
+            writer.indent += 1
+        if meta is not None:
+            writer.line(f"g{e} = {writer.name('coerced', coercing(meta))}(g{e})")
+        for name, source, where in zip(ours, sources, wheres, strict=True):
+            size, stride = writer.literal(where.size), writer.literal(where.stride)
+            start = ", True" if len(names) in part.from_start else ""
+            writer.line(f"{name} = tangent({source}, {size}, {stride}{start})")
+            names.append(name)
+        writer.indent -= several
+    writer.indent -= 1
+    writer.line("except OtherTangent:")
+    writer.line(f"    return {again}")
     return names
 
 

@@ -20,16 +20,18 @@ from aot.capture.again import Step, record_again
 from aot.capture.backward import Level
 from aot.capture.threads import tracing
 from aot.compilers import Compiler, example_inputs
-from aot.errors import DoubleBackwardUnsupported
+from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.geometry import Geometry
 from aot.guards import Guards
 from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.checked import compile_graph
-from aot.runtime.graphs import Backward, check_numbers, detached, restrided, runner
+from aot.runtime.graphs import Backward, check_numbers, detached, runner
 from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
+from aot.runtime.tangents import put_together, restrided
+from aot.subclasses import is_wrapper, key_of_meta, plain_parts, unwrapped
 from aot.symbols import Symbols
 
 
@@ -72,15 +74,18 @@ class Derivative:
         create_graph = torch.is_grad_enabled()
         tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
         own = tuple(e for e, tensor in enumerate(entrances) if tensor is not None) if create_graph else ()
-        key = (present, tracked, create_graph, own, internals.backward_key())
+        kinds = tuple(_kind_of(given[j]) for j in present)
+        key = (present, tracked, create_graph, own, kinds, internals.backward_key())
         way = self._known(key)
         if way is None:
             with tracing():
                 way = self._known(key)
                 if way is None:
                     noted = self._look()
+                    tangents = {j: given[j] for j in present}
+                    others = [j for j, k in zip(present, kinds, strict=True) if k != self._guess(j)]
                     with noted.running():
-                        step = record_again(self._level, present, create_graph, tracked, own)
+                        step = self._record(tangents, create_graph, tracked, own, others)
                     noted.guards.check()
                     way = _Way(self._level, step, self._compiler, self._look, noted.guards, self._symbols)
                     self._ways[key] = (way, *self._ways.get(key, ()))
@@ -88,8 +93,36 @@ class Derivative:
         check_numbers(self._symbols, numbers)
         return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], targets, numbers)
 
+    def _guess(self, entrance: int) -> object:
+        """The kind of tangent that the entrance gets unless another one is given."""
+        return _kind_of(self._level.entrances[entrance][1])
+
+    def _record(
+        self,
+        tangents: dict[int, Any],
+        create_graph: bool,
+        tracked: Sequence[int],
+        own: Sequence[int],
+        others: Sequence[int],
+    ) -> Step:
+        try:
+            return record_again(self._level, tangents, create_graph, tracked, own, others)
+        except DoubleBackwardUnsupported as error:
+            if create_graph or not others:
+                raise
+            raise UnsupportedTangent(
+                f"a backward is given a gradient of another type, or made otherwise, than it was recorded "
+                f"for ({type(tangents[others[0]]).__name__}), which does not make itself such by "
+                f"__coerce_same_metadata_as_tangent__: {error}"
+            ) from error
+
     def _known(self, key: object) -> _Way | None:
         return next((way for way in self._ways.get(key, ()) if way.guards.hold()), None)
+
+
+def _kind_of(tangent: Any) -> object:
+    """Equal for two tangents if one recorded backward is for both."""
+    return key_of_meta(unwrapped(tangent)[0]) if is_wrapper(tangent) else None
 
 
 class _Way:
@@ -125,7 +158,7 @@ class _Way:
         self.backward: Backward | None = None
         available: dict[fx.Node, int] = {}
         if backward is not None:
-            results = sum(g is not None for g in step.gradients)
+            results = sum(len(layout.wheres) for layout in step.higher)
             self.backward = Backward(backward, compiler, results, symbols=symbols)
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
@@ -142,11 +175,13 @@ class _Way:
         numbers: Sequence[int],
     ) -> list[Tensor | None]:
         step = self.step
-        pairs = enumerate(zip(tangents, step.tangents, strict=True))
-        tangents = [self.lie(t, w, numbers, j in self.from_start) for j, (t, w) in pairs]
+        inputs: list[Tensor] = []
+        for tangent, layout in zip(tangents, step.tangents, strict=True):
+            for part, where in zip(plain_parts(tangent), layout.wheres, strict=True):
+                inputs.append(self.lie(part, where, numbers, len(inputs) in self.from_start))
         with torch.no_grad():
-            values = self.run([*saved, *tangents], numbers)
-        results: list[Any] = [detached(value) for value in values[: step.count]]
+            values = self.run([*saved, *inputs], numbers)
+        results: list[Any] = put_together(step.made, map(detached, values[: step.count]))
         if step.entrances:
             targets = [*(t for t in tangents if t.requires_grad), *edges]
             targets += [None] * (len(step.gradients) - len(targets))
@@ -157,7 +192,8 @@ class _Way:
                         "not go to; call the original function"
                     )
             # What goes nowhere stays connected to something that requires grad, as in eager.
-            box = [self, tuple(values[step.count :]), tuple(_distinct(results, tangents)), numbers]
+            given = [*inputs, *tangents]
+            box = [self, tuple(values[step.count :]), tuple(_distinct(results, given)), numbers]
             made = _Higher.apply(box, *targets)  # type: ignore[no-untyped-call]
             results = list(made) if isinstance(made, tuple) else [made]
         return [None if k is None else results[k] for k in step.results]
@@ -203,19 +239,22 @@ class _Higher(torch.autograd.Function):
         saved = ctx.saved_tensors
         if torch.is_grad_enabled() or internals.backward_key() != way.ambient or not way.guards.hold():
             return (None, *way.next(saved, [given[i] for i in step.entrances], ctx.targets, (), ctx.numbers))
-        mask = sum(1 << j for j, i in enumerate(step.further) if given[i] is not None)
+        bits = [i for i, layout in step.further.items() for _ in layout.wheres]
+        mask = sum(1 << j for j, i in enumerate(bits) if given[i] is not None)
         if way.backward is None or not mask:
             return (None,) * (1 + len(step.gradients))
         arguments = list(saved)
-        for j, (i, where) in enumerate(step.further.items()):
+        for i, layout in step.further.items():
             tangent = given[i]
-            arguments.append(
-                None if tangent is None else way.lie(tangent, where, ctx.numbers, j in way.further_from_start)
-            )
-        whole = mask == (1 << len(step.further)) - 1
+            parts = [None] * len(layout.wheres) if tangent is None else plain_parts(tangent)
+            for part, where in zip(parts, layout.wheres, strict=True):
+                from_start = len(arguments) - len(saved) in way.further_from_start
+                arguments.append(None if part is None else way.lie(part, where, ctx.numbers, from_start))
+        whole = mask == (1 << len(bits)) - 1
         numbers = ctx.numbers
         if whole:
             results = way.backward.run(arguments, numbers=numbers)
         else:
             results = way.backward.run_part(mask, arguments, numbers=numbers)
-        return (None, *(None if k is None else results[k] for k in step.gradients))
+        made = put_together(step.higher, iter(results))
+        return (None, *(None if k is None else made[k] for k in step.gradients))

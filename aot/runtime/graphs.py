@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from aot import errors, names
@@ -16,8 +15,6 @@ from aot.compilers import Compiled, Compiler, boxed
 from aot.partition.parts import without_tangents
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
-from aot.runtime.tangents import plain
-from aot.subclasses import is_wrapper
 from aot.symbols import Symbols
 
 
@@ -128,21 +125,3 @@ def detached(value: Tensor | None) -> Tensor | None:
     """A graph's result as a tensor of its own: graphs may end in a view, or return one tensor twice, which
     then has a history already. Optional results may be absent."""
     return value.detach() if value is not None and (value._is_view() or value.requires_grad) else value
-
-
-def restrided(
-    given: Tensor, size: tuple[int, ...], stride: tuple[int, ...], from_start: bool = False
-) -> Tensor:
-    """A tangent laid out as the backward graph was traced for, and not lazily conjugated or negated; at the
-    start of its storage if it must be there (`from_start`).
-
-    Raises:
-        UnsupportedTangent: it is a tensor subclass.
-    """
-    if type(given) is not Tensor and is_wrapper(given):
-        given = plain(given)
-    if given.is_conj() or given.is_neg():
-        given = given.resolve_conj().resolve_neg()
-    if given.stride() == stride and not (from_start and given.storage_offset()):
-        return given
-    return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)

@@ -1,26 +1,38 @@
-"""Gradients that come into a compiled backward, as the one that it was recorded for: of a wrapper subclass,
-of the same type and made in the same way.
+"""Gradients that come into a compiled backward, as the one that it was recorded for: of the same type, and
+made in the same way.
 
-A subclass says itself how one that is not is made such: `__coerce_same_metadata_as_tangent__(context, type)`
-of the gradient, as in AOTAutograd. One that does not say so, or gives None, is refused.
+A wrapper subclass says itself how one that is not is made such: `__coerce_same_metadata_as_tangent__` of the
+gradient, with the context and the type, as in AOTAutograd. For one that does not say so, or gives None, the
+backward is recorded again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from aot.errors import UnsupportedTangent
-from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, is_wrapper, key_of_context
+from aot.subclasses import (
+    Layout,
+    PlainTensorMeta,
+    SubclassCreationMeta,
+    is_wrapper,
+    key_of_context,
+    rewrapped,
+)
+
+
+class OtherTangent(Exception):
+    """A gradient is of another type than a backward was recorded for, or made otherwise."""
 
 
 def coercing(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
     """A function that gives a gradient as one that is made as `meta` says.
 
     Raises:
-        UnsupportedTangent: when called, if the gradient is none and cannot be made one.
+        OtherTangent: when called, if the gradient is none and does not make itself one.
     """
     matches = _matching(meta)
 
@@ -31,29 +43,9 @@ def coercing(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
         other = None if coerce is None else coerce(meta.context, meta.kind)
         if other is not None and matches(other):
             return other
-        raise UnsupportedTangent(
-            f"a backward is given a gradient of type {type(given).__name__} where one of type "
-            f"{meta.kind.__name__} was expected, or one of that type that is made otherwise, and "
-            f"__coerce_same_metadata_as_tangent__ does not make it one; convert the gradient"
-        )
+        raise OtherTangent
 
     return coerced
-
-
-def plain(given: Any) -> Tensor:
-    """A gradient as a plain tensor.
-
-    Raises:
-        UnsupportedTangent: it is a wrapper subclass that cannot be made one.
-    """
-    coerce = getattr(given, "__coerce_same_metadata_as_tangent__", None)
-    other = None if coerce is None else coerce(None, Tensor)
-    if other is None or is_wrapper(other):
-        raise UnsupportedTangent(
-            f"a backward is given a gradient of type {type(given).__name__} where a plain tensor was "
-            f"expected, and __coerce_same_metadata_as_tangent__ does not make it one; convert the gradient"
-        )
-    return other  # type: ignore[no-any-return]
 
 
 def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
@@ -71,3 +63,39 @@ def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
         return all(not is_wrapper(part) if match is None else match(part) for part, match in parts)
 
     return matches
+
+
+def restrided(
+    given: Tensor, size: tuple[int, ...], stride: tuple[int, ...], from_start: bool = False
+) -> Tensor:
+    """A tangent laid out as the backward graph was traced for, and not lazily conjugated or negated; at the
+    start of its storage if it must be there (`from_start`).
+
+    Raises:
+        OtherTangent: it is a wrapper subclass, and does not make itself a plain tensor.
+    """
+    if type(given) is not Tensor and is_wrapper(given):
+        coerce = getattr(given, "__coerce_same_metadata_as_tangent__", None)
+        other = None if coerce is None else coerce(None, Tensor)
+        if other is None or is_wrapper(other):
+            raise OtherTangent
+        given = other
+    if given.is_conj() or given.is_neg():
+        given = given.resolve_conj().resolve_neg()
+    if given.stride() == stride and not (from_start and given.storage_offset()):
+        return given
+    return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
+
+
+def put_together(layouts: Sequence[Layout], values: Iterator[Tensor | None]) -> list[Tensor | None]:
+    """What is made of the next values, one after the other."""
+    found: list[Tensor | None] = []
+    for layout in layouts:
+        plain = [next(values) for _ in layout.wheres]
+        if layout.meta is None or plain[0] is None:
+            found.append(plain[0])
+        else:
+            pairs = zip(plain, layout.wheres, strict=True)
+            laid = [None if p is None else restrided(p, where.size, where.stride) for p, where in pairs]
+            found.append(rewrapped(layout.meta, laid))
+    return found
