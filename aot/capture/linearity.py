@@ -22,6 +22,7 @@ from aot import torch_internals as internals
 from aot.capture.graph import lookup
 from aot.capture.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
+from aot.subclasses import plain_parts
 
 
 class Kind(enum.Enum):
@@ -114,7 +115,8 @@ class Linearity:
     def _after(self, name: str) -> Callable[..., None]:
         def check(results: tuple[Tensor | None, ...], gradients: Any) -> None:
             with torch.no_grad():
-                nodes = [self._recorder.read(r) for r in results if r is not None]
+                parts = (part for r in results if r is not None for part in plain_parts(r))
+                nodes = [self._recorder.read(part) for part in parts]
             for _ in self._advance():
                 pass
             for node in nodes:

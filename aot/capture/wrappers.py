@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture.operations import Kind, classify
 from aot.capture.steps import Mode, ViewStep
 from aot.subclasses import is_wrapper
 
@@ -37,7 +36,7 @@ class WrapperViews:
         """Note that an operation on wrapper subclasses has given `result`."""
         if not args or not is_wrapper(args[0]) or torch.is_inference_mode_enabled():
             return
-        if not isinstance(func, internals.OpOverload) or classify(func).kind is not Kind.VIEW:
+        if not isinstance(func, internals.OpOverload) or not func.is_view:
             return
         parent, mode, call = args[0], Mode.now(), object()
         several = isinstance(result, (tuple, list))
