@@ -24,6 +24,7 @@ from aot.metadata import InputAliasInfo, MutationType, OutputAliasInfo, OutputTy
 from aot.names import get_aot_compilation_context, get_aot_graph_name, set_model_name
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
+from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, SubclassMeta
 
 __all__ = [
     "AOTModule",
@@ -39,7 +40,10 @@ __all__ = [
     "OutputAliasInfo",
     "OutputType",
     "PartitionError",
+    "PlainTensorMeta",
     "RecompileWarning",
+    "SubclassCreationMeta",
+    "SubclassMeta",
     "Unsupported",
     "ViewAndMutationMeta",
     "aot_export_joint_simple",

@@ -256,7 +256,9 @@ def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
         )
     if type(tensor) not in _PLAIN:
         raise errors.UnsupportedArgument(
-            f"{what} is a {type(tensor).__name__}: tensor subclasses are not supported; pass plain tensors"
+            f"{what} is, or is made of, a {type(tensor).__name__}: of tensor subclasses, those can be "
+            f"compiled that say what they are made of (__tensor_flatten__, __tensor_unflatten__); pass plain "
+            f"tensors"
         )
     if tensor.is_quantized:
         raise errors.UnsupportedArgument(
@@ -348,6 +350,7 @@ class WrapperEntry:
         version: its version counter then.
         grad: a stand-in for the gradient that it holds, if it is a leaf and holds one.
         is_view: whether it is a view of another wrapper subclass, which the fake is not.
+        is_leaf: whether it is a leaf.
         shown: its size and stride.
     """
 
@@ -357,6 +360,7 @@ class WrapperEntry:
     version: int
     grad: Tensor | None
     is_view: bool
+    is_leaf: bool
     shown: tuple[Any, Any]
 
 
@@ -442,7 +446,7 @@ def _enter_wrapper(
             grad = stand_ins[0] if held is None else rewrapped(held[0], stand_ins)
         fake.grad = grad
     shown = tuple(fake.shape), fake.stride()
-    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, real._is_view(), shown)
+    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, real._is_view(), real.is_leaf, shown)
 
 
 def _is_part(tensor: Tensor) -> bool:

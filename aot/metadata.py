@@ -28,6 +28,7 @@ from aot.effects import (
     WrapperRoot,
 )
 from aot.geometry import Geometry, Places, overlap
+from aot.subclasses import SubclassMeta
 from aot.symbols import hinted
 from aot.versions import counter_groups
 from aot.views import is_undeclared_view
@@ -146,6 +147,8 @@ class ViewAndMutationMeta:
         is_train: whether there is a backward.
         num_outputs_rng_offset: how many states of random generators the forward graph takes after its other
             inputs, and returns after the values; for functionalized random draws.
+        subclasses: how the wrapper subclasses among arguments and results are made; None without such. Then
+            `input_info` has the plain tensors that they are made of, and after these them.
 
     Example:
         >>> compiled = aot.aot_function(lambda x: x.mul_(2), aot.nop)
@@ -160,6 +163,7 @@ class ViewAndMutationMeta:
     keep_input_mutations: bool
     is_train: bool
     num_outputs_rng_offset: int
+    subclasses: SubclassMeta | None = None
 
     def __str__(self) -> str:
         lines = []
@@ -191,7 +195,15 @@ def describe(forward: Forward, effects: Effects, keep: bool) -> ViewAndMutationM
         keep_input_mutations=keep,
         is_train=bool(effects.histories) or any(value.history is not None for value in effects.values),
         num_outputs_rng_offset=0 if states is None else len(states.first),
+        subclasses=_subclasses(forward, effects),
     )
+
+
+def _subclasses(forward: Forward, effects: Effects) -> SubclassMeta | None:
+    inputs = tuple(wrapper.meta for wrapper in forward.entry.wrappers)
+    roots = ((p, effects.roots[o.root]) for p, o in enumerate(effects.outputs) if isinstance(o, Whole))
+    outputs = {position: root.meta for position, root in roots if isinstance(root, WrapperRoot)}
+    return SubclassMeta(inputs, outputs) if inputs or outputs else None
 
 
 def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
@@ -219,6 +231,23 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
                 resizes_storage=bool(state.grown),
                 requires_grad=entry.requires_grad[i],
                 keep_input_mutations=i in in_graph,
+            )
+        )
+    replaced = {number for number, _, _ in effects.replaced}
+    for number, wrapper in enumerate(entry.wrappers, len(entry.fakes)):
+        written = [found[i] for i in wrapper.meta.positions if found[i].mutates_data]
+        found.append(
+            InputAliasInfo(
+                is_leaf=wrapper.is_leaf,
+                mutates_data=bool(written) or number in replaced,
+                mutates_metadata=False,
+                mutates_storage_metadata=number in replaced,
+                mutations_hidden_from_autograd=bool(written) and wrapper.fake._version == wrapper.version,
+                mutations_under_no_grad_or_inference_mode=bool(written)
+                and all(write.tensor != number for write in effects.writes),
+                resizes_storage=False,
+                requires_grad=wrapper.edge is not None,
+                keep_input_mutations=False,
             )
         )
     return tuple(found)

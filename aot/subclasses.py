@@ -32,6 +32,14 @@ class PlainTensorMeta:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedTensorMeta:
+    """A part of a gradient that is no gradient itself: number `number` among tensors that are known apart
+    from those that it is made of."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class SubclassCreationMeta:
     """How a wrapper subclass is made.
 
@@ -40,16 +48,10 @@ class SubclassCreationMeta:
         parts: the names of its parts, and what they are.
         context: what its type needs besides.
         size, stride: what it shows.
-
-    Example:
-        >>> compiled = aot.aot_function(torch.sin, aot.nop)
-        >>> _ = compiled(TwoTensor(torch.ones(2), torch.ones(2)))  # doctest: +SKIP
-        >>> compiled.specializations[0].metadata.subclasses.inputs[0].positions  # doctest: +SKIP
-        (0, 1)
     """
 
     kind: Any
-    parts: tuple[tuple[str, PlainTensorMeta | SubclassCreationMeta], ...]
+    parts: tuple[tuple[str, PlainTensorMeta | SharedTensorMeta | SubclassCreationMeta], ...]
     context: Any
     size: Any
     stride: Any
@@ -57,22 +59,26 @@ class SubclassCreationMeta:
     @property
     def positions(self) -> tuple[int, ...]:
         """The plain tensors that it is made of, in the order of its parts."""
-        return tuple(i for _, part in self.parts for i in positions_of(part))
+        return tuple(i for _, part in self.parts for i in _positions_of(part))
 
     def moved(self, to: Callable[[int], int]) -> SubclassCreationMeta:
         """The same of plain tensors at other positions."""
         return replace(self, parts=tuple((name, _moved(part, to)) for name, part in self.parts))
 
 
-def positions_of(part: PlainTensorMeta | SubclassCreationMeta) -> tuple[int, ...]:
-    """The plain tensors that a part is, or is made of."""
-    return (part.position,) if isinstance(part, PlainTensorMeta) else part.positions
+_Part = PlainTensorMeta | SharedTensorMeta | SubclassCreationMeta
 
 
-def _moved(
-    part: PlainTensorMeta | SubclassCreationMeta, to: Callable[[int], int]
-) -> PlainTensorMeta | SubclassCreationMeta:
-    return PlainTensorMeta(to(part.position)) if isinstance(part, PlainTensorMeta) else part.moved(to)
+def _positions_of(part: _Part) -> tuple[int, ...]:
+    if isinstance(part, PlainTensorMeta):
+        return (part.position,)
+    return () if isinstance(part, SharedTensorMeta) else part.positions
+
+
+def _moved(part: _Part, to: Callable[[int], int]) -> _Part:
+    if isinstance(part, PlainTensorMeta):
+        return PlainTensorMeta(to(part.position))
+    return part if isinstance(part, SharedTensorMeta) else part.moved(to)
 
 
 is_wrapper = internals.is_wrapper
@@ -81,28 +87,52 @@ is_wrapper = internals.is_wrapper
 def unwrapped(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:
     """How a wrapper subclass is made, and the plain tensors that it is made of."""
     plain: list[Tensor] = []
-    return _unwrapped(tensor, plain), plain
+    return _unwrapped(tensor, plain, None), plain
 
 
-def _unwrapped(tensor: Any, plain: list[Tensor]) -> SubclassCreationMeta:
+def unwrapped_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor], list[Tensor]]:
+    """The same of a gradient, or of what a gradient is to look like; and the parts that it shares.
+
+    A nested tensor's sizes name the tensor of its offsets, and two of them are of one shape if they have one
+    such tensor. So a gradient has that of what it is a gradient of, which autograd sees to.
+    """
+    plain: list[Tensor] = []
+    shared: list[Tensor] = []
+    return _unwrapped(tensor, plain, shared if is_nested(tensor) else None), plain, shared
+
+
+def is_nested(tensor: Tensor) -> bool:
+    """Whether a size of a tensor is named, and no number."""
+    return any(isinstance(n, torch.SymInt) for n in tensor.shape)
+
+
+def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) -> SubclassCreationMeta:
     names, context = tensor.__tensor_flatten__()
-    parts: list[tuple[str, PlainTensorMeta | SubclassCreationMeta]] = []
+    parts: list[tuple[str, _Part]] = []
     for name in names:
         part = getattr(tensor, name)
         if is_wrapper(part):
-            parts.append((name, _unwrapped(part, plain)))
+            parts.append((name, _unwrapped(part, plain, shared)))
+        elif shared is not None and (0 in part.shape or not (part.is_floating_point() or part.is_complex())):
+            parts.append((name, SharedTensorMeta(len(shared))))
+            shared.append(part)
         else:
             parts.append((name, PlainTensorMeta(len(plain))))
             plain.append(part)
     return SubclassCreationMeta(type(tensor), tuple(parts), context, tuple(tensor.shape), tensor.stride())
 
 
-def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any]) -> Any:
+def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence[Any] = ()) -> Any:
     """One that is made of these plain tensors, outside of autograd."""
-    inner = {
-        name: plain[part.position] if isinstance(part, PlainTensorMeta) else rewrapped(part, plain)
-        for name, part in meta.parts
-    }
+
+    def made(part: _Part) -> Any:
+        if isinstance(part, PlainTensorMeta):
+            return plain[part.position]
+        if isinstance(part, SharedTensorMeta):
+            return shared[part.number]
+        return rewrapped(part, plain, shared)
+
+    inner = {name: made(part) for name, part in meta.parts}
     with torch.no_grad():
         return meta.kind.__tensor_unflatten__(inner, meta.context, meta.size, meta.stride)
 
@@ -120,17 +150,22 @@ class Layout:
     meta: SubclassCreationMeta | None = None
 
 
-def layout_of(tensor: Any) -> Layout:
-    """The layout of a tensor."""
-    if not is_wrapper(tensor):
-        return Layout((geometry(tensor),))
-    meta, plain = unwrapped(tensor)
+def layout_of(gradient: Any) -> Layout:
+    """The layout of a gradient."""
+    if not is_wrapper(gradient):
+        return Layout((geometry(gradient),))
+    meta, plain, _ = unwrapped_gradient(gradient)
     return Layout(tuple(map(geometry, plain)), meta)
 
 
-def plain_parts(tensor: Any) -> list[Tensor]:
-    """The plain tensors that a tensor is made of: itself, or those that it wraps."""
-    return unwrapped(tensor)[1] if is_wrapper(tensor) else [tensor]
+def plain_parts(gradient: Any) -> list[Tensor]:
+    """The plain tensors that a gradient is made of: itself, or those that it wraps and does not share."""
+    return unwrapped_gradient(gradient)[1] if is_wrapper(gradient) else [gradient]
+
+
+def shared_parts(gradient: Any) -> list[Tensor]:
+    """Those that it shares."""
+    return unwrapped_gradient(gradient)[2] if is_wrapper(gradient) else []
 
 
 def key_of_meta(meta: SubclassCreationMeta) -> object:
@@ -140,7 +175,7 @@ def key_of_meta(meta: SubclassCreationMeta) -> object:
         UnsupportedArgument: the context is something of which it cannot be told whether two are equal.
     """
     parts = tuple(
-        (name, part.position if isinstance(part, PlainTensorMeta) else key_of_meta(part))
+        (name, key_of_meta(part) if isinstance(part, SubclassCreationMeta) else part)
         for name, part in meta.parts
     )
     return (
@@ -194,9 +229,15 @@ class SubclassMeta:
     """Where wrapper subclasses come in and go out of a compiled function.
 
     Attributes:
-        inputs: those among the arguments, each object once, made of the tensors of the call.
-        outputs: by position in the result's tree, made of what the forward graph's values become.
-        tangents, gradients: those of all segments of the backward.
+        inputs: those among the arguments, each object once, made of the plain tensors of the call.
+        outputs: those among the results that the function made, by position in the result's tree, made of
+            plain tensors that are counted after the results.
+
+    Example:
+        >>> compiled = aot.aot_function(torch.sin, aot.nop)
+        >>> _ = compiled(TwoTensor(torch.ones(2), torch.ones(2)))  # doctest: +SKIP
+        >>> compiled.specializations[0].metadata.subclasses.outputs[0].positions  # doctest: +SKIP
+        (1, 2)
     """
 
     inputs: tuple[SubclassCreationMeta, ...]

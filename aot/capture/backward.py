@@ -24,7 +24,7 @@ from aot.capture.segments import EntranceEdge, Graph, Key
 from aot.capture.trace import fake_of
 from aot.errors import binding
 from aot.geometry import Geometry
-from aot.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped
+from aot.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped_gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +140,12 @@ class Engine:
         if coerce is not None and not exact:
             with self._recorder, internals.with_own_kernels(), torch.no_grad():
                 like = coerce()
-        meta, plain = unwrapped(like)
+        meta, plain, shared = unwrapped_gradient(like)
         parts = [self._plain_tangent(one) for one in plain]
         with self._recorder, internals.with_own_kernels():
-            fake = rewrapped(meta, [part.fake for part in parts])
+            fake = rewrapped(meta, [part.fake for part in parts], shared)
         fake.requires_grad_(tracked)
-        meta, _ = unwrapped(fake)  # (It may say whether it requires grad.)
+        meta, _, _ = unwrapped_gradient(fake)  # (It may say whether it requires grad.)
         nodes = tuple(node for part in parts for node in part.nodes)
         return Tangent(fake, nodes, Layout(tuple(w for part in parts for w in part.layout.wheres), meta))
 

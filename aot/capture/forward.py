@@ -213,8 +213,8 @@ def _replaced(
             one = getattr(now, name)
             if isinstance(part, SubclassCreationMeta) and type(one) is part.kind:
                 compare(number, part, one, (*path, name))
-            elif isinstance(part, PlainTensorMeta) and not is_wrapper(one):
-                if one is not entry.fakes[part.position]:
+            elif not isinstance(part, SubclassCreationMeta) and not is_wrapper(one):
+                if isinstance(part, PlainTensorMeta) and one is not entry.fakes[part.position]:
                     _check_output(recorder, len(flat), one)
                     found.append((number, (*path, name), len(flat)))
                     flat.append(one)

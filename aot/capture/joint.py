@@ -37,7 +37,7 @@ from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.geometry import Geometry, geometry
 from aot.inputs import Primal
-from aot.subclasses import Layout, is_wrapper, layout_of, plain_parts
+from aot.subclasses import Layout, is_nested, is_wrapper, layout_of, plain_parts, shared_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,9 @@ class Entrance:
     kept: bool = False
 
 
+Shared = tuple[str, int]  # ("tensor", i) of the call, or ("output", p)
+
+
 @dataclass(frozen=True, slots=True)
 class Gradient:
     """A gradient that a segment computes.
@@ -70,12 +73,14 @@ class Gradient:
         results: which of the segment's results it is, or is made of; empty where eager never has one.
         tangents: bit j is set when it depends on tangent j; without any of those it is None, as in eager.
         layout: how they lie, if it is a wrapper subclass.
+        shared: the parts that it shares with others: a tensor of the call, or an output.
     """
 
     target: Target
     results: tuple[int, ...]
     tangents: int
     layout: Layout | None = None
+    shared: tuple[Shared, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +117,11 @@ class Segment:
     def results(self) -> int:
         """How many results the backward graph has."""
         return sum(len(gradient.results) for gradient in self.gradients)
+
+    @property
+    def shared(self) -> tuple[Shared, ...]:
+        """What its gradients share with others."""
+        return tuple(dict.fromkeys(one for gradient in self.gradients for one in gradient.shared))
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +320,9 @@ class _Recording:
             mask = recorded.mask(recorded.reach[target])
             layout = layout_of(gradient) if is_wrapper(gradient) else None
             count = 1 if layout is None else len(layout.wheres)
-            gradients.append(Gradient(target, tuple(range(first, first + count)), mask, layout))
+            results = tuple(range(first, first + count))
+            shared = tuple(map(self._shared, shared_parts(gradient)))
+            gradients.append(Gradient(target, results, mask, layout, shared))
         return Segment(
             tuple(
                 self._entrance(value, edge, recorded.tangents.get(e), edge in own)
@@ -389,8 +401,20 @@ class _Recording:
         gradients.extend(tangent.nodes)
         count = len(tangent.nodes)
         layout = None if tangent.layout.meta is None else tangent.layout
-        gradient = Gradient(self.ends[edge], tuple(range(count)), (1 << count) - 1, layout)
+        shared = tuple(map(self._shared, shared_parts(tangent.fake)))
+        gradient = Gradient(self.ends[edge], tuple(range(count)), (1 << count) - 1, layout, shared)
         return Segment((self._entrance(value, edge, tangent),), (gradient,))
+
+    def _shared(self, part: Tensor) -> Shared:
+        """Which tensor of the call, or which output, a part of a gradient is."""
+        for kind, known in (("tensor", self.forward.entry.fakes), ("output", self.forward.outputs)):
+            for i, one in enumerate(known):
+                if one is part:
+                    return kind, i
+        raise UnsupportedOperation(
+            "the gradient of a nested tensor whose offsets are neither an argument nor a part of an output; "
+            "return it"
+        )
 
     def _entrance(
         self, value: int | None, edge: Key, tangent: Tangent | None, kept: bool = False
@@ -400,6 +424,10 @@ class _Recording:
             like = self.histories[value]
         elif tangent is not None:
             like = tangent.fake
+        if value is None and like is not None and is_nested(like):
+            raise UnsupportedOperation(
+                "a nested tensor on the way between results that are differentiated apart; return it as well"
+            )
         if like is None:
             return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
         layout = None if tangent is None else tangent.layout

@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from aot import errors
+from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.steps import ViewStep
 from aot.effects.model import ArgumentRoot, Output, Repeat, Root, View, Whole, WrapperRoot, Write
 from aot.inputs import WrapperEntry
+from aot.symbols import has_symbols
 
 
 class WrapperEffects:
@@ -95,11 +97,19 @@ class WrapperEffects:
             origin = views.origin(view)
             assert origin is not None
             followed = view.requires_grad or (view._is_view() and root.requires_grad)
-            moved = followed and view._version != origin.version
-            if moved or (view.is_leaf and view.requires_grad):
+            if followed and view._version != origin.version:
                 raise errors.UnsupportedOutput(
-                    f"an output of type {type(value).__name__} is a view of another that was written to, or "
-                    f"that was made a leaf, since; take the view afterwards"
+                    f"an output of type {type(value).__name__} is a view of another that was written to "
+                    f"since; take the view afterwards"
+                )
+            if view.requires_grad and view.is_leaf:
+                raise _leaf(value)
+            if internals.is_function_node(view.grad_fn):
+                raise _by_function(value)
+            if has_symbols((*origin.step.args, *origin.step.kwargs.values())):
+                raise errors.UnsupportedOutput(
+                    f"an output of type {type(value).__name__} is a view that depends on a size of a nested "
+                    f"tensor; return a new tensor (clone it)"
                 )
             steps.insert(0, origin.step)
             view = origin.parent
@@ -117,17 +127,25 @@ class WrapperEffects:
         if id(fake) in self._numbers:
             return ArgumentRoot(self._numbers[id(fake)])
         if fake.requires_grad and fake.is_leaf:
-            raise errors.LeafCreatedInside(
-                f"an output of type {type(fake).__name__} is, or is a view of, a leaf that the function "
-                f"made; make the leaf outside and pass it in"
-            )
+            raise _leaf(fake)
         if fake._is_view():
-            raise errors.UnsupportedOutput(
-                f"an output of type {type(fake).__name__} is a view that was made by no operation (by a "
-                f"custom autograd.Function); return a new tensor"
-            )
+            raise _by_function(fake)
         meta = next(meta for made, meta in self.forward.made if made is fake)
         return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None)
+
+
+def _leaf(value: Tensor) -> errors.LeafCreatedInside:
+    return errors.LeafCreatedInside(
+        f"an output of type {type(value).__name__} is, or is a view of, a leaf that the function made; make "
+        f"the leaf outside and pass it in"
+    )
+
+
+def _by_function(value: Tensor) -> errors.UnsupportedOutput:
+    return errors.UnsupportedOutput(
+        f"an output of type {type(value).__name__} is a view, but not by an operation on such (by a custom "
+        f"autograd.Function, or of a plain tensor); return a new tensor"
+    )
 
 
 def with_wrappers(outputs: tuple[Output, ...], wrappers: WrapperEffects) -> tuple[Output, ...]:

@@ -29,7 +29,7 @@ from aot.runtime.graphs import Backward, detached, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
 from aot.runtime.tangents import OtherTangent, restrided
-from aot.subclasses import is_wrapper
+from aot.subclasses import is_nested, is_wrapper
 from aot.symbols import Symbols
 
 
@@ -206,6 +206,8 @@ class _Passing(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
+        if is_wrapper(tensor) and is_nested(tensor):  # the shape of which no other tensor has
+            return tensor.detach()
         return _nothing(tensor.shape, tensor.dtype, tensor.device)
 
     @staticmethod

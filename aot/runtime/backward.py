@@ -85,6 +85,7 @@ def write_backward(
             run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
         writer.line(f"{', '.join(names)}, = {run}")
     results = []
+    shared = segment.shared
     for gradient in segment.gradients:
         if not gradient.results:
             results.append("None")
@@ -96,7 +97,8 @@ def write_backward(
                 f"tangent(d{k}, {writer.literal(where.size)}, {writer.literal(where.stride)})"
                 for k, where in pairs
             ]
-            result = rewrapped(writer, gradient.layout.meta, laid)
+            ours = [f"ctx.shared[{shared.index(one)}]" for one in gradient.shared]
+            result = rewrapped(writer, gradient.layout.meta, laid, ours)
         if several and gradient.tangents != everything:
             result = f"{result} if given & {gradient.tangents} else None"
         results.append(result)

@@ -446,6 +446,9 @@ class _Call:
         for name in [f"t{i}" for i in plan.retaining] + [f"o{i}" for i in plan.retaining_outputs]:
             self.writer.line(f"{name}.retain_grad()")
         for number, part in enumerate(plan.parts):
+            if part.segment.shared:
+                shared = [f"{'t' if kind == 'tensor' else 'o'}{i}" for kind, i in part.segment.shared]
+                self.writer.line(f"b{number}[0].shared = {_tuple(shared)}")
             if part.watched:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.watched]
                 watched = "".join(f"(counter({n}), {n}._version, {n}.shape), " for n in names)

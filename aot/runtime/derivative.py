@@ -31,7 +31,7 @@ from aot.runtime.graphs import Backward, check_numbers, detached, runner
 from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
 from aot.runtime.tangents import put_together, restrided
-from aot.subclasses import is_wrapper, key_of_meta, plain_parts, unwrapped
+from aot.subclasses import is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
 from aot.symbols import Symbols
 
 
@@ -105,6 +105,13 @@ class Derivative:
         own: Sequence[int],
         others: Sequence[int],
     ) -> Step:
+        likes = [*tangents.values(), *(like for _, like in self._level.entrances)]
+        if any(is_wrapper(like) and is_nested(like) for like in likes):
+            raise DoubleBackwardUnsupported(
+                "create_graph=True, or a backward under another autocast or deterministic state than the "
+                "forward, or from a gradient of another type, through a nested tensor; call the original "
+                "function"
+            )
         try:
             return record_again(self._level, tangents, create_graph, tracked, own, others)
         except DoubleBackwardUnsupported as error:

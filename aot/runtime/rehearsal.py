@@ -22,7 +22,7 @@ from aot.imitation import imitate
 from aot.inputs import Arguments
 from aot.runtime.autograd import Built
 from aot.subclasses import SubclassCreationMeta
-from aot.symbols import Hinted, Symbols, hinted
+from aot.symbols import Hinted, Symbols, has_symbols, hinted
 from aot.versions import version_of
 
 META = torch.device("meta")
@@ -154,8 +154,8 @@ def rehearse(
 
 def _stand_in(inner: object, context: object, size: Sequence[Any], stride: Sequence[Any]) -> Tensor:
     """A plain tensor in place of a wrapper subclass."""
-    if any(isinstance(n, torch.SymInt) for n in (*size, *stride)):
-        return torch.empty(0, device=META)
+    if has_symbols((*size, *stride)):  # a nested tensor's
+        return torch.empty([2 if has_symbols(n) else n for n in size], device=META)
     return torch.empty_strided(size, stride, device=META)
 
 

@@ -9,7 +9,7 @@ from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry
-from aot.subclasses import PlainTensorMeta, SubclassCreationMeta
+from aot.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta
 from aot.symbols import has_symbols, source_of
 
 
@@ -101,13 +101,20 @@ def as_strided(writer: Writer, source: str, where: Geometry) -> str:
     return f"{source}.as_strided({size}, {stride}, {writer.literal(where.offset)})"
 
 
-def rewrapped(writer: Writer, meta: SubclassCreationMeta, plain: Sequence[str]) -> str:
+def rewrapped(
+    writer: Writer, meta: SubclassCreationMeta, plain: Sequence[str], shared: Sequence[str] = ()
+) -> str:
     """A wrapper subclass, made of tensors with these names."""
-    inner = ", ".join(
-        f"{name!r}: "
-        + (plain[part.position] if isinstance(part, PlainTensorMeta) else rewrapped(writer, part, plain))
-        for name, part in meta.parts
-    )
+    names = []
+    for name, part in meta.parts:
+        if isinstance(part, PlainTensorMeta):
+            source = plain[part.position]
+        elif isinstance(part, SharedTensorMeta):
+            source = shared[part.number]
+        else:
+            source = rewrapped(writer, part, plain, shared)
+        names.append(f"{name!r}: {source}")
+    inner = ", ".join(names)
     make = writer.name("unflatten", meta.kind.__tensor_unflatten__)
     shown = [
         writer.name("numbers", n) if has_symbols(n) else writer.literal(n) for n in (meta.size, meta.stride)
@@ -116,11 +123,14 @@ def rewrapped(writer: Writer, meta: SubclassCreationMeta, plain: Sequence[str]) 
 
 
 def part_names(meta: SubclassCreationMeta, name: str) -> list[str]:
-    """The tensors that the wrapper subclass `name` is made of."""
+    """The tensors that the gradient `name` is made of, a wrapper subclass."""
     found: list[str] = []
     for attribute, part in meta.parts:
         one = f"{name}.{attribute}"
-        found += [one] if isinstance(part, PlainTensorMeta) else part_names(part, one)
+        if isinstance(part, SubclassCreationMeta):
+            found += part_names(part, one)
+        elif isinstance(part, PlainTensorMeta):
+            found.append(one)
     return found
 
 

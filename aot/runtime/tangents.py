@@ -16,7 +16,6 @@ from torch import Tensor
 
 from aot.subclasses import (
     Layout,
-    PlainTensorMeta,
     SubclassCreationMeta,
     is_wrapper,
     key_of_context,
@@ -51,7 +50,7 @@ def coercing(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
 def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
     names = [name for name, _ in meta.parts]
     context = key_of_context(meta.context, meta.kind)
-    inner = [(n, None if isinstance(p, PlainTensorMeta) else _matching(p)) for n, p in meta.parts]
+    inner = [(n, _matching(p) if isinstance(p, SubclassCreationMeta) else None) for n, p in meta.parts]
 
     def matches(given: Any) -> bool:
         if type(given) is not meta.kind:

@@ -1,0 +1,644 @@
+"""Wrapper subclasses: as arguments and results, written to, differentiated, nested, sharing memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from agree import checking_nop, leaf, values
+from subclasses import (
+    Coercing,
+    FromTwo,
+    Masked,
+    Replacing,
+    Scaled,
+    ToTwo,
+    assert_like_eager,
+    seen,
+    story,
+)
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.testing._internal.two_tensor import TwoTensor
+
+import aot
+
+Make = Callable[[], list[Any]]
+
+
+def two(*size: int, grad: bool = False, start: int = 0) -> Any:
+    return TwoTensor(values(*size, start=start), values(*size, start=start + 3) * 2).requires_grad_(grad)
+
+
+def scaled(grad: bool = True) -> Any:
+    return Scaled(values(2, 3), 2.0).requires_grad_(grad)
+
+
+def masked(grad: bool = True, start: int = 0) -> Any:
+    mask = torch.tensor([[True, False, True], [False, True, True]])
+    return Masked(values(2, 3, start=start), mask).requires_grad_(grad)
+
+
+def nested_pair(*size: int) -> Any:
+    return TwoTensor(two(*size), two(*size, start=2)).requires_grad_()
+
+
+def _write_between(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x * 1
+    y.mul_(x)
+    return y, y * x
+
+
+def _write_through_a_view(x: Tensor) -> Tensor:
+    y = x * 1
+    y.view(-1).mul_(2)
+    return y * x
+
+
+def _inner_gradient(x: Tensor) -> Tensor:
+    return torch.autograd.grad((x * x).sum(), x)[0]
+
+
+def _hooked(x: Tensor) -> Tensor:
+    y = x * 2
+    y.register_hook(lambda gradient: gradient * 3)
+    return y * y
+
+
+def _set(x: Any) -> None:
+    x.a = x.a * 2
+
+
+def _sharing(part: Callable[[Tensor], Tensor]) -> list[Any]:
+    whole = values(4)
+    return [TwoTensor(whole, part(whole)), whole]
+
+
+def _crossed(grad: bool) -> list[Any]:
+    a, b = values(3), values(3, start=5)
+    return [TwoTensor(a, b).requires_grad_(grad), TwoTensor(b, a).requires_grad_(grad)]
+
+
+PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
+    "result": (lambda x: x * 2, lambda: [two(2, 3)]),
+    "the argument": (lambda x: (x, x), lambda: [two(2, 3)]),
+    "one object twice": (lambda x, y: x * y, lambda: [two(3, grad=True)] * 2),
+    "a list and a number": (lambda xs, k: [x * k for x in xs], lambda: [[two(3), two(3)], 3]),
+    "view": (lambda x: x.view(-1), lambda: [two(2, 3)]),
+    "views of one call": (lambda x: x.split(1), lambda: [two(2, 3)]),
+    "detached": (lambda x: x.detach(), lambda: [two(2, 3, grad=True)]),
+    "parts": (lambda x: (x.a, x.b * 2), lambda: [two(3)]),
+    "made of arguments": (TwoTensor, lambda: [values(3), values(3)]),
+    "made of one argument": (lambda a: TwoTensor(a, a) * 2, lambda: [values(3)]),
+    "write": (lambda x: x.mul_(2), lambda: [two(2, 3)]),
+    "write and read": (lambda x, y: (x.add_(y), x * y), lambda: [two(2, 3), values(2, 3)]),
+    "write to a view": (lambda x: (x.view(-1).mul_(3), x + 1), lambda: [two(2, 3)]),
+    "write to a detached one": (lambda x: x.detach().mul_(3), lambda: [two(3, grad=True)]),
+    "write without grad": (torch.no_grad()(lambda x: x.mul_(3)), lambda: [two(3, grad=True)]),
+    "write to a leaf": (lambda x: x.mul_(2), lambda: [two(3, grad=True)]),
+    "write to a split": (lambda x: (x.chunk(2)[0].mul_(2), x), lambda: [two(4)]),
+    "write to what is scaled": (lambda x: x.mul_(3), lambda: [scaled(False)]),
+    "write to a view of what is scaled": (lambda x: x.view(-1).add_(1), lambda: [scaled(False)]),
+    "write to what is masked": (lambda x: (x.add_(1), x * 2), lambda: [masked(False)]),
+    "part replaced": (_set, lambda: [two(3)]),
+    "replaced in place": (lambda x: (x.mul_(2), x * 3), lambda: [Replacing(values(3))]),
+    "replaced in place twice": (lambda x: x.mul_(2).mul_(3), lambda: [Replacing(values(3))]),
+    "gradient": (lambda x: x * x, lambda: [two(2, 3, grad=True)]),
+    "gradients": (lambda x: (x * x, x.sin().sum()), lambda: [two(2, 3, grad=True)]),
+    "gradient of a view": (lambda x: x.view(-1), lambda: [two(2, 3, grad=True)]),
+    "gradients of views": (
+        lambda x: [(y, y.t(), y.t() * 3) for y in [x * 2]],
+        lambda: [two(2, 3, grad=True)],
+    ),
+    "gradient with a matrix": (
+        lambda x, w: (x @ w).sin(),
+        lambda: [two(2, 3, grad=True), leaf(3, 2)],
+    ),
+    "gradient of a plain tensor": (lambda x, w: x * w, lambda: [two(2, 3), leaf(3)]),
+    "gradient of a parameter": (lambda x: x * x, lambda: [nn.Parameter(two(3))]),
+    "gradient of what is written between": (_write_between, lambda: [two(3, grad=True)]),
+    "gradient of what is written by a view": (_write_through_a_view, lambda: [two(2, 3, grad=True)]),
+    "gradient of what is replaced": (
+        lambda x: [(y.mul_(2), y * x) for y in [x * 1]],
+        lambda: [Replacing(values(3)).requires_grad_()],
+    ),
+    "gradient inside": (_inner_gradient, lambda: [two(3, grad=True)]),
+    "hook": (_hooked, lambda: [two(3, grad=True)]),
+    "plain to subclass": (lambda x: ToTwo.apply(x) * 2, lambda: [leaf(3)]),
+    "subclass to plain": (lambda x: FromTwo.apply(x * x), lambda: [two(3, grad=True)]),
+    "there and back": (lambda x: FromTwo.apply(ToTwo.apply(x).sin()), lambda: [leaf(3)]),
+    "scaled": (lambda x: x * 2, lambda: [scaled()]),
+    "scaled to plain": (lambda x: (x * x).sum(), lambda: [scaled()]),
+    "scaled and plain": (lambda x, w: (x @ w).sin(), lambda: [scaled(), leaf(3, 2)]),
+    "masked": (lambda x: x * x, lambda: [masked()]),
+    "masked to plain": (lambda x: (x.sin() * x).sum(), lambda: [masked()]),
+    "two masked": (lambda x, y: (x * y, x + y), lambda: [masked(), masked(start=4)]),
+    "masked and plain": (lambda x, y: (x * y, x + y), lambda: [masked(), leaf(2, 3)]),
+    "nested": (lambda x: (x * x, x.t()), lambda: [nested_pair(2, 3)]),
+    "write to nested": (lambda x: (x.mul_(2), x.t()), lambda: [TwoTensor(two(2, 3), two(2, 3))]),
+    "nested in two ways": (
+        lambda x: (x * 2, x * x),
+        lambda: [TwoTensor(Scaled(values(3), 2.0), Scaled(values(3), 3.0)).requires_grad_()],
+    ),
+    "parts are one": (lambda x, a: (x.mul_(2), x + 1, a + 1), lambda: _sharing(lambda whole: whole)),
+    "parts overlap": (
+        lambda x, a: (x.mul_(2), x + 1, a + 1),
+        lambda: (lambda w: [TwoTensor(w[1:], w[1:3].new_ones(4)[1:]), w])(values(4)),
+    ),
+    "parts are others'": (lambda x, y: (x.mul_(2), y + 1), lambda: _crossed(False)),
+    "gradients where parts are others'": (lambda x, y: x * y, lambda: _crossed(True)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_like_eager(name: str) -> None:
+    function, make = PROGRAMS[name]
+    assert_like_eager(function, make, compiler=checking_nop)
+
+
+TANGENTS: dict[str, tuple[Callable[..., Any], Make, Callable[[Tensor], Tensor]]] = {
+    "plain for a subclass": (lambda x: x * x, lambda: [two(3, grad=True)], lambda o: values(3)),
+    "subclass for plain": (lambda x: x * x, lambda: [leaf(3)], lambda o: two(3)),
+    "masked for plain": (lambda x: x.sin(), lambda: [leaf(2, 3)], lambda o: masked(False)),
+    "plain for masked": (lambda x: x.sin() * x, lambda: [masked()], lambda o: values(2, 3)),
+    "scaled otherwise": (lambda x: x * 2, lambda: [scaled()], lambda o: Scaled(values(2, 3), 7.0)),
+    "strided otherwise": (
+        lambda x: x * x,
+        lambda: [two(2, 3, grad=True)],
+        lambda o: TwoTensor(values(3, 2).t(), values(3, 2).t()),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TANGENTS)
+def test_a_tangent_of_another_kind(name: str) -> None:
+    assert_like_eager(*TANGENTS[name])
+
+
+def test_a_tangent_that_coerces_itself() -> None:
+    """The subclass's own protocol goes first, as in AOTAutograd: the backward runs as it was recorded."""
+    x = leaf(3)
+    compiled = aot.aot_function(lambda x: x * x, checking_nop)
+    compiled(x).backward(Coercing(values(3), values(3, start=2)))
+    assert type(x.grad) is Tensor
+    assert torch.equal(x.grad, 2 * x.detach() * (values(3) + values(3, start=2)))
+
+
+DOUBLE: dict[str, tuple[Callable[..., Any], Make]] = {
+    "two": (lambda x: x * x * x, lambda: [two(2, 3, grad=True)]),
+    "and plain": (lambda x, w: (x * w).sin(), lambda: [two(2, 3, grad=True), leaf(2, 3)]),
+    "saved result": (lambda x: x.exp(), lambda: [two(3, grad=True)]),
+    "scaled": (lambda x: x * x * x, lambda: [scaled()]),
+    "masked": (lambda x: x * x * x, lambda: [masked()]),
+    "written": (lambda x: _write_between(x)[1], lambda: [two(3, grad=True)]),
+}
+
+
+@pytest.mark.parametrize("name", DOUBLE)
+def test_second_derivatives(name: str) -> None:
+    function, make = DOUBLE[name]
+
+    def told(function: Callable[..., Any]) -> Any:
+        args = make()
+        first = torch.autograd.grad(function(*args).sum(), args, create_graph=True)
+        second = torch.autograd.grad(sum((one * one).sum() for one in first), args)
+        return [seen(first, True), seen(second, True)]
+
+    assert told(aot.aot_function(function, checking_nop)) == told(function)
+
+
+def _three(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return (x * y).sin(), (x + y).sum(), x.exp()
+
+
+def _partial(number: int) -> Callable[..., Any]:
+    def use(results: Any, args: Any) -> Any:
+        return torch.autograd.grad(results[number].sum(), args, allow_unused=True)
+
+    return use
+
+
+def _saved_input_written(results: Any, args: Any) -> Any:
+    with torch.no_grad():
+        args[0].mul_(2)
+    results[0].sum().backward()
+
+
+def _saved_part_written(results: Any, args: Any) -> Any:
+    with torch.no_grad():
+        args[0].a.mul_(2)
+    results[0].sum().backward()
+    return args[0].grad
+
+
+def _saved_result_written(results: Any, args: Any) -> Any:
+    results[2].mul_(3)
+    results[2].sum().backward()
+
+
+def _one_after_the_other(results: Any, args: Any) -> Any:
+    results[1].backward()
+    results[0].sum().backward()
+    return args[0].grad, args[1].grad
+
+
+def _twice(results: Any, args: Any) -> Any:
+    results[0].sum().backward()
+    results[0].sum().backward()
+
+
+def _hooks_outside(results: Any, args: Any) -> Any:
+    found: list[Any] = []
+    args[0].register_hook(lambda gradient: found.append(seen(gradient, True)))
+    results[0].register_hook(lambda gradient: gradient * 2)
+    results[0].retain_grad()
+    (results[0] * 2).sum().backward()
+    return args[0].grad, results[0].grad, found
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        *map(_partial, range(3)),
+        _saved_input_written,
+        _saved_part_written,
+        _saved_result_written,
+        _one_after_the_other,
+        _twice,
+        _hooks_outside,
+    ],
+)
+def test_what_callers_do_between_forward_and_backward(use: Callable[..., Any]) -> None:
+    def told(function: Callable[..., Any]) -> Any:
+        args = [two(3, grad=True), two(3, grad=True, start=4)]
+        results = function(*args)
+        try:
+            return seen(use(results, args), True)
+        except RuntimeError as error:
+            return type(error)
+
+    compiled = aot.aot_function(_three, aot.nop)
+    expected = told(_three)
+    assert told(compiled) == expected
+    assert told(compiled) == expected
+
+
+def test_a_gradient_of_one_result_with_respect_to_another() -> None:
+    def told(function: Callable[..., Any]) -> Any:
+        base, view, product = function(two(2, 3, grad=True))
+        pairs = ((product, view), (product, base), (view, base))
+        return [seen(torch.autograd.grad(a.sum(), b, retain_graph=True), True) for a, b in pairs]
+
+    def f(x: Tensor) -> Any:
+        y = x * 2
+        return y, y.t(), y.t() * 2
+
+    with pytest.raises(RuntimeError, match="not have been used"):
+        told(f)  # eager derives the view's history when it is asked
+    with pytest.raises(RuntimeError, match="not have been used"):
+        told(aot.aot_function(f, aot.nop))
+
+
+@pytest.mark.parametrize("make", [lambda: two(2, 3, grad=True), masked, scaled])
+def test_a_write_to_what_was_computed(make: Callable[[], Any]) -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        x.mul_(w)
+        return x * w
+
+    def told(function: Callable[..., Any]) -> Any:
+        x, w = make(), leaf(2, 3, start=7)
+        y = x.view(x.shape) * 1 if isinstance(x, TwoTensor) else x.clone()
+        version = y._version
+        result = function(y, w)
+        (result * result + y).sum().backward()
+        return seen([y, result]), seen([x.grad, w.grad], True), y._version > version
+
+    assert told(aot.aot_function(f, aot.nop)) == told(f)
+
+
+def test_a_write_to_a_view_moves_the_counter_of_both() -> None:
+    x = two(2, 3)
+    y = x.view(-1)
+    aot.aot_function(lambda v: v.mul_(2), checking_nop)(y)
+    assert (x._version, y._version) == (1, 1)
+    assert torch.equal(x.a, values(2, 3) * 2)
+
+
+def test_other_metadata_is_another_specialization() -> None:
+    compiled = aot.aot_function(lambda x: x + 1, checking_nop)
+    for scale in (2.0, 3.0, 2.0):
+        assert torch.equal(compiled(Scaled(values(3), scale)), values(3) * scale + 1)
+    assert len(compiled.specializations) == 2
+    assert compiled(two(3)).a.shape == (3,)
+    assert compiled(values(3)).shape == (3,)
+    assert len(compiled.specializations) == 4
+
+
+def test_sharing_that_ends_is_another_specialization() -> None:
+    """What is shared inside of subclasses is part of what a call is: pytorch/pytorch#186517."""
+
+    def f(x: Any, y: Any) -> Tensor:
+        x.mul_(2)
+        return y + 1
+
+    compiled = aot.aot_function(f, checking_nop)
+    for shared in (True, False, True):
+        expected, given = (
+            (lambda a, b: (TwoTensor(a, a), TwoTensor(b, b)))(*pair) for pair in _pairs(shared)
+        )
+        assert seen(compiled(*given)) == seen(f(*expected))
+        assert seen(given) == seen(expected)
+    assert len(compiled.specializations) == 2
+
+
+def _pairs(shared: bool) -> list[tuple[Tensor, Tensor]]:
+    wholes = [values(6), values(6)]
+    return [(whole[:4], whole[2:] if shared else whole[2:].clone()) for whole in wholes]
+
+
+def test_every_specialization_says_what_is_wrapped() -> None:
+    compiled = aot.aot_function(lambda x, w: (w, x * w), checking_nop)
+    compiled(nested_pair(2, 3), values(2, 3))
+    metadata = compiled.specializations[0].metadata
+    assert metadata.subclasses is not None
+    (given,) = metadata.subclasses.inputs
+    assert isinstance(given, aot.SubclassCreationMeta)
+    assert (given.kind, given.positions, given.size, given.stride) == (
+        TwoTensor,
+        (0, 1, 2, 3),
+        (2, 3),
+        (3, 1),
+    )
+    assert [name for name, _ in given.parts] == ["a", "b"]
+    (_, inner), _ = given.parts
+    assert isinstance(inner, aot.SubclassCreationMeta)
+    assert inner.parts == (("a", aot.PlainTensorMeta(0)), ("b", aot.PlainTensorMeta(1)))
+    assert list(metadata.subclasses.outputs) == [1]
+    assert metadata.subclasses.outputs[1].positions == (2, 3, 4, 5)
+    assert len(metadata.input_info) == 6
+    assert metadata.input_info[5].requires_grad and not metadata.input_info[5].mutates_data
+    assert "unflatten" in aot.explain(compiled)
+    plain = aot.aot_function(torch.sin, checking_nop)
+    plain(values(3))
+    assert plain.specializations[0].metadata.subclasses is None
+
+
+# ---- modules
+
+
+class _ToScaled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return Scaled(weight, 2.0)
+
+
+class _ToTwo(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return ToTwo.apply(weight)
+
+
+def _linear(kind: str) -> nn.Module:
+    module = nn.Linear(3, 2)
+    with torch.no_grad():
+        module.weight.copy_(values(2, 3))
+        assert module.bias is not None
+        module.bias.copy_(values(2))
+    weight = module.weight.detach()
+    if kind == "parameter":
+        module.weight = nn.Parameter(TwoTensor(weight, weight * 2))
+    elif kind == "scaled parameter":
+        module.weight = nn.Parameter(Scaled(weight, 2.0))
+    elif kind == "parametrization":
+        parametrize.register_parametrization(module, "weight", _ToTwo())
+    else:
+        module.requires_grad_(False)
+        parametrize.register_parametrization(module, "weight", _ToScaled(), unsafe=True)
+    return module
+
+
+@pytest.mark.parametrize(
+    "kind", ["parameter", "scaled parameter", "parametrization", "frozen parametrization"]
+)
+def test_modules_train(kind: str) -> None:
+    def told(compile: bool) -> Any:
+        module = _linear(kind)
+        called = aot.aot_module(module, checking_nop) if compile else module
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        found = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            result = called(values(4, 3))
+            found.append(seen(result))
+            if result.requires_grad:
+                result.sum().backward()
+                optimizer.step()
+            found.append(seen([(p, p.grad) for p in module.parameters()], True))
+        return found
+
+    assert told(True) == told(False)
+
+
+# ---- nested tensors
+
+
+def jagged(grad: bool = True, offsets: Tensor | None = None) -> Any:
+    offsets = torch.tensor([0, 2, 6]) if offsets is None else offsets
+    return torch.nested.nested_tensor_from_jagged(values(6, 3), offsets).detach().requires_grad_(grad)
+
+
+def _two_jagged() -> list[Any]:
+    offsets = torch.tensor([0, 2, 6])
+    return [jagged(offsets=offsets), jagged(offsets=offsets)]
+
+
+JAGGED: dict[str, tuple[Callable[..., Any], Make]] = {
+    "number": (lambda x: x * 2, lambda: [jagged()]),
+    "itself": (lambda x: x.sin() * x, lambda: [jagged()]),
+    "without grad": (lambda x: x.sin() * x, lambda: [jagged(False)]),
+    "linear": (nn.functional.linear, lambda: [jagged(), leaf(2, 3)]),
+    "two of one structure": (lambda x, y: x * y, _two_jagged),
+    "two of other structures": (lambda x, y: x * y, lambda: [jagged(), jagged()]),
+    "values": (lambda x: x.values() * 2, lambda: [jagged()]),
+    "made inside": (
+        lambda v, o: torch.nested.nested_tensor_from_jagged(v, o) * 2,
+        lambda: [leaf(6, 3), torch.tensor([0, 2, 6])],
+    ),
+    "write": (lambda x: x.mul_(2), lambda: [jagged(False)]),
+}
+
+
+@pytest.mark.parametrize("name", JAGGED)
+def test_nested_tensors(name: str) -> None:
+    assert_like_eager(*JAGGED[name])
+
+
+def test_the_structure_of_nested_tensors_stays_one() -> None:
+    """A result has the argument's shape, for the caller as well: its offsets are the same tensor."""
+    x = jagged()
+    y = aot.aot_function(lambda x: x * 2, checking_nop)(x)
+    assert y.shape == x.shape
+    (y * x).sum().backward()
+    assert x.grad.shape == x.shape
+
+
+# ---- refusals
+
+
+class _Opaque:
+    """Something of which two are equal if they are one."""
+
+
+def _in_inference_mode() -> Any:
+    with torch.inference_mode():
+        return two(3)
+
+
+def _views_of_one() -> list[Any]:
+    whole = two(4)
+    return [whole, whole.view(2, 2)]
+
+
+def _another_scale(x: Any) -> None:
+    x.scale = 5.0
+
+
+def _viewed_and_written(x: Tensor) -> Any:
+    y = x * 1
+    z = y.view(-1)
+    z.mul_(2)
+    return y, z
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
+    "context": (
+        aot.errors.UnsupportedArgument,
+        "__hash__",
+        torch.sin,
+        lambda: [Scaled(values(3), _Opaque())],  # type: ignore[arg-type]
+    ),
+    "inference": (aot.errors.UnsupportedArgument, "no_grad", torch.sin, lambda: [_in_inference_mode()]),
+    "views of one": (aot.errors.UnsupportedArgument, "inside of the function", torch.add, _views_of_one),
+    "other context": (aot.errors.SubclassMutation, "new one", _another_scale, lambda: [scaled()]),
+    "other type of part": (
+        aot.errors.SubclassMutation,
+        "new one",
+        lambda x: setattr(x, "a", two(3)),
+        lambda: [two(3)],
+    ),
+    "requires_grad_": (
+        aot.errors.AutogradStateMutation,
+        "outside",
+        lambda x: x.requires_grad_(),
+        lambda: [two(3)],
+    ),
+    "detach_": (
+        aot.errors.AutogradStateMutation,
+        "outside",
+        lambda x: x.detach_(),
+        lambda: [two(3, grad=True) * 1],
+    ),
+    "write to a view in grad mode": (
+        aot.errors.AutogradStateMutation,
+        "inside of the function",
+        lambda x: x.mul_(2),
+        lambda: [(two(4, grad=True) * 1).view(2, 2)],
+    ),
+    "view that was written to": (
+        aot.errors.UnsupportedOutput,
+        "afterwards",
+        _viewed_and_written,
+        lambda: [two(2, 3, grad=True)],
+    ),
+    "view by a custom function": (
+        aot.errors.UnsupportedOutput,
+        "new tensor",
+        lambda x: _Through.apply(x * 2),
+        lambda: [two(3, grad=True)],
+    ),
+    "leaf made inside": (
+        aot.errors.LeafCreatedInside,
+        "outside",
+        lambda x: (x * 2).detach().requires_grad_(),
+        lambda: [two(3)],
+    ),
+    "closure": (aot.errors.ClosureTensor, "pass it", lambda x: x * CLOSED_OVER, lambda: [two(3)]),
+    "backward inside": (
+        aot.errors.AutogradStateMutation,
+        "autograd.grad",
+        lambda x: (x * x).sum().backward(),
+        lambda: [two(3, grad=True)],
+    ),
+    "values of a nested tensor": (
+        aot.errors.DataDependentValue,
+        "compute with the tensor",
+        lambda x: x.unbind(),
+        lambda: [jagged(False)],
+    ),
+}
+CLOSED_OVER: Any = TwoTensor(torch.ones(3), torch.ones(3))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_by_name_with_advice(name: str) -> None:
+    error, advice, function, make = REFUSED[name]
+    args = make()
+    before = seen(args) if name != "context" else None
+    with pytest.raises(error, match=advice):
+        aot.aot_function(function, aot.nop)(*args)
+    assert before is None or seen(args) == before
+
+
+def test_a_subclass_is_not_exported() -> None:
+    with pytest.raises(aot.errors.UnsupportedArgument, match="plain tensors"):
+        aot.aot_export_module(nn.Linear(3, 2), (two(4, 3),), trace_joint=False)
+
+
+class _Picky(torch.autograd.Function):
+    """One that reads for a plain gradient what it does not read for a subclass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x.cos(), x.sin())
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        first, second = ctx.saved_tensors
+        return gradient * (second if type(gradient) is Tensor else first)
+
+
+def test_a_tangent_for_which_something_is_not_saved() -> None:
+    x = two(3, grad=True)
+    y = aot.aot_function(_Picky.apply, aot.nop)(x)
+    with pytest.raises(aot.errors.UnsupportedTangent, match="not saved"):
+        y.backward(values(3))
+    assert x.grad is None
+    y.backward(two(3))
+    assert torch.equal(x.grad.a, values(3).cos() * values(3))
+
+
+def test_nested_tensors_have_no_second_derivative() -> None:
+    x = jagged()
+    y = aot.aot_function(lambda x: x * x, aot.nop)(x)
+    with pytest.raises(aot.DoubleBackwardUnsupported, match="nested tensor"):
+        torch.autograd.grad(y.values().sum(), x, create_graph=True)
+
+
+def test_stories_see_what_differs() -> None:
+    """(The tests above rest on it.)"""
+
+    def wrong(x: Any) -> Any:
+        return TwoTensor(x.a * 2, x.b * 3)
+
+    assert story(wrong, [two(3)], None) != story(lambda x: x * 2, [two(3)], None)
