@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
@@ -16,6 +17,7 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from .layouts import as_asked
 from .observation import GradientRun, LaterWrite, Raised, Value
 from .states import Known, Register, leaf_and_grad_fn, reader, value_of
+from .structure import has_memory, parts_of
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
@@ -137,6 +139,29 @@ def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device:
     return _Cotangent(tensor, read, read())
 
 
+def _cotangent_like(ordinal: int, root: torch.Tensor) -> _Cotangent:
+    """The cotangent of a root; of a wrapper subclass, one that is made in the same way."""
+    parts = parts_of(root)
+    if parts is None:
+        return _cotangent(ordinal, tuple(root.shape), root.dtype, root.device)
+    tensor = _made_like(2 * ordinal, root)
+    return _Cotangent(tensor, lambda: None, None)
+
+
+def _made_like(ordinal: int, root: torch.Tensor) -> torch.Tensor:
+    parts = parts_of(root)
+    if parts is None:
+        if not (root.is_floating_point() or root.is_complex()):
+            return root.detach()
+        return _cotangent(ordinal, tuple(root.shape), root.dtype, root.device).tensor.clone()
+    wrapper: Any = root
+    inner = {name: _made_like(ordinal, part) for name, part in parts.tensors}
+    _, context = wrapper.__tensor_flatten__()
+    with torch.no_grad():
+        made = type(wrapper).__tensor_unflatten__(inner, context, root.shape, root.stride())
+        return made.detach()  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True, slots=True)
 class Differentiated:
     """One backward: its record, and the live gradients (none if it raised) or the exception."""
@@ -192,8 +217,7 @@ def _differentiated(
     take: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]],
 ) -> Differentiated:
     cotangents = [
-        _cotangent(ordinal, tuple(tensor.shape), tensor.dtype, tensor.device)
-        for ordinal, (_, tensor) in zip(ordinals, roots, strict=True)
+        _cotangent_like(ordinal, tensor) for ordinal, (_, tensor) in zip(ordinals, roots, strict=True)
     ]
     error: Exception | None = None
     gradients: tuple[torch.Tensor | None, ...] = ()
@@ -308,11 +332,11 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     not.
     """
     error: Raised | None = None
-    here = tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else None
+    here = tensor.untyped_storage().data_ptr() if has_memory(tensor) else None
     relatives = [
         (other.tensor, other.tensor._version)
         for other in known
-        if other.tensor.layout is torch.strided
+        if has_memory(other.tensor)
         and not other.tensor.is_inference()
         and other.tensor.untyped_storage().data_ptr() == here != 0
     ]

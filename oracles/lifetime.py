@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.multiprocessing import reductions
 
+from .structure import has_memory
+
 _Weak: Any = reductions.StorageWeakRef  # not annotated in torch
 
 
@@ -33,7 +35,7 @@ class Lifetimes:
     def watch(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Note the storages of these tensors, without keeping any alive."""
         for name, tensor in tensors:
-            if tensor.layout is torch.strided:
+            if has_memory(tensor):
                 reference = _Weak(tensor.untyped_storage())
                 self._storages.setdefault(reference.cdata, (name, reference))
 

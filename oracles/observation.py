@@ -34,11 +34,16 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor's elements, copied: `data` holds them in row-major order, conj and neg bits resolved."""
+    """A tensor's elements, copied: `data` holds them in row-major order, conj and neg bits resolved.
+
+    Those of a wrapper subclass are those of all that it is made of, one after the other, and `kind` says what
+    it is.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
     data: bytes
+    kind: str = ""
 
     def tensor(self) -> torch.Tensor:
         """The elements as a fresh CPU tensor."""

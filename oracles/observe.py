@@ -32,7 +32,7 @@ from .observation import Ambient, Arguments, GradientRun, LaterWrite, Observatio
 from .probe import probe
 from .states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
 from .steps import Step, Steps
-from .structure import nodes
+from .structure import has_memory, nodes
 
 
 def observe(
@@ -150,9 +150,7 @@ class _Inputs:
     def note_lost_storages(self) -> None:
         """Make storages known that an argument was moved away from and that no known tensor sits on."""
         live = {
-            tensor.untyped_storage().data_ptr()
-            for _, tensor in self.register.items()
-            if tensor.layout is torch.strided
+            tensor.untyped_storage().data_ptr() for _, tensor in self.register.items() if has_memory(tensor)
         }
         for path, tensor in self.register.items():
             witness = self.witnesses.get(path)

@@ -101,7 +101,7 @@ class Sides:
     ) -> Iterator[Difference]:
         """Compare two gradients, which may be None, of any dtype and shape; `terms` is how large the terms
         are that the elements are sums of, if it is known."""
-        if eager is None or target is None or (eager.dtype, eager.shape) != (target.dtype, target.shape):
+        if eager is None or target is None or _like(eager) != _like(target):
             if eager is not target:
                 yield difference(clause, what, what, kind(eager), kind(target))
         else:
@@ -143,7 +143,12 @@ def outcome(raised: Raised | None) -> str:
 
 def kind(value: Value | None) -> str:
     """A value's dtype and shape, in words; None is said as it is."""
-    return "None" if value is None else f"a tensor {text(value.dtype)}{list(value.shape)}"
+    kind = "tensor" if value is None or not value.kind else value.kind
+    return "None" if value is None else f"a {kind} {text(value.dtype)}{list(value.shape)}"
+
+
+def _like(value: Value) -> tuple[object, ...]:
+    return value.dtype, value.shape, value.kind
 
 
 def text(value: object) -> str:

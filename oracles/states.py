@@ -9,6 +9,7 @@ import torch
 from torch.autograd.graph import Node
 
 from .observation import TensorState, Value
+from .structure import Parts, has_memory, parts_of
 
 _NUMPY_DTYPES = frozenset(
     {
@@ -86,7 +87,7 @@ class Witness:
     @staticmethod
     def of(tensor: torch.Tensor) -> Witness:
         """Note a tensor's version and hold on to its storage."""
-        strided = tensor.layout is torch.strided
+        strided = has_memory(tensor)
         return Witness(
             version=None if tensor.is_inference() else tensor._version,
             storage=tensor.untyped_storage() if strided else None,
@@ -94,7 +95,7 @@ class Witness:
 
     def kept_storage(self, tensor: torch.Tensor) -> bool | None:
         """Whether the tensor still sits on the storage that it had."""
-        if self.storage is None or tensor.layout is not torch.strided:
+        if self.storage is None or not has_memory(tensor):
             return None
         # Both sides are asked now: a storage that was resized has moved, and is still the same one.
         return self.storage.data_ptr() == tensor.untyped_storage().data_ptr()
@@ -115,8 +116,11 @@ def reader(tensor: torch.Tensor) -> Callable[[], bytes | None]:
     """A function that reads the elements in row-major order, now and whenever it is called again.
 
     On the CPU it is a numpy view that is made once. It stays true for as long as the tensor keeps its
-    storage and its shape. It answers None for a tensor without readable elements.
+    storage and its shape. It answers None for a tensor without readable elements, and for a wrapper subclass,
+    which has none of its own.
     """
+    if parts_of(tensor) is not None:
+        return lambda: None
     detached = tensor.detach()
     if detached._is_zerotensor():  # a gradient that autograd knows to be zero, without memory
         detached = torch.zeros(detached.shape, dtype=detached.dtype)
@@ -154,8 +158,30 @@ def _readable(tensor: torch.Tensor) -> bool:
 
 def value_of(tensor: torch.Tensor) -> Value | None:
     """A copy of a tensor's elements, or None where there are none to read."""
+    parts = parts_of(tensor)
+    if parts is not None:
+        return _value_of_parts(tensor, parts)
     data = reader(tensor)()
     return None if data is None else Value(tensor.dtype, tuple(tensor.shape), data)
+
+
+def _value_of_parts(tensor: torch.Tensor, parts: Parts) -> Value:
+    names = ", ".join(name for name, _ in parts.tensors)
+    kind = f"{type(tensor).__qualname__}({names}) with context {parts.context}"
+    data, count = b"", 0
+    for _, part in parts.tensors:
+        value = value_of(part)
+        if value is not None:
+            kind += f"; {value.kind or tuple(part.shape)}"
+            elements = value.tensor().to(tensor.dtype).reshape(-1)
+            count += elements.numel()
+            data += _bytes(elements) or b""
+    return Value(tensor.dtype, (count,), data, kind)
+
+
+def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
+    """A tensor's shape, with -1 for the length that a nested tensor's offsets stand for."""
+    return tuple(length if type(length) is int else -1 for length in tensor.shape)
 
 
 def leaf_and_grad_fn(tensor: torch.Tensor) -> tuple[bool | None, Node | None]:
@@ -193,8 +219,8 @@ def _state(
     hidden: dict[int, tuple[str, torch.Tensor]],
     witness: Witness | None,
 ) -> TensorState:
-    shape = tuple(tensor.shape)
-    strided = tensor.layout is torch.strided
+    shape = shape_of(tensor)
+    strided = has_memory(tensor)
     is_leaf, grad_fn = leaf_and_grad_fn(tensor)
     is_view = tensor._is_view()
     storage: int | None = None

@@ -38,12 +38,17 @@ def nodes(tree: Any, path: str) -> Iterator[Node]:
     """Every node of a tree of tuples, lists and dicts, parents first, in order.
 
     Numbers, strings and None are described with their type and value, containers with their type and
-    length or keys, tensors with their class, anything else with its class alone.
+    length or keys, tensors with their class, anything else with its class alone. What a tensor subclass says
+    that it is made of comes after it, and its class is described with its context.
 
         [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
     """
     if isinstance(tree, torch.Tensor):
-        yield Node(path, _class(tree), tree)
+        parts = parts_of(tree)
+        context = "" if parts is None else f" with context {parts.context}"
+        yield Node(path, _class(tree) + context, tree)
+        for name, part in () if parts is None else parts.tensors:
+            yield from nodes(part, f"{path}.{name}")
     elif isinstance(tree, (tuple, list)):
         yield Node(path, f"{_class(tree)} of {len(tree)}")
         for index, item in enumerate(tree):
@@ -56,6 +61,32 @@ def nodes(tree: Any, path: str) -> Iterator[Node]:
         yield Node(path, f"{_class(tree)} {tree!r}")
     else:
         yield Node(path, _class(tree))
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a tensor subclass says of itself: the tensors that it is made of by their names, and what else is
+    needed to make it again, in words."""
+
+    tensors: tuple[tuple[str, torch.Tensor], ...]
+    context: str
+
+
+def parts_of(tensor: torch.Tensor) -> Parts | None:
+    """What a wrapper subclass (`__tensor_flatten__`) is made of; None for any other tensor.
+
+    parts_of(torch.ones(2))    # None
+    """
+    flatten = None if type(tensor) is torch.Tensor else getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return None
+    names, context = flatten()
+    return Parts(tuple((name, getattr(tensor, name)) for name in names), repr(context))
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in a storage: a wrapper subclass does not, nor one of another layout."""
+    return tensor.layout is torch.strided and parts_of(tensor) is None
 
 
 def _class(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import checking_nop, leaf, values
+from agree import assert_agrees, checking_nop, leaf, values
 from subclasses import (
     Coercing,
     FromTwo,
@@ -156,6 +156,15 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
 def test_like_eager(name: str) -> None:
     function, make = PROGRAMS[name]
     assert_like_eager(function, make, compiler=checking_nop)
+
+
+RAISES = {"write to a leaf": RuntimeError, "two of other structures": RuntimeError}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_oracles_see_no_difference(name: str) -> None:
+    function, make = PROGRAMS[name]
+    assert_agrees(function, make, raises=RAISES.get(name))
 
 
 TANGENTS: dict[str, tuple[Callable[..., Any], Make, Callable[[Tensor], Tensor]]] = {
@@ -529,6 +538,12 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
     ),
     "inference": (aot.errors.UnsupportedArgument, "no_grad", torch.sin, lambda: [_in_inference_mode()]),
     "views of one": (aot.errors.UnsupportedArgument, "inside of the function", torch.add, _views_of_one),
+    "transposed in place": (
+        aot.errors.SubclassMutation,
+        "make a new tensor",
+        lambda x: x.t_(),
+        lambda: [two(2, 3)],
+    ),
     "other context": (aot.errors.SubclassMutation, "new one", _another_scale, lambda: [scaled()]),
     "other type of part": (
         aot.errors.SubclassMutation,
