@@ -102,7 +102,8 @@ class WrapperEffects:
                     f"an output of type {type(value).__name__} is a view of another that was written to "
                     f"since; take the view afterwards"
                 )
-            if view.requires_grad and view.is_leaf:
+            # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
+            if view.is_leaf and internals.accumulates(view):
                 raise _leaf(value)
             if internals.is_function_node(view.grad_fn):
                 raise _by_function(value)
