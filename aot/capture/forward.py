@@ -200,30 +200,6 @@ def _replaced(
         SubclassMutation: they have changed otherwise.
     """
     found: list[tuple[int, tuple[str, ...], int]] = []
-
-    def compare(number: int, before: SubclassCreationMeta, now: Any, path: tuple[str, ...]) -> None:
-        meta, _ = unwrapped(now)
-        same = [name for name, _ in meta.parts] == [name for name, _ in before.parts]
-        if not same or key_of_context(meta.context, meta.kind) != key_of_context(before.context, meta.kind):
-            raise errors.SubclassMutation(
-                f"the function changes what __tensor_flatten__ says of an argument of type "
-                f"{meta.kind.__name__}; make a new one instead"
-            )
-        for name, part in before.parts:
-            one = getattr(now, name)
-            if isinstance(part, SubclassCreationMeta) and type(one) is part.kind:
-                compare(number, part, one, (*path, name))
-            elif not isinstance(part, SubclassCreationMeta) and not is_wrapper(one):
-                if isinstance(part, PlainTensorMeta) and one is not entry.fakes[part.position]:
-                    _check_output(recorder, len(flat), one)
-                    found.append((number, (*path, name), len(flat)))
-                    flat.append(one)
-            else:
-                raise errors.SubclassMutation(
-                    f"the function makes an argument of type {meta.kind.__name__} of tensors of other types; "
-                    f"make a new one instead"
-                )
-
     for i, wrapper in enumerate(entry.wrappers):
         fake = wrapper.fake
         if (tuple(fake.shape), fake.stride()) != wrapper.shown:
@@ -231,8 +207,41 @@ def _replaced(
                 f"the function changes the shape or strides of an argument of type {type(fake).__name__}; "
                 f"make a new tensor instead"
             )
-        compare(len(entry.fakes) + i, wrapper.meta, fake, ())
+        for path, one in _other_parts(wrapper.meta, fake, entry.fakes):
+            _check_output(recorder, len(flat), one)
+            found.append((len(entry.fakes) + i, path, len(flat)))
+            flat.append(one)
     return tuple(found)
+
+
+def _other_parts(
+    before: SubclassCreationMeta, now: Any, fakes: Sequence[Tensor]
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """The parts of a wrapper subclass that are other tensors than they were, with the way to them.
+
+    Raises:
+        SubclassMutation: it has changed otherwise.
+    """
+    meta, _ = unwrapped(now)
+    same = [name for name, _ in meta.parts] == [name for name, _ in before.parts]
+    if not same or key_of_context(meta.context, meta.kind) != key_of_context(before.context, meta.kind):
+        raise errors.SubclassMutation(
+            f"the function changes what __tensor_flatten__ says of an argument of type "
+            f"{meta.kind.__name__}; make a new one instead"
+        )
+    for name, part in before.parts:
+        one = getattr(now, name)
+        if isinstance(part, SubclassCreationMeta) and type(one) is part.kind:
+            for path, other in _other_parts(part, one, fakes):
+                yield (name, *path), other
+        elif not isinstance(part, SubclassCreationMeta) and not is_wrapper(one):
+            if isinstance(part, PlainTensorMeta) and one is not fakes[part.position]:
+                yield (name,), one
+        else:
+            raise errors.SubclassMutation(
+                f"the function makes an argument of type {meta.kind.__name__} of tensors of other types; "
+                f"make a new one instead"
+            )
 
 
 def _values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:
