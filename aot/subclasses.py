@@ -103,7 +103,8 @@ def unwrapped_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor],
 
 def is_nested(tensor: Tensor) -> bool:
     """Whether a size of a tensor is named, and no number."""
-    return any(isinstance(n, torch.SymInt) for n in tensor.shape)
+    sizes: tuple[Any, ...] = tuple(tensor.shape)  # (Other symbols are sizes in a dynamic trace.)
+    return any(isinstance(n, torch.SymInt) and n.node.is_nested_int() for n in sizes)
 
 
 def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) -> SubclassCreationMeta:

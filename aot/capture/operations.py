@@ -136,21 +136,11 @@ def call_on_clones(
         func = by_name(func)
     positional, named = list(args), dict(kwargs)
     clones: list[Tensor] = []
-
-    def clone(source: Any) -> Any:
-        if source is None:
-            return None
-        if isinstance(source, (list, tuple)):
-            return [clone(one) for one in source]
-        size, stride = source.size(), source.stride()
-        clones.append(torch.empty_strided(size, stride, dtype=source.dtype, device=source.device))
-        return clones[-1].copy_(source)
-
     for where in written:
         if isinstance(where, int):
-            positional[where] = clone(positional[where])
+            positional[where] = _cloned(positional[where], clones)
         else:
-            named[where] = clone(named[where])
+            named[where] = _cloned(named[where], clones)
     result = func(*positional, **named)
     results = result if isinstance(result, (tuple, list)) else (result,)
     returned = (r for r, kind in zip(results, func._schema.returns, strict=False) if not is_written(kind))
@@ -177,6 +167,17 @@ def operation_of(node: fx.Node) -> internals.OpOverload | None:
     elif not isinstance(target, internals.OpOverload):
         target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
     return target if isinstance(target, internals.OpOverload) else None
+
+
+def _cloned(source: Any, clones: list[Tensor]) -> Any:
+    """A copy of a tensor with the same strides, or of those in a list; `clones` gets them."""
+    if source is None:
+        return None
+    if isinstance(source, (list, tuple)):
+        return [_cloned(one, clones) for one in source]
+    size, stride = source.size(), source.stride()
+    clones.append(torch.empty_strided(size, stride, dtype=source.dtype, device=source.device))
+    return clones[-1].copy_(source)
 
 
 def is_written(value: Any) -> bool:

@@ -45,9 +45,9 @@ FAULTS = (
     ),
     _fault(
         name="zeros in place of None",
-        module="aot.capture.joint",
-        find="return sum(bit for entrance, bit in bits.items() if reached >> entrance & 1)",
-        replace="return sum(bits.values())",
+        module="aot.capture.backward",
+        find="return sum(1 << j for j, entrance in enumerate(numbers) if reached >> entrance & 1)",
+        replace="return (1 << len(numbers)) - 1",
         clauses=_GRADIENTS,
         wrong="An argument that some results do not depend on gets a gradient from them.",
     ),

@@ -233,9 +233,9 @@ FAULTS = (
     ),
     _fault(
         name="a draw that nobody reads is dropped",
-        module="aot.capture.joint",
-        find="return op is not None and (moves_generator(node) or writes or not op._schema.returns)",
-        replace="return op is not None and (writes or not op._schema.returns)",
+        module="aot.capture.visible",
+        find="if node.target is torch.ops.aten.copy_.default or moves_generator(node):",
+        replace="if node.target is torch.ops.aten.copy_.default:",
         clauses=("randomness",),
         wrong="The generator does not move by what is drawn and thrown away.",
     ),

@@ -109,8 +109,8 @@ FAULTS = (
     _fault(
         name="retain_grad is lost",
         module="aot.effects",
-        find="retaining_outputs=_retaining(forward.outputs),",
-        replace="retaining_outputs=(),",
+        find="_retaining([forward.wrapped.get(i, v) for i, v in enumerate(forward.outputs)])",
+        replace="()",
         clauses=("autograd-metadata", "gradients"),
         wrong="A result on which the function has called `retain_grad` gets no `.grad`.",
     ),

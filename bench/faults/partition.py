@@ -79,7 +79,7 @@ FAULTS = (
     ),
     _fault(
         name="random draws are repeated in the backward",
-        module="aot.capture.joint",
+        module="aot.capture.visible",
         find="return op is not None and torch.Tag.nondeterministic_seeded in op.tags",
         replace="return op is not None and torch.Tag.data_dependent_output in op.tags",
         clauses=("randomness", *_GRADIENTS),
