@@ -188,7 +188,13 @@ class _Lowering(fx.Interpreter):
         known = node.meta.get("val")
         # (Inductor computes some draws otherwise than eager, and reads too early what others draw into. Its
         # code runs in no grad mode.)
-        if moves_generator(node) or node.target is call_with_grad:
+        if moves_generator(node) or node.target is call_with_grad or _is_empty_complex(node):
+            return self._whole(node)
+        # (Its sizes are known because all is that it reads.)
+        if (
+            isinstance(node.target, internals.OpOverload)
+            and torch.Tag.dynamic_output_shape in node.target.tags
+        ):
             return self._whole(node)
         try:
             result = super().run_node(node)
@@ -205,6 +211,19 @@ class _Lowering(fx.Interpreter):
     def _whole(self, node: fx.Node) -> Any:
         assert callable(node.target)
         return call_whole(node.target, *self.fetch_args_kwargs_from_env(node), node.meta["val"])
+
+
+def _is_empty_complex(node: fx.Node) -> bool:
+    """Whether it computes complex numbers, and none: what Inductor views as real ones must be dense, which what
+    has no elements need not be."""
+    known = node.meta.get("val")
+    return (
+        isinstance(known, torch.Tensor)
+        and known.is_complex()
+        and any(isinstance(n, int) and n == 0 for n in known.shape)
+        and isinstance(node.target, internals.OpOverload)
+        and all(returned.alias_info is None for returned in node.target._schema.returns)
+    )
 
 
 def _writes_within(graph: fx.GraphModule) -> bool:

@@ -40,7 +40,7 @@ _TENSOR, _NUMBER = _Tensor(), _Number()
 
 def call_whole(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], known: Any) -> Any:
     """Call a function, which may draw random numbers, by an operation of its own. Where it cannot be run on
-    fake tensors its results are taken to be like `known`.
+    fake tensors, or these do not tell the size, its results are taken to be like `known`.
 
     Args:
         args, kwargs: tensors, numbers and constants, or containers of them.
@@ -76,7 +76,7 @@ def call_whole(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[s
     def imagine(tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor]:
         try:
             return call(tensors, numbers)
-        except ArithmeticError:
+        except (ArithmeticError, internals.DynamicOutputShapeException):
             if not shapes:
                 raise
             return [

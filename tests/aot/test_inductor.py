@@ -161,6 +161,28 @@ def test_what_inductor_cannot_take_apart_stays_whole() -> None:
     assert x.grad is not None and x.grad.shape == (0,)
 
 
+def test_complex_products_of_nothing() -> None:
+    """Inductor views complex numbers as pairs of real ones, which must be dense."""
+    x = torch.zeros(0, dtype=torch.complex64, requires_grad=True)
+    product = compiled(lambda x: torch.outer(x, x))(x)
+    product.backward(torch.zeros_like(product))
+    assert product.shape == (0, 0) and x.grad is not None and x.grad.shape == (0,)
+
+
+def test_a_size_that_depends_on_known_values() -> None:
+    """The second derivative of a trace asks which of the diagonal's places are the same."""
+
+    def second(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        (first,) = torch.autograd.grad(function(x), x, create_graph=True)
+        return torch.autograd.grad(first.sum(), x)[0]
+
+    def f(x: Tensor) -> Tensor:
+        return torch.trace(x).exp()
+
+    x = torch.arange(9.0).reshape(3, 3).div(8).requires_grad_()
+    torch.testing.assert_close(second(compiled(f), x), second(f, x))
+
+
 def train(make: Callable[[], Model], compile: Callable[[nn.Module], Any], steps: int) -> list[Tensor]:
     """Everything that training leaves behind."""
     torch.manual_seed(1)
