@@ -214,8 +214,8 @@ class _Lowering(fx.Interpreter):
 
 
 def _is_empty_complex(node: fx.Node) -> bool:
-    """Whether it computes complex numbers, and none: what Inductor views as real ones must be dense, which what
-    has no elements need not be."""
+    """Whether it computes complex numbers, and none: what Inductor views as real ones must be dense, which
+    what has no elements need not be."""
     known = node.meta.get("val")
     return (
         isinstance(known, torch.Tensor)

@@ -1056,7 +1056,10 @@ def decomposed(
     """The graph of what `function` computes from fake tensors, operations decomposed."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    with _mode_of(inputs), torch.no_grad(), disable_autocast():
+    # (Some kernels take symbols in Python alone. Graphs have all of theirs as inputs.)
+    symbolic = any(isinstance(value, torch.SymInt) for value in inputs)
+    dispatcher = python_dispatcher() if symbolic else contextlib.nullcontext()
+    with _mode_of(inputs), dispatcher, torch.no_grad(), disable_autocast():
         return make_fx(function, dict(decompositions))(*inputs)
 
 

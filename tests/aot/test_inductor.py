@@ -183,6 +183,18 @@ def test_a_size_that_depends_on_known_values() -> None:
     torch.testing.assert_close(second(compiled(f), x), second(f, x))
 
 
+def test_operations_made_of_others_that_take_symbols_in_python_alone() -> None:
+    def f(x: Tensor) -> Tensor:
+        return nn.functional.pad(x, (1, 1), mode="reflect").exp()
+
+    dynamic = torch.compile(f, backend=aotfuzz_inductor, dynamic=True)
+    for size in (4, 5):
+        given, expected = (torch.arange(3.0 * size).reshape(3, size).requires_grad_() for _ in range(2))
+        dynamic(given).sum().backward()
+        f(expected).sum().backward()
+        torch.testing.assert_close(given.grad, expected.grad)
+
+
 def train(make: Callable[[], Model], compile: Callable[[nn.Module], Any], steps: int) -> list[Tensor]:
     """Everything that training leaves behind."""
     torch.manual_seed(1)
