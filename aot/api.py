@@ -33,6 +33,7 @@ from aot.modules import Noted
 from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
+from aot.recognition import Recognitions
 from aot.recompiles import Before, Key, why
 from aot.runtime.autograd import build
 from aot.runtime.checked import compile_graph
@@ -74,6 +75,13 @@ class Specialization:
     numbers: tuple[int, ...] = ()
     why: str = ""
 
+    def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
+        """What the function returns, for the tensors of a call (`Arguments.all`) and the leaves of its
+        arguments."""
+        if self.numbers:
+            tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
+        return self.together(self.call(*tensors))
+
 
 class CompiledFunction:
     """A function compiled by `aot_function`; call it as the original.
@@ -110,6 +118,7 @@ class CompiledFunction:
         # The same by what is left of a key without sizes: what answers more than one, and what cannot.
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._special: set[object] = set()
+        self._recognitions = Recognitions[Specialization]()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
@@ -121,14 +130,24 @@ class CompiledFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves, tree = flattened(args, kwargs)
+        ambient = internals.ambient_key()
+        if not internals.are_tensors_transformed():
+            recognitions = self._recognitions.newest_first
+            for one in recognitions:
+                if one.tree == tree and one.ambient == ambient:
+                    tensors = one.tensors(*leaves)
+                    if tensors is not None and one.found.guards.hold():
+                        if one is not recognitions[0]:
+                            self._recognitions.passed(one)
+                        return one.found.answer(tensors, leaves)
         arguments = take_apart(leaves)
-        key = (tree, arguments.key, internals.ambient_key())
-        specialization = self._known(key) or self._new(key, arguments, args, kwargs)
-        given = arguments.all
-        if specialization.numbers:
-            given += tuple(arguments.leaves[leaf][1] for leaf in specialization.numbers)
-        outputs = specialization.call(*given)
-        return specialization.together(outputs)
+        key = (tree, arguments.key, ambient)
+        specialization = self._known(key)
+        if specialization is None:
+            specialization = self._new(key, arguments, args, kwargs)
+        else:
+            self._recognitions.note(tree, ambient, arguments, specialization)
+        return specialization.answer(arguments.all, leaves)
 
     def specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """What answers a call with these arguments; it is not made, but compiled if it has to be.

@@ -147,6 +147,7 @@ __all__ = [
     "storage_key",
     "take_apart",
     "takes_back_version",
+    "tensor_test",
     "transform_of",
     "tree_flatten",
     "tree_map",
@@ -962,6 +963,19 @@ def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
+def tensor_test(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+    """A test of as many objects: whether each is a tensor like the one here in type, size, stride, dtype,
+    device, layout, requires_grad, conj and neg bit (and, outside of inference mode, in being an inference
+    tensor), and no two are one. It costs some 0.1 us for each."""
+    sizes: list[Any] = [list(tensor.shape) for tensor in tensors]
+    strides: list[Any] = [list(tensor.stride()) for tensor in tensors]
+    guards = torch._C._dynamo.guards.TensorGuards(
+        *tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+    )
+    test: Callable[..., bool] = guards.check
+    return test
+
+
 def putting_together(spec: TreeSpec) -> Callable[[list[Any]], Any]:
     """What `tree_unflatten` does with this tree; at once where it is a leaf, or a tuple or list of leaves."""
     numbers = list(range(spec.num_leaves))
@@ -975,7 +989,7 @@ def putting_together(spec: TreeSpec) -> Callable[[list[Any]], Any]:
 
 def _default_device() -> str:
     """`torch.get_default_device`, which imports what it needs at each call."""
-    context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    context = torch._GLOBAL_DEVICE_CONTEXT.__dict__.get("device_context")
     if context is None and not torch._C._len_torch_function_stack():
         return "cpu"
     return str(torch.get_default_device())
