@@ -260,7 +260,8 @@ class Contents:
             self._replace(base, value)
             return
         known = self._views.get(where)
-        if known is not None and where != base:
+        # (A value cannot be put into one that shows an element several times: not all places would get it.)
+        if known is not None and where != base and not known[0].overlaps_itself_somehow:
             parent, step = known
             whole = invert_step(self._builder, parent, self._even(self.read(parent)), value, step)
             if whole is not None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from aot.capture.storages import StorageState
 from aot.effects.model import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
 from aot.effects.world import World
+from aot.inputs import Entry
 
 
 def writes_in_graph(
@@ -19,8 +21,9 @@ def writes_in_graph(
     if the graph has no backward.
 
     Not those to an inference tensor, to one that is lazily conjugated or negated or shows an element several
-    times, in a storage of which the graph gets a stretch, or which is changed in other ways; nor those that a
-    view has to be taken before.
+    times, in a storage of which the graph gets a stretch, or which is changed in other ways; nor those to
+    memory that the graph reads through another input, which a backend takes for other memory, nor those that
+    a view has to be taken before.
 
     Args:
         changed: the arguments whose metadata or storage changes.
@@ -36,6 +39,8 @@ def writes_in_graph(
             root = roots[output.root]
             if isinstance(root, (ArgumentRoot, BaseRoot)):
                 elsewhere.add(entry.states[root.tensor])
+    read = {p.tensor for p in world.forward.primals if p.node.users}
+    alone = _alone(entry, read.union(write.tensor for write in writes))
     return tuple(
         write
         for write in writes
@@ -44,4 +49,23 @@ def writes_in_graph(
         and not write.inference
         and not entry.before[write.tensor].is_lazy
         and entry.states[write.tensor] not in elsewhere
+        and write.tensor in alone
     )
+
+
+def _alone(entry: Entry, tensors: Collection[int]) -> set[int]:
+    """Those of the arguments `tensors` that share no memory with others of them."""
+    alone: set[int] = set()
+    by_storage: dict[StorageState, list[int]] = {}
+    for i in tensors:
+        by_storage.setdefault(entry.states[i], []).append(i)
+    for sharing in by_storage.values():
+        stop, before = -1, None
+        for i in sorted(sharing, key=lambda i: entry.before[i].bytes):
+            start, end = entry.before[i].bytes
+            if start >= stop:
+                alone.add(i)
+            elif before is not None:
+                alone.discard(before)
+            stop, before = max(stop, end), i
+    return alone

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from agree import KINDS, assert_agrees, checking_nop, leaf, non_leaf, values
-from torch import Tensor
+from torch import Tensor, fx
 
 import aot
 from oracles import Arguments
@@ -825,3 +825,25 @@ def test_as_strided_beyond_the_view_that_it_is_called_on(make: Any, write: Any, 
         return view.as_strided((2, 2), (3, 1), offset), before.as_strided((2,), (1,), offset) * 2
 
     assert_agrees(f, make)
+
+
+def test_values_of_what_overlaps_itself_do_not_depend_on_how_they_lie() -> None:
+    """A write to a part of it reaches each place where the element is shown, with dense inputs too."""
+
+    def dense(module: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+        def run(*args: Tensor) -> Any:
+            return module(*(arg.contiguous() for arg in args))
+
+        return run
+
+    def f(x: Tensor) -> Tensor:
+        x[:, 4:5] = 3
+        return x + 1
+
+    def make() -> tuple[Tensor, Tensor]:
+        whole = torch.arange(8)
+        return whole, whole.as_strided((2, 7), (1, 1))
+
+    (expected, x), (given, y) = make(), make()
+    assert torch.equal(aot.aot_function(f, dense)(y), f(x))
+    assert torch.equal(given, expected)

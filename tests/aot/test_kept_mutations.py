@@ -167,6 +167,20 @@ def test_what_is_more_than_new_data_is_left_to_the_wrapper(
         assert torch.equal(mine, its)
 
 
+def test_memory_that_the_graph_reads_by_another_input_is_left_to_the_wrapper() -> None:
+    """A backend may write before it reads, as far as it can tell."""
+
+    def f(other: Tensor, x: Tensor, alone: Tensor) -> Tensor:
+        result = other.sum()
+        x.mul_(2)
+        alone.mul_(3)
+        return result
+
+    x = values(4)
+    written, _ = keeping(f, x.data, x, values(4))
+    assert written == ["primals_3"]
+
+
 def test_each_of_several_arguments_for_itself() -> None:
     def f(x: Tensor, y: Tensor) -> None:
         x.mul_(2)
