@@ -166,11 +166,13 @@ class _Lowering(fx.Interpreter):
         self._graph = module.graph
         self.literals = {str(node.target): node for node in module.graph.find_nodes(op="get_attr")}
         self._given: dict[str, Any] = {}
+        self._drawn: list[torch.Tensor] = []
 
     def function(self, *arguments: Any) -> Any:
         """The graph as a function of its inputs and its constants."""
         count = len(self._graph.find_nodes(op="placeholder"))
         self._given = dict(zip(self.literals, arguments[count:], strict=True))
+        self._drawn = []
         return self.run(*arguments[:count])
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -188,7 +190,12 @@ class _Lowering(fx.Interpreter):
         known = node.meta.get("val")
         # (Inductor computes some draws otherwise than eager, and reads too early what others draw into. Its
         # code runs in no grad mode.)
-        if moves_generator(node) or node.target is call_with_grad or _is_empty_complex(node):
+        if moves_generator(node):  # (Inductor makes what does not depend on each other in any order.)
+            result = self._whole(node, after=self._drawn)
+            values, _ = internals.tree_flatten(result)
+            self._drawn = [value for value in values if isinstance(value, torch.Tensor)][:1]
+            return result
+        if node.target is call_with_grad or _is_empty_complex(node):
             return self._whole(node)
         # (Its sizes are known because all is that it reads.)
         if (
@@ -208,9 +215,10 @@ class _Lowering(fx.Interpreter):
             return internals.inductor_restrided(result, known.stride())
         return result
 
-    def _whole(self, node: fx.Node) -> Any:
+    def _whole(self, node: fx.Node, after: Sequence[torch.Tensor] = ()) -> Any:
         assert callable(node.target)
-        return call_whole(node.target, *self.fetch_args_kwargs_from_env(node), node.meta["val"])
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        return call_whole(node.target, args, kwargs, node.meta["val"], after)
 
 
 def _is_empty_complex(node: fx.Node) -> bool:

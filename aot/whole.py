@@ -38,13 +38,20 @@ class _Number:
 _TENSOR, _NUMBER = _Tensor(), _Number()
 
 
-def call_whole(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], known: Any) -> Any:
+def call_whole(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    known: Any,
+    after: Sequence[Tensor] = (),
+) -> Any:
     """Call a function, which may draw random numbers, by an operation of its own. Where it cannot be run on
     fake tensors, or these do not tell the size, its results are taken to be like `known`.
 
     Args:
         args, kwargs: tensors, numbers and constants, or containers of them.
         known: what it returned where it was traced: a tensor, or a tuple of tensors and constants.
+        after: results of calls that have to be made before; they are not read.
 
     Example:
         >>> call_whole(torch.rand, [2], {}, torch.empty(2)).shape
@@ -91,7 +98,7 @@ def call_whole(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[s
             _LIBRARY.define(f"{name}(Tensor[] tensors, SymInt[] numbers) -> Tensor[]", tags=_TAGS)
             _LIBRARY.impl(name, call, "CompositeExplicitAutograd")
             torch.library.register_fake(f"{NAMESPACE}::{name}", imagine, lib=_LIBRARY)
-    results = getattr(getattr(torch.ops, NAMESPACE), name).default(tensors, numbers)
+    results = getattr(getattr(torch.ops, NAMESPACE), name).default([*tensors, *after], numbers)
     if given_back is None:
         return results[0]
     tuple_of = dict(zip(given_back, results, strict=True))

@@ -154,6 +154,19 @@ def test_draws_are_made_before_they_are_read_and_in_the_order_of_memory() -> Non
         torch.testing.assert_close(value, other)
 
 
+def test_a_draw_that_nobody_reads_is_made_before_the_next() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        larger = torch.maximum(x, x / 3)
+        torch.randint(0, 7, (1,))
+        return larger, nn.functional.dropout(x, 0.25)
+
+    drawn = []
+    for function in (f, compiled(f)):
+        torch.manual_seed(0)
+        drawn.append((*function(torch.arange(16.0)), torch.get_rng_state()))
+    assert all(map(torch.equal, *drawn))
+
+
 def test_what_inductor_cannot_take_apart_stays_whole() -> None:
     """It divides by the number of elements."""
     x = torch.zeros(0, requires_grad=True)
