@@ -89,8 +89,13 @@ def signature(findings: Sequence[Finding]) -> str:
 
 def bucket(findings: Sequence[Finding], program: Program) -> str:
     """The key of a bug, from the findings of its reduced program and that program."""
+    return f"{signature(findings)}/{ingredients(program)}"
+
+
+def ingredients(program: Program) -> str:
+    """What a program has: its operators, and the arguments and steps of each call. Buckets end in it."""
     how = " | ".join(arguments(call) + _scenario(call.scenario) for call in calls(program))
-    return "/".join((signature(findings), operators(program) or "nothing", how))
+    return f"{operators(program) or 'nothing'}/{how}"
 
 
 def _scenario(scenario: Scenario) -> str:

@@ -111,10 +111,9 @@ def _problems(case: Case) -> list[str]:
     found = []
     if case.bucket.split("/")[0] != case.clause:
         found.append(f"has the clause {case.clause} and a bucket of another: {case.bucket}")
-    scenario = "" if case.program.scenario.grad else " no-grad"
-    shape = f"/{buckets.operators(case.program) or 'nothing'}/{buckets.arguments(case.program)}{scenario}"
-    if not case.bucket.endswith(shape):
-        found.append(f"its bucket does not end in what its program has: {shape}")
+    ingredients = buckets.ingredients(case.program)
+    if not case.bucket.endswith(f"/{ingredients}"):
+        found.append(f"its bucket does not end in what its program has: {ingredients}")
     if case.findings and not case.bucket.startswith(buckets.signature(case.findings)):
         found.append(f"its bucket does not begin with what it found: {buckets.signature(case.findings)}")
     if case.origin.target not in case.expected:
