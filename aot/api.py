@@ -135,11 +135,11 @@ class CompiledFunction:
             recognitions = self._recognitions.newest_first
             for one in recognitions:
                 if one.tree == tree and one.ambient == ambient:
-                    tensors = one.tensors(*leaves)
-                    if tensors is not None and one.found.guards.hold():
+                    found, tensors = one.found, one.tensors(*leaves)
+                    if tensors is not None and found.guards.hold():
                         if one is not recognitions[0]:
                             self._recognitions.passed(one)
-                        return one.found.answer(tensors, leaves)
+                        return found.answer(tensors, leaves)
         arguments = take_apart(leaves)
         key = (tree, arguments.key, ambient)
         specialization = self._known(key)

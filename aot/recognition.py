@@ -148,7 +148,8 @@ class _Test:
         self._tests.append(
             f"{name}.storage_offset() == {offset}" if offset else f"not {name}.storage_offset()"
         )
-        self._tests.append(f"{name}.is_leaf" if tensor.is_leaf else f"not {name}.is_leaf")
+        if tensor.requires_grad:  # what does not is a leaf
+            self._tests.append(f"{name}.is_leaf" if tensor.is_leaf else f"not {name}.is_leaf")
         if tensor.is_leaf:
             self._tests.append(f"{name}.grad is {'None' if tensor.grad is None else 'not None'}")
         if torch.is_inference_mode_enabled():  # where the test in C does not tell
@@ -207,7 +208,8 @@ class _Test:
             if group is None:
                 first[storage._cdata] = f"{name}_storage"
                 self._tests.append(f"(s := {name}.untyped_storage()).nbytes() == {storage.nbytes()}")
-                self._tests.append(f"({name}_storage := s._cdata)")
+                if len(shown) > 1:
+                    self._tests.append(f"({name}_storage := s._cdata)")
             else:
                 self._tests.append(f"{name}.untyped_storage()._cdata == {group}")
         if len(first) > 1:
