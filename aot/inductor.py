@@ -164,7 +164,8 @@ class _Lowering(fx.Interpreter):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
         self._graph = module.graph
-        self.literals = {str(node.target): node for node in module.graph.find_nodes(op="get_attr")}
+        attributes = module.graph.find_nodes(op="get_attr")
+        self.literals = {str(node.target): node for node in attributes if "val" in node.meta}
         self._given: dict[str, Any] = {}
         self._drawn: list[torch.Tensor] = []
 
@@ -176,9 +177,17 @@ class _Lowering(fx.Interpreter):
         return self.run(*arguments[:count])
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        function = getattr(self.module, target)
+        if isinstance(function, fx.GraphModule):  # (which has no literals of its own)
+            return _Lowering(function).function
         return self._given[target]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is internals.WHILE_LOOP:
+            raise errors.UnsupportedOperation(
+                "while_loop with a condition that depends on an argument, which Inductor takes only with "
+                "symbols for sizes; use the backend aotfuzz"
+            )
         if target is call_on_clones and args[0] in BATCH_NORM:
             return _batch_norm(*args)
         if target is call_on_clones and is_custom(args[0]):

@@ -60,8 +60,10 @@ from aot.errors import EscapedTensor
 
 __all__ = [
     "AUTOCAST_DEVICES",
+    "COND",
     "MAKE_TOKEN",
     "SINK_TOKENS",
+    "WHILE_LOOP",
     "WITH_EFFECTS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -670,6 +672,11 @@ def is_ordered(op: OpOverload) -> bool:
 WITH_EFFECTS = with_effects
 MAKE_TOKEN = torch.ops.prims._make_token.default
 SINK_TOKENS = torch.ops.prims._sink_tokens.default
+
+
+# The operators that call graphs of their own, as a value says.
+COND = torch.ops.higher_order.cond
+WHILE_LOOP = torch.ops.higher_order.while_loop
 
 
 def auto_functionalized(op: OpOverload, arguments: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -66,7 +66,10 @@ def assert_functional(module: fx.GraphModule) -> None:
         elif node.op == "call_function":
             computed = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
             known = ("getitem", "call_on_clones", "call_with_grad")
-            assert computed or target.__name__ in known, node.format_node()
+            taking_functions = target in (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)
+            assert computed or taking_functions or target.__name__ in known, node.format_node()
+        elif node.op == "get_attr" and isinstance(inner := getattr(module, node.target), fx.GraphModule):
+            assert_functional(inner)
 
 
 def checking_nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

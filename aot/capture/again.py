@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, Level
+from aot.capture.backward import Engine, Level, run_whole
 from aot.capture.graph import GraphBuilder
 from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
-from aot.capture.segments import Exposed, Graph, Key, key_of
+from aot.capture.segments import Key, key_of
 from aot.capture.symbolic import viewing
 from aot.capture.visible import has_effect, moves_generator
 from aot.errors import DoubleBackwardUnsupported, Unsupported
@@ -196,49 +196,13 @@ def _run(
 ) -> tuple[Engine, dict[int, Tensor]]:
     """Run the engine from entrances to ends; the gradients by end. What an earlier derivative has run is run
     `once_more`, and the results are added up. Of the entrances `exact` the tangents are given."""
-    numbers: dict[Key, int] = {}
-    for number, edge in enumerate(ends):
-        numbers.setdefault(edge, number)
-    exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
-    likes = {j: like for j, (_, like) in entrances.items()}
-    graph = Graph(exposed, numbers, whole=True)
-    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked, exact)
-    with contextlib.ExitStack() as stack:
-        if once_more:
-            linearity = Linearity(
-                recorder, [node for tangent in engine.by_value.values() for node in tangent.nodes]
-            )
-            stack.enter_context(linearity.required(graph.segment_of))
-        stack.enter_context(internals.skipped(_beyond(graph, ends)))
-        engine.run()
-    found: dict[int, Tensor] = {}
-    for segment in engine.segments:
-        for end, gradient in segment.gradients.items():
-            assert isinstance(end, int)
-            found[end] = gradient
-    for j, (edge, like) in entrances.items():
-        if j not in engine.by_value:
-            tangent = engine.by_value[j] = engine.tangent(like, j in tracked, j in exact)
-            if edge in numbers:
-                known = found.get(numbers[edge])
-                with recorder, torch.set_grad_enabled(create_graph):
-                    found[numbers[edge]] = tangent.fake if known is None else known + tangent.fake
-    return engine, found
 
+    def linear(engine: Engine, nodes: Iterable[Node]) -> contextlib.AbstractContextManager[None]:
+        tangents = [node for tangent in engine.by_value.values() for node in tangent.nodes]
+        return Linearity(recorder, tangents).required(nodes)
 
-def _beyond(graph: Graph, ends: Iterable[Key]) -> list[Node]:
-    """The custom functions below some edges that are not part of a graph. Where another end lies below them
-    the engine runs them without any gradient, since these are taken at the ends."""
-    found: list[Node] = []
-    stack, seen = [node for node, _ in ends], set(graph.segment_of)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(child for _, (child, _) in graph.below(node))
-            if internals.is_function_node(node):
-                found.append(node)
-    return found
+    watching = linear if once_more else None
+    return run_whole(recorder, entrances, ends, name, create_graph, tracked, exact, watching)
 
 
 def _run_higher(

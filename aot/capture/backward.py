@@ -8,7 +8,7 @@ function's own hooks), and what is recorded for a segment depends on that segmen
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,7 @@ from aot import torch_internals as internals
 from aot.capture.graph import meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.running import refused
-from aot.capture.segments import EntranceEdge, Graph, Key
+from aot.capture.segments import EntranceEdge, Exposed, Graph, Key
 from aot.capture.trace import fake_of
 from aot.errors import binding
 from aot.geometry import Geometry
@@ -240,6 +240,65 @@ class Engine:
             return tuple(passed)
 
         return hook
+
+
+def run_whole(
+    recorder: Recorder,
+    entrances: Mapping[int, tuple[Key, Tensor]],
+    ends: Sequence[Key],
+    name: str,
+    create_graph: bool = False,
+    tracked: Collection[int] = (),
+    exact: Collection[int] = (),
+    watching: Callable[[Engine, Iterable[Node]], contextlib.AbstractContextManager[None]] | None = None,
+) -> tuple[Engine, dict[int, Tensor]]:
+    """Run the engine from entrances to ends, in one piece; the gradients by end.
+
+    Args:
+        entrances: edges by number, each with a tensor that looks like its gradient.
+        name, create_graph, tracked, exact: see `Engine`.
+        watching: what is entered while it runs, given the nodes that it may run.
+    """
+    numbers: dict[Key, int] = {}
+    for number, edge in enumerate(ends):
+        numbers.setdefault(edge, number)
+    exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
+    likes = {j: like for j, (_, like) in entrances.items()}
+    graph = Graph(exposed, numbers, whole=True)
+    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked, exact)
+    with contextlib.ExitStack() as stack:
+        if watching is not None:
+            stack.enter_context(watching(engine, graph.segment_of))
+        stack.enter_context(internals.skipped(_beyond(graph, ends)))
+        engine.run()
+    found: dict[int, Tensor] = {}
+    for segment in engine.segments:
+        for end, gradient in segment.gradients.items():
+            assert isinstance(end, int)
+            found[end] = gradient
+    for j, (edge, like) in entrances.items():
+        if j not in engine.by_value:
+            tangent = engine.by_value[j] = engine.tangent(like, j in tracked, j in exact)
+            if edge in numbers:
+                known = found.get(numbers[edge])
+                with recorder, torch.set_grad_enabled(create_graph):
+                    found[numbers[edge]] = tangent.fake if known is None else known + tangent.fake
+    return engine, found
+
+
+def _beyond(graph: Graph, ends: Iterable[Key]) -> list[Node]:
+    """The custom functions below some edges that are not part of a graph. Where another end lies below them
+    the engine runs them without any gradient, since these are taken at the ends."""
+    found: list[Node] = []
+    stack, seen = [node for node, _ in ends], set(graph.segment_of)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(child for _, (child, _) in graph.below(node))
+            if internals.is_function_node(node):
+                found.append(node)
+    return found
 
 
 @contextlib.contextmanager

@@ -133,6 +133,13 @@ class GraphBuilder:
         self.metas[node] = meta_of(value)
         return node
 
+    def module(self, name: str, module: fx.GraphModule) -> fx.Node:
+        """A function that an operator takes, as a graph of its own."""
+        name = f"{name}_{self._constants}"
+        self._constants += 1
+        self.root.add_module(name, module)
+        return self.graph.get_attr(name)
+
     def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], metas: Recipe) -> fx.Node:
         """Append ``op(*args, **kwargs)``, whose result has the given metadata."""
         if isinstance(op, internals.OpOverload) and keyword.iskeyword(op._overloadname):

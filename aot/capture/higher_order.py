@@ -2,7 +2,8 @@
 
 In eager they have Dynamo capture the functions, and run them. In a trace the functions are called, as often
 as the operator would call them, and what they do is recorded, with its history: so `map` and `scan` become as
-many copies as there are steps, and a condition that depends on an argument cannot be recorded.
+many copies as there are steps. Where a condition depends on an argument, which way a call goes is not known:
+`conditional` has the operator itself recorded, and its functions as graphs of their own.
 """
 
 from __future__ import annotations
@@ -13,29 +14,40 @@ from typing import Any
 from torch import Tensor
 
 from aot import torch_internals as internals
+from aot.capture.conditional import record_cond, record_while_loop
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions
 
 
-def _condition(name: str, value: Any) -> bool:
-    """The value of a condition, if it is known in a trace."""
+def _unknown(value: Any) -> Recorder | None:
+    """What records the trace, where a condition is not known in it."""
     recorder = internals.current_mode()
     if isinstance(value, Tensor) and isinstance(recorder, Recorder) and not recorder.knows(value):
-        raise takes_functions(f"{name}, whose condition depends on an argument's values")
-    return bool(value)
+        return recorder
+    return None
 
 
 def _cond(dense: Any, condition: Any, true: Any, false: Any, operands: Any) -> Any:
-    return _apart("cond", (true if _condition("cond", condition) else false)(*operands), operands)
+    recorder = _unknown(condition)
+    if recorder is not None:
+        return record_cond(recorder, condition, true, false, operands)
+    return _apart("cond", (true if condition else false)(*operands), operands)
 
 
 def _while_loop(dense: Any, condition: Callable[..., Any], body: Any, carried: Any, others: Any) -> Any:
-    def known(*values: Any) -> Any:
-        asked = condition(*values)
-        _condition("while_loop", asked)
-        return asked
-
-    return _apart("while_loop", dense(known, body, carried, others), (*carried, *others))
+    given = carried
+    turns = False
+    while True:
+        asked = condition(*carried, *others)
+        recorder = _unknown(asked)
+        if recorder is not None:
+            return record_while_loop(recorder, condition, body, carried, others)
+        if not asked:
+            break
+        carried, turns = body(*carried, *others), True
+    if not turns:
+        return tuple(one.clone() if isinstance(one, Tensor) else one for one in carried)
+    return _apart("while_loop", carried, (*given, *others))
 
 
 def _as_it_runs(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

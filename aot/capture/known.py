@@ -23,6 +23,10 @@ class Known:
         self._builder = builder
         self._values: dict[fx.Node, Any] = {}
 
+    def note(self, node: fx.Node, value: Any) -> None:
+        """The value of a node is known from elsewhere."""
+        self._values[node] = value
+
     def values(self, tree: Any) -> Any:
         """The arguments of an operation (nodes and constants, in tuples and dicts) with values in place of
         nodes; None where one of them depends on an argument or on a random draw."""

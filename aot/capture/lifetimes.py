@@ -39,9 +39,9 @@ class Lifetimes:
         Raises:
             EscapedTensor: one is still there.
         """
-        if self._alive():
+        if self.alive():
             gc.collect()  # it may only be part of a reference cycle
-        alive = self._alive()
+        alive = self.alive()
         # A cycle inside autograd (an in-place operation that keeps what it writes to) holds some as well, and
         # for good, as it does in eager; but no Python object does.
         stored = [
@@ -66,7 +66,7 @@ class Lifetimes:
         Raises:
             EscapedTensor: one is stored somewhere.
         """
-        alive = self._alive()
+        alive = self.alive()
         path = stored(alive)
         self.reserve()
         if path is not None:
@@ -77,8 +77,9 @@ class Lifetimes:
 
     def reserve(self) -> None:
         """Let nobody but traces use those that are still there."""
-        for fake in self._alive():
+        for fake in self.alive():
             internals.reserve(fake)
 
-    def _alive(self) -> list[Tensor]:
+    def alive(self) -> list[Tensor]:
+        """Those that are still there."""
         return [fake for ref in self._made if (fake := ref()) is not None]

@@ -72,8 +72,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         inference: bool = False,
         functionalize_rng: bool = False,
         symbols: Symbols | None = None,
+        mode: internals.FakeTensorMode | None = None,
     ) -> None:
-        super().__init__(lifetimes, inference, functionalize_rng, symbols)
+        super().__init__(lifetimes, inference, functionalize_rng, symbols, mode)
         self._decompositions = decompositions
         self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
@@ -361,7 +362,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             (value,) = args
             if internals.storage_key(value) in self.states:
                 return self.view(func, args, kwargs)
-            node = self.builder.emit(aten.clone.default, self.builder.constant(value))
+            node = self.builder.emit(aten.clone.default, self.literal(value))
             return self._fresh(node, self.builder.metas[node])
         if func in READS_GRAD_MODE:
             op_args = self._nodes(args)

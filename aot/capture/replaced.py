@@ -96,7 +96,7 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
     @functools.wraps(original)
     def compile(*args: Any, **options: Any) -> Any:
         frame: Any = sys._getframe(1)
-        if getattr(_watch, "now", None) is not None and module(frame).startswith(_COMPILES):
+        if internals.memoryless_allowed() and module(frame).startswith(_COMPILES):
             while frame.f_back is not None and module(frame.f_back).startswith(_COMPILES):
                 frame = frame.f_back
             if frame.f_code.co_name in _RECORDED:

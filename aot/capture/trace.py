@@ -56,6 +56,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         inside: of how many wrapper subclasses' code, one within the other, an operation comes. Autograd has
             been there already: there it makes no view, and moves no version counter.
         inside_reads: what a recorded backward has read there, by storage, and at which node.
+        branches: the traces of functions that are graphs of their own.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         inference: bool = False,
         functionalize_rng: bool = False,
         symbols: Symbols | None = None,
+        mode: internals.FakeTensorMode | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.symbols = symbols
@@ -71,7 +73,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lifetimes = lifetimes
         self.inference = inference
         self._inference_tensors = inference
-        self.builder = GraphBuilder(internals.FakeTensorMode() if symbols is None else symbols.mode)
+        mode = mode if symbols is None else symbols.mode
+        self.builder = GraphBuilder(mode or internals.FakeTensorMode())
         self.states: dict[int, StorageState] = {}
         self.journal = Journal(self.state)
         self.joined: set[int] = set()
@@ -88,6 +91,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.wrapper_views = WrapperViews()
         self.inside = 0
         self.inside_reads: list[tuple[int, Node]] = []
+        self.branches: list[Trace] = []
 
     def __enter__(self) -> Any:
         if self.symbols is not None:
@@ -107,6 +111,9 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.results = ()
         self.parts.clear()
         self.wrapper_views.clear()
+        for branch in self.branches:
+            branch.forget()
+        self.branches.clear()
 
     def let_go(self) -> None:
         """Let go of what the function, or a backward, has let go of, as eager does.
@@ -121,6 +128,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.acts.clear()
         for state in self.states.values():
             state.let_go()
+        for branch in self.branches:
+            branch.let_go()
 
     def state(self, fake: Tensor) -> StorageState:
         """The storage of a fake tensor; one that no recorded operation made is refused."""
@@ -151,6 +160,10 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif node is not None:
                 self.inside_reads.append((internals.storage_key(fake), node))
         return self.state(fake).read(geometry(fake))
+
+    def literal(self, value: Tensor) -> fx.Node:
+        """The node for a tensor that is written out in the function."""
+        return self.builder.constant(value)
 
     def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
         size, stride, dtype, device = lookup(meta)

@@ -1,0 +1,318 @@
+"""Functions that become graphs of their own, inside of a trace: branches of a condition, parts of a loop.
+
+A function is run once, on the tensors of the trace, with a recorder of its own on top. What it reads of the
+trace around it becomes an input of its graph, whether it was passed or is used from a closure; autograd goes
+on from the one to the other, so that the branch can be differentiated up to the edges of those tensors. As
+torch demands, it may change nothing outside, nor return what lies in the memory of something else.
+
+In: a function, and the recorder of the trace around it. Out: a `Branch`, and graphs that take the same values
+(`modules`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import get_gradient_edge
+
+from aot import torch_internals as internals
+from aot.capture.backward import run_whole
+from aot.capture.graph import meta_of
+from aot.capture.operations import acts, operation_of
+from aot.capture.recorder import Recorder
+from aot.capture.replaced import takes_functions
+from aot.capture.segments import Key, key_of
+from aot.capture.trace import fake_of
+from aot.capture.visible import has_effect
+from aot.errors import UnsupportedOperation
+from aot.geometry import Geometry, geometry
+from aot.views import may_alias
+
+aten = torch.ops.aten
+
+
+class Entered:
+    """The tensors from outside that functions compute with, in the order in which they are come by."""
+
+    def __init__(self) -> None:
+        self.tensors: list[Tensor] = []
+        self._known: set[int] = set()
+
+    def note(self, tensor: Tensor) -> None:
+        """One of them is there, perhaps again."""
+        if id(tensor) not in self._known:
+            self._known.add(id(tensor))
+            self.tensors.append(tensor)
+
+    @property
+    def require_grad(self) -> bool:
+        """Whether one of them does."""
+        return any(tensor.requires_grad for tensor in self.tensors)
+
+    def edges(self) -> tuple[Key | None, ...]:
+        """The edge of each; None for one to which no gradient comes."""
+        with torch.enable_grad():
+            return tuple(map(_edge, self.tensors))
+
+
+def _edge(tensor: Tensor) -> Key | None:
+    if not tensor.requires_grad or (tensor.is_leaf and not internals.accumulates(tensor)):
+        return None
+    return key_of(get_gradient_edge(tensor))
+
+
+class Branch(Recorder):  # type: ignore[no-untyped-call]
+    """Records a function that becomes a graph of its own.
+
+    Args:
+        outer: what records the trace around it.
+        name: the operator that takes the function.
+        entered: what is noted of the tensors from outside.
+
+    Attributes:
+        carried: the placeholders of what comes in with each turn of a loop.
+        inputs: its other placeholders, and the nodes of the trace around it that they stand for.
+    """
+
+    def __init__(self, outer: Recorder, name: str, entered: Entered) -> None:
+        super().__init__(outer._decompositions, outer.lifetimes, outer.inference, mode=outer.builder.mode)
+        # (The trace around it holds results, whose history holds this.)
+        self._outer = weakref.ref(outer)
+        self._name = name
+        self._entered: Entered | None = entered
+        self.parts = outer.parts
+        self.inputs: dict[fx.Node, fx.Node] = {}
+        self._standing: dict[fx.Node, fx.Node] = {}
+        self.carried: list[fx.Node] = []
+        outer.branches.append(self)
+
+    @property
+    def outer(self) -> Recorder:
+        """What records the trace around it."""
+        outer = self._outer()
+        assert outer is not None
+        return outer
+
+    def run(self, function: Callable[..., Any], operands: Iterable[Any]) -> Any:
+        """Record a function, once."""
+        before = [(tensor, tensor.requires_grad) for tensor in self.lifetimes.alive()]
+        # Below this one, operations are to reach no other; and what the branch saves is saved in no other
+        # way, as its derivative computes it once more anyway.
+        with internals.modes_off(), internals.plain_autograd(), self:
+            results = function(*operands)
+        self._entered = None
+        if any(tensor.requires_grad != required for tensor, required in before):
+            raise self._refused("in which a function changes whether a tensor from outside requires grad")
+        return results
+
+    def carry(self, like: Tensor) -> Tensor:
+        """A tensor that comes in with each turn of a loop, and looks like another one."""
+        where = geometry(like)._replace(offset=0)
+        fake = self.lifetimes.note(fake_of(where, like.device, self.builder.symbolic))
+        node = self.builder.placeholder(f"carried_{len(self.carried)}", meta_of(fake))
+        self.carried.append(node)
+        self.adopt(fake).define(where, node)
+        return fake
+
+    def is_own(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in memory that was made here."""
+        return internals.storage_key(tensor) in self.states
+
+    def state(self, fake: Tensor) -> Any:
+        """The storage of a tensor, which may be one of the trace around it."""
+        return super().state(fake) if self.is_own(fake) else self.outer.state(fake)
+
+    def read(self, fake: Tensor) -> fx.Node:
+        """The node for what a tensor shows now."""
+        return super().read(fake) if self.is_own(fake) else self._input(self.outer.read(fake))
+
+    def literal(self, value: Tensor) -> fx.Node:
+        """The node for a tensor that is written out in the function."""
+        return self._input(self.outer.literal(value))
+
+    def _input(self, outside: fx.Node) -> fx.Node:
+        """What stands here for a node of the trace around it."""
+        node = self._standing.get(outside)
+        if node is None:
+            builder = self.outer.builder
+            meta = builder.metas[outside]
+            assert isinstance(meta, int)
+            name, offset = f"operand_{len(self.inputs)}", builder.offsets.get(outside, 0)
+            node = self._standing[outside] = self.builder.placeholder(name, meta, offset)
+            self.inputs[node] = outside
+            value = self.outer.known.values(outside)
+            if value is not None:
+                self.known.note(node, value)
+        return node
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._entered is not None:
+            for leaf in internals.tree_flatten((args, kwargs))[0]:
+                if isinstance(leaf, Tensor) and not self.is_own(leaf) and not self._is_view_from_here(leaf):
+                    self._entered.note(leaf)
+        return super().dispatch(func, args, kwargs)
+
+    def _is_view_from_here(self, tensor: Tensor) -> bool:
+        known = self.journal.origins.get(id(tensor))
+        return known is not None and known[0] is tensor
+
+    def _of_wrappers(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise self._refused("of tensor subclasses")
+
+    def _call(
+        self, op: Any, args: Any, kwargs: Any, metas: Any, random: bool, overwrites: bool = False
+    ) -> Any:
+        if random:
+            raise self._refused(f"in which a function draws random numbers ({op})")
+        node = super()._call(op, args, kwargs, metas, random, overwrites)
+        if acts(operation_of(node)):
+            raise self._refused(f"in which a function acts outside ({op})")
+        return node
+
+    def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
+        self._check_own(fake)
+        super()._write(fake, value, counted)
+
+    def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_own(args[0])
+        return super().reshape(func, args, kwargs)
+
+    def resize(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._check_own(args[0])
+        return super().resize(func, args, kwargs)
+
+    def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for tensor in args[:2]:
+            if isinstance(tensor, Tensor):
+                self._check_own(tensor)
+        return super().rebind(func, args, kwargs)
+
+    def _check_own(self, fake: Tensor) -> None:
+        if not self.is_own(fake):
+            raise self._refused("in which a function changes a tensor from outside")
+
+    def _refused(self, why: str) -> UnsupportedOperation:
+        return takes_functions(f"{self._name}, {why}")
+
+    def differentiate(
+        self, results: Sequence[Tensor], ends: Sequence[Key], tangents: Mapping[int, fx.Node]
+    ) -> list[Tensor | None]:
+        """Record the derivative of some results: for each end, its gradient, or None where there is none.
+
+        Args:
+            ends: edges of tensors from outside.
+            tangents: by result, the node of the trace around it that is its gradient.
+        """
+        with internals.modes_off(), self, torch.enable_grad():
+            edges = {j: _edge(result) for j, result in enumerate(results) if j in tangents}
+        entrances = {j: (edge, results[j]) for j, edge in edges.items() if edge is not None}
+        self.builder.backward = True
+        try:
+            with internals.modes_off():
+                engine, found = run_whole(self, entrances, ends, "tangents")
+        finally:
+            self.builder.backward = False
+        for j in entrances:
+            (node,) = engine.by_value[j].nodes
+            self.inputs[node] = self._lying(tangents[j], engine.by_value[j].layout.wheres[0])
+        return [found.get(end) for end in range(len(ends))]
+
+    def _lying(self, outside: fx.Node, where: Geometry) -> fx.Node:
+        """A node of the trace around it, or a copy of it with these strides."""
+        builder = self.outer.builder
+        meta = builder.meta(outside)
+        if meta.stride == where.stride:
+            return outside
+        size, stride = list(where.size), list(where.stride)
+        blank = builder.emit(aten.empty_strided.default, size, stride, dtype=meta.dtype, device=meta.device)
+        return builder.emit(aten.copy.default, blank, outside)
+
+
+def modules(
+    branches: Sequence[Branch], results: Sequence[Sequence[fx.Node]], since: Sequence[fx.Node | None] = ()
+) -> tuple[list[fx.GraphModule], list[fx.Node]]:
+    """Graphs of their own that compute some nodes of each branch, and the nodes of the trace around them that
+    all of them take, after what they carry.
+
+    Args:
+        since: for each, the last node before those that count if they may raise: what the forward has checked
+            the backward does not check again.
+    """
+    lasts = since or [None] * len(branches)
+    needed = [_needed(b, nodes, last) for b, nodes, last in zip(branches, results, lasts, strict=True)]
+    operands = list(
+        dict.fromkeys(
+            outside
+            for branch, nodes in zip(branches, needed, strict=True)
+            for node, outside in branch.inputs.items()
+            if node in nodes
+        )
+    )
+    return [_module(*each, operands) for each in zip(branches, results, needed, strict=True)], operands
+
+
+def may_raise(module: fx.GraphModule) -> bool:
+    """Whether a graph is to run although nobody reads its results."""
+    return any("may_raise" in node.meta or has_effect(node) for node in module.graph.nodes)
+
+
+def _needed(branch: Branch, results: Iterable[fx.Node], last: fx.Node | None) -> set[fx.Node]:
+    stack = list(results)
+    for node in reversed(branch.builder.graph.nodes):
+        if node is last:
+            break
+        if "may_raise" in node.meta or has_effect(node):
+            stack.append(node)
+    found: set[fx.Node] = set()
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _module(
+    branch: Branch, results: Sequence[fx.Node], needed: set[fx.Node], operands: Sequence[fx.Node]
+) -> fx.GraphModule:
+    builder, graph = branch.builder, fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in branch.carried:
+        copies[node] = graph.placeholder(node.name)
+    given = {outside: graph.placeholder(f"operand_{i}") for i, outside in enumerate(operands)}
+    outer = branch.outer.builder
+    for outside, node in given.items():
+        builder.metas[node] = outer.metas[outside]
+        builder.offsets[node] = outer.offsets.get(outside, 0)
+    copies.update((node, given[outside]) for node, outside in branch.inputs.items() if node in needed)
+    for node in builder.graph.nodes:
+        if node in needed and node.op != "placeholder":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].meta.pop("partitioner_tag", None)
+        if node in copies and node in builder.metas:
+            builder.metas[copies[node]] = builder.metas[node]
+    builder.annotate([*given.values(), *copies.values()])
+    graph.output(tuple(copies[node] for node in results))
+    return fx.GraphModule(builder.root, graph, "Branch")
+
+
+def apart(branch: Branch, values: Sequence[fx.Node]) -> list[fx.Node]:
+    """The same values, each in memory of its own: results of an operation lie neither in each other's nor in
+    that of its arguments."""
+    seen: set[fx.Node] = set()
+    found = []
+    for value in values:
+        root = value
+        while root.op == "call_function" and isinstance(root.target, internals.OpOverload):
+            first = root.args[0] if root.args else None
+            if not may_alias(root.target) or not isinstance(first, fx.Node):
+                break
+            root = first
+        fresh = root.op == "call_function" and root not in seen
+        seen.add(root)
+        found.append(value if fresh else branch.builder.emit(aten.clone.default, value))
+    return found
