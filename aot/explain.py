@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
+
+from torch import fx
+
 from aot.api import CompiledFunction
 from aot.page import page
 
@@ -31,9 +35,16 @@ def explain(compiled: CompiledFunction, *, html: bool = False) -> str:
         if one.sizes is not None:
             parts.append("---- answers sizes of which\n" + "\n".join(one.sizes.tests) + "\n")
         parts.append(f"---- metadata\n{one.metadata}\n")
-        parts.append(f"---- forward graph\n{one.forward.code.strip()}\n")
+        parts.append(f"---- forward graph\n{_code(one.forward)}\n")
         for number, backward in enumerate(one.backwards, 1):
             which = f" {number} of {len(one.backwards)}" if len(one.backwards) > 1 else ""
-            parts.append(f"---- backward graph{which}\n{backward.code.strip()}\n")
+            parts.append(f"---- backward graph{which}\n{_code(backward)}\n")
         parts.append(f"---- wrapper\n{one.wrapper.strip()}\n")
     return "\n".join(parts)
+
+
+def _code(graph: fx.GraphModule) -> str:
+    """A graph as Python, and those that it calls."""
+    inner = [(name, one) for name, one in graph.named_children() if isinstance(one, fx.GraphModule)]
+    parts = [f"{name}:\n{textwrap.indent(_code(one), '    ')}" for name, one in inner]
+    return "\n\n".join([graph.code.strip(), *parts])

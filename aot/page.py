@@ -77,16 +77,25 @@ def _joint(one: Specialization) -> Iterator[str]:
     taken = {n.name for n in backward if n.op == "placeholder" and not is_tangent(n)}
     early = {n.name for n in one.forward.graph.nodes if n.op == "call_function"}
     for node in one.forward.graph.nodes:
-        yield _line(node, "saved" if node.name in taken else "forward")
+        yield from _lines(one.forward, node, "saved" if node.name in taken else "forward")
     for number, module in enumerate(one.backwards, 1):
         which = f" {number} of {len(one.backwards)}" if len(one.backwards) > 1 else ""
         yield f'<span class="backward"># backward{which}</span>'
         for node in module.graph.nodes:
             kind = "again" if node.op == "call_function" and node.name in early else "backward"
-            yield _line(node, "saved" if node.name in taken else kind)
+            yield from _lines(module, node, "saved" if node.name in taken else kind)
 
 
-def _line(node: fx.Node, kind: str) -> str:
+def _lines(module: fx.GraphModule, node: fx.Node, kind: str, indent: str = "") -> Iterator[str]:
+    """The line of a node; of a graph that an operator takes, also its own."""
+    yield _line(node, kind, indent)
+    inner = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+    if isinstance(inner, fx.GraphModule):
+        for one in inner.graph.nodes:
+            yield from _lines(inner, one, kind, indent + "    ")
+
+
+def _line(node: fx.Node, kind: str, indent: str) -> str:
     if node.op == "output":
         text = f"return {node.args[0]}"
     elif node.op == "placeholder":
@@ -95,7 +104,7 @@ def _line(node: fx.Node, kind: str) -> str:
         arguments = [repr(a) for a in node.args] + [f"{k}={v!r}" for k, v in node.kwargs.items()]
         target = node.target if isinstance(node.target, str) else _named(node.target)
         text = f"{node.name} = {target}({', '.join(arguments)})  # {_shape(node)}"
-    return f'<span class="{kind}">{escape(text)}</span>'
+    return f'<span class="{kind}">{escape(indent + text)}</span>'
 
 
 def _named(target: object) -> str:

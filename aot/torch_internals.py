@@ -82,6 +82,7 @@ __all__ = [
     "asked_for_memory",
     "auto_functionalized",
     "autocast_enabled",
+    "autocast_uncached",
     "autocasts",
     "backward_key",
     "below_autograd",
@@ -1033,6 +1034,17 @@ def backward_key() -> tuple[object, ...]:
 def autocast_enabled() -> bool:
     """Whether any device is under autocast."""
     return bool(torch._C._is_any_autocast_enabled())
+
+
+@contextlib.contextmanager
+def autocast_uncached() -> Iterator[None]:
+    """While this lasts, autocast keeps no cast of a leaf for the next operation that takes it."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def disable_autocast() -> contextlib.AbstractContextManager[Any]:

@@ -102,7 +102,7 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         before = [(tensor, tensor.requires_grad) for tensor in self.lifetimes.alive()]
         # Below this one, operations are to reach no other; and what the branch saves is saved in no other
         # way, as its derivative computes it once more anyway.
-        with internals.modes_off(), internals.plain_autograd(), self:
+        with internals.modes_off(), internals.plain_autograd(), internals.autocast_uncached(), self:
             results = function(*operands)
         self._entered = None
         if any(tensor.requires_grad != required for tensor, required in before):

@@ -37,7 +37,8 @@ class _Cond:
         condition: its node.
         branches: what its functions have recorded.
         results: the tensors that they have returned.
-        edges: for each tensor from outside that they compute with, where it was in the autograd graph.
+        edges: for each tensor from outside that they compute with, where it was in the autograd graph; none
+            if nothing is differentiated.
         metas: of each of these, how it lies.
     """
 
@@ -110,17 +111,18 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
         )
     results = tuple(tuple(v for v in leaves if isinstance(v, Tensor)) for leaves in returned)
     metas = tuple(map(meta_of, entered.tensors))
+    differentiable = torch.is_grad_enabled() and entered.require_grad
     call = _Cond(
         weakref.ref(recorder),
         recorder.read(condition),
         branches,
         (results[0], results[1]),
-        entered.edges(),
+        entered.edges() if differentiable else (),
         metas,
     )
-    if torch.is_grad_enabled() and entered.require_grad:
+    if differentiable:
         tensors = iter(_Conditional.apply(call, *entered.tensors))  # type: ignore[no-untyped-call]
-    elif any(tensor.requires_grad for tensor in (*results[0], *results[1])):
+    elif torch.is_grad_enabled() and any(tensor.requires_grad for some in results for tensor in some):
         raise takes_functions("cond, of which a result requires grad and no operand does")
     else:
         tensors = iter(call.record())

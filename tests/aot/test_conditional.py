@@ -11,7 +11,8 @@ import pytest
 import torch
 from agree import Arguments, assert_agrees, checking_nop, leaf, values
 from torch import Tensor, nn
-from torch._higher_order_ops import map, while_loop
+from torch._higher_order_ops import map as map_op
+from torch._higher_order_ops import while_loop
 from torch.utils.checkpoint import checkpoint
 
 import aot
@@ -228,7 +229,7 @@ def view_and_its_base(x: Tensor, z: Tensor) -> Any:
 
 
 def mapped(x: Tensor, z: Tensor) -> Any:
-    return torch.cond(x.sum() > 0, lambda: map(lambda row: row * z, x), x.sin)
+    return torch.cond(x.sum() > 0, lambda: map_op(lambda row: row * z, x), x.sin)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +286,31 @@ def test_below_torch_compile(function: Branching, backend: str) -> None:
         x, z = make(sign)()
         torch.testing.assert_close(gradients(compiled, x, z), gradients(function, x, z))
     assert counter.frame_count == 1
+
+
+def test_autocast_casts_within() -> None:
+    def f(x: Tensor, w: Tensor) -> Tensor:
+        return torch.cond(x.sum() > 0, lambda: x @ w, lambda: w @ x)
+
+    x, w = make(1)()[0].detach(), values(3, 3).requires_grad_()
+    compiled = aot.aot_function(f, checking_nop)
+    for sign in (1, -1):
+        results = []
+        for function in (f, compiled):
+            with torch.autocast("cpu"):
+                result = function(x * sign, w)
+            results.append([result, *torch.autograd.grad(result.float().sum(), w)])
+        assert results[0][0].dtype == results[1][0].dtype == torch.bfloat16
+        assert all(map(torch.equal, *results))
+
+
+def test_explanations_show_the_branches() -> None:
+    compiled = aot.aot_function(operands, checking_nop)
+    compiled(*make(1)()).sum().backward()
+    for html in (False, True):
+        text = aot.explain(compiled, html=html)
+        assert "sin" in text
+        assert "cos" in text
 
 
 def test_a_write_between_forward_and_backward_is_noticed() -> None:
