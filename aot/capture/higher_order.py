@@ -54,6 +54,14 @@ def _as_it_runs(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return dense(*args, **kwargs)
 
 
+def _invoke_subgraph(dense: Any, function: Callable[..., Any], identifier: Any, *operands: Any) -> Any:
+    return function(*operands)
+
+
+def _invoke_quant(dense: Any, function: Callable[..., Any], *operands: Any, **options: Any) -> Any:
+    return function(*operands)
+
+
 def _apart(name: str, results: Any, operands: Any) -> Any:
     """The same; refused where a result lies in the memory of an operand, which Dynamo does not allow."""
     given = {internals.storage_key(one) for one in operands if isinstance(one, Tensor)}
@@ -70,5 +78,7 @@ internals.define_higher_order_kernels(
         "map_impl": _as_it_runs,
         "scan": _as_it_runs,
         "flex_attention": _as_it_runs,
+        "invoke_subgraph": _invoke_subgraph,
+        "invoke_quant_packed": _invoke_quant,
     }
 )

@@ -145,10 +145,32 @@ def test_what_is_recorded(function: Callable[[Tensor], Tensor], grad: bool) -> N
     assert len(compiled.specializations) == 1
 
 
+@torch.compiler.nested_compile_region
+def region(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    return (x * z).sin(), x.cos()
+
+
+def regions(x: Tensor, z: Tensor) -> Tensor:
+    a, b = region(x, z)
+    c, d = region(b, z)
+    return a + c * d
+
+
+@pytest.mark.parametrize("backend", ["aotfuzz", "aotfuzz_inductor"])
+def test_nested_regions_below_torch_compile(backend: str) -> None:
+    compiled = torch.compile(regions, backend=backend, fullgraph=True)
+    results = []
+    for function in (regions, compiled, compiled):
+        x, z = values(3, 3).requires_grad_(), values(3, start=1).requires_grad_()
+        y = function(x, z)
+        results.append([y, *torch.autograd.grad(y.sum(), (x, z))])
+    for result in results[1:]:
+        torch.testing.assert_close(result, results[0])
+
+
 # What of torch's own programs is refused, why, and with which words.
 REFUSED = {
     "while_loop_stack_output": (errors.UnsupportedOperation, "while_loop_stack_output"),
-    "invoke_quant_packed": (errors.UnsupportedOperation, "invoke_quant_packed"),
     "register_hook": (errors.UnsupportedHook, "hook"),
 }
 
