@@ -156,6 +156,7 @@ __all__ = [
     "tree_map",
     "tree_unflatten",
     "unlogged",
+    "untold",
     "views_noticed",
     "with_own_kernels",
     "without_own_kernels",
@@ -734,6 +735,12 @@ def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], au
         torch._C._ExcludeDispatchKeyGuard(functools.reduce(operator.or_, off)),
     ):
         return op._op_dk(_composite_key(op), *args, **kwargs)
+
+
+def untold(op: OpOverload, *args: Any, **kwargs: Any) -> None:
+    """Run an operation of which neither autograd, nor what counts versions, nor a tensor subclass is told."""
+    with below_autograd(), torch._C._ExcludeDispatchKeyGuard(_COUNTED), torch._C._DisableTorchDispatch():
+        op(*args, **kwargs)
 
 
 def views_noticed() -> contextlib.AbstractContextManager[Any]:

@@ -202,10 +202,16 @@ def _replaced(
     found: list[tuple[int, tuple[str, ...], int]] = []
     for i, wrapper in enumerate(entry.wrappers):
         fake = wrapper.fake
-        if (tuple(fake.shape), fake.stride()) != wrapper.shown:
+        changes = recorder.wrapper_views.changes_of(fake)
+        if ((tuple(fake.shape), fake.stride()) != wrapper.shown) > bool(changes):
             raise errors.SubclassMutation(
-                f"the function changes the shape or strides of an argument of type {type(fake).__name__}; "
-                f"make a new tensor instead"
+                f"the function changes the shape or strides of an argument of type {type(fake).__name__}, "
+                f"and not by an operation; make a new tensor instead"
+            )
+        if changes and (wrapper.edge is not None or fake.requires_grad or wrapper.is_view):
+            raise errors.SubclassMutation(
+                f"the function changes the shape or strides of an argument of type {type(fake).__name__} "
+                f"that requires grad, or is a view; make a new tensor instead"
             )
         for path, one in _other_parts(wrapper.meta, fake, entry.fakes):
             _check_output(recorder, len(flat), one)
@@ -232,6 +238,12 @@ def _other_parts(
     for name, part in before.parts:
         one = getattr(now, name)
         if isinstance(part, SubclassCreationMeta) and type(one) is part.kind:
+            if (tuple(one.shape), one.stride()) != (part.size, part.stride):
+                raise errors.SubclassMutation(
+                    f"the function changes the shape or strides of a tensor that an argument of type "
+                    f"{meta.kind.__name__} is made of, and that is a {part.kind.__name__} itself; make a new "
+                    f"tensor instead"
+                )
             for path, other in _other_parts(part, one, fakes):
                 yield (name, *path), other
         elif not isinstance(part, SubclassCreationMeta) and not is_wrapper(one):

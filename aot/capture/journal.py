@@ -121,13 +121,14 @@ class Journal:
     def note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
         """Note that something changed about a tensor besides its data."""
         self.turns.append(fake)
-        if isinstance(event, Reshape) or not event.assigned:
+        told = not event.assigned if isinstance(event, Rebind) else event.mode is not Mode.INSIDE
+        if told:
             self.movers.append(fake)
         self._changes.setdefault(id(fake), (fake, []))[1].append(event)
         base = fake._base if fake._is_view() else None
         self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)
         # An operation moves the counter as soon as it returns to autograd; an assignment does not.
-        self._changed_at[id(fake)] = version_of(fake) + (isinstance(event, Reshape) or not event.assigned)
+        self._changed_at[id(fake)] = version_of(fake) + told
         if id(fake) in self._places:
             self.follow(fake)
 

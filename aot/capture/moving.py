@@ -31,7 +31,8 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         if func is aten.resize_.default and before == geometry(fake):
             return result  # which does not count as a change
         stale = fake.requires_grad and fake._is_view() and self.journal.moved_unnoticed(fake)
-        event = Reshape(func, tuple(args[1:]), kwargs, Mode.now(), stale)
+        mode = Mode.INSIDE if self.inside else Mode.now()
+        event = Reshape(func, tuple(args[1:]), kwargs, mode, stale)
         functional = functional_form(func)
         if functional not in (None, aten.as_strided.default, aten.resize.default):
             state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.mode))

@@ -39,6 +39,7 @@ from aot.capture.replaced import takes_functions
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
 from aot.capture.symbolic import ASKS_FOR_NUMBERS
+from aot.capture.wrappers import shown_by
 from aot.geometry import Geometry, geometry
 from aot.symbols import Symbols
 from aot.views import is_undeclared_view
@@ -101,13 +102,14 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         """An operation on wrapper subclasses: what their own code makes of it, with what they are made of, is
         recorded. They are asked in the order in which torch asks them."""
         self.inside += 1
+        before = shown_by(args)
         try:
             with self:
                 for kind in types:
                     result = kind.__torch_dispatch__(func, types, args, kwargs)
                     if result is not NotImplemented:
                         if self.inside == 1:
-                            self.wrapper_views.note(func, args, kwargs, result)
+                            self.wrapper_views.note(func, args, kwargs, result, before)
                         return result
         finally:
             self.inside -= 1
@@ -158,10 +160,10 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return result
         if kind is Kind.MUTATION:
             return self.mutation(func, operation, args, kwargs)
-        if self.inside and kind in (Kind.RESHAPE, Kind.RESIZE, Kind.REBIND):
+        if self.inside and kind in (Kind.RESIZE, Kind.REBIND):
             raise errors.SubclassMutation(
-                f"{func} on what a tensor subclass is made of, in the subclass's own code; change its shape "
-                f"outside, or make a new tensor"
+                f"{func} on what a tensor subclass is made of, in the subclass's own code, puts it "
+                f"elsewhere; do it outside, or make a new tensor"
             )
         if kind is Kind.RESHAPE:
             return self.reshape(func, args, kwargs)

@@ -21,6 +21,7 @@ class Mode(enum.Enum):
     GRAD = "grad"
     NO_GRAD = "no_grad"
     INFERENCE = "inference"
+    INSIDE = "inside"  # of a wrapper subclass: neither autograd nor what counts versions is told
 
     @classmethod
     def now(cls) -> Mode:

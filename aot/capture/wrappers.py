@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
+from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.subclasses import is_wrapper
 
@@ -26,14 +27,26 @@ class WrapperOrigin:
     version: int
 
 
+def shown_by(args: tuple[Any, ...]) -> object:
+    """The size and stride of the first argument of an operation, if it is a wrapper subclass."""
+    return (tuple(args[0].shape), args[0].stride()) if args and is_wrapper(args[0]) else None
+
+
 class WrapperViews:
-    """The views among the wrapper subclasses of a trace."""
+    """The views among the wrapper subclasses of a trace, and the changes of their metadata."""
 
     def __init__(self) -> None:
         self._origins: dict[int, tuple[Tensor, WrapperOrigin]] = {}
+        self._changes: dict[int, tuple[Tensor, list[Reshape]]] = {}
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Note that an operation on wrapper subclasses has given `result`."""
+    def note(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, before: object
+    ) -> None:
+        """Note that an operation on wrapper subclasses has given `result`, and what the first of these showed
+        `before`."""
+        if shown_by(args) != before:
+            change = Reshape(func, tuple(args[1:]), kwargs, Mode.INSIDE)
+            self._changes.setdefault(id(args[0]), (args[0], []))[1].append(change)
         if not args or not is_wrapper(args[0]) or torch.is_inference_mode_enabled():
             return
         if not isinstance(func, internals.OpOverload) or not func.is_view:
@@ -57,6 +70,12 @@ class WrapperViews:
             view = origin.parent
         return view
 
+    def changes_of(self, wrapper: Tensor) -> tuple[Reshape, ...]:
+        """What changed about its metadata, in order."""
+        known = self._changes.get(id(wrapper))
+        return () if known is None else tuple(known[1])
+
     def clear(self) -> None:
         """Let go of every tensor."""
         self._origins.clear()
+        self._changes.clear()

@@ -14,6 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
+from aot.capture.journal import Reshape
 from aot.capture.steps import ViewStep
 from aot.effects.model import ArgumentRoot, Output, Repeat, Root, View, Whole, WrapperRoot, Write
 from aot.inputs import WrapperEntry
@@ -31,6 +32,7 @@ class WrapperEffects:
         histories: the wrapper subclasses that carry an autograd history.
         writes: those among the arguments that get one.
         moves: those of which the version counter moves alone.
+        changes: changes of their metadata, in order, each with the argument.
         roots, fakes: what the outputs are, or are views of; and the tensors inside the trace.
         outputs: those among the outputs, by position.
     """
@@ -40,6 +42,7 @@ class WrapperEffects:
         self.histories: list[Tensor] = []
         self.writes: list[Write] = []
         self.moves: list[int] = []
+        self.changes: list[tuple[int, Reshape]] = []
         self.roots: list[Root] = []
         self.fakes: list[Tensor] = []
         self.outputs: dict[int, Output] = {}
@@ -62,6 +65,8 @@ class WrapperEffects:
     def _argument(self, number: int, wrapper: WrapperEntry) -> None:
         fake, edge = wrapper.fake, wrapper.edge
         kind = type(fake).__name__
+        changes = self.forward.recorder.wrapper_views.changes_of(fake)
+        self.changes.extend((number, change) for change in changes)
         if fake.is_leaf and fake.grad is not wrapper.grad:
             raise errors.AutogradStateMutation(
                 f"backward() inside the function accumulated into the .grad of an argument of type {kind}; "
@@ -96,6 +101,13 @@ class WrapperEffects:
         while view is not root:
             origin = views.origin(view)
             assert origin is not None
+            parent = origin.parent
+            later = views.changes_of(parent) and parent._version != origin.version
+            if later or views.changes_of(view):
+                raise errors.UnsupportedOutput(
+                    f"an output of type {type(value).__name__} is a view, and the shape or strides of it, or "
+                    f"of what it is a view of, were changed in place since; take the view afterwards"
+                )
             followed = view.requires_grad or (view._is_view() and root.requires_grad)
             if followed and view._version != origin.version:
                 raise errors.UnsupportedOutput(

@@ -96,6 +96,7 @@ def build(
         "OtherTangent": OtherTangent,
         "physical": views.physical,
         "seen_as": views.seen_as,
+        "untold": internals.untold,
         "set_creation_meta": internals.set_creation_meta,
         "inference_tensor": internals.inference_tensor,
         "stretch_of_bytes": views.stretch_of_bytes,

@@ -85,7 +85,8 @@ class GradMode:
         """What a statement begins with that is to run in `mode`."""
         if mode is Mode.INFERENCE and not self.inference:
             return "with torch.inference_mode(): "
-        self.set(mode is Mode.GRAD)
+        if mode is not Mode.INSIDE:
+            self.set(mode is Mode.GRAD)
         return ""
 
 
@@ -213,7 +214,9 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
             writer.line(f"torch.autograd.graph.increment_version({name})")
         arguments = [name, *(writer.literal(a) for a in change.args)]
         arguments += [f"{k}={writer.literal(v)}" for k, v in change.kwargs.items()]
-        writer.line(f"{within}{writer.op(change.op)}({', '.join(arguments)})")
+        inside = change.mode is Mode.INSIDE
+        call = f"untold({writer.op(change.op)}, " if inside else f"{writer.op(change.op)}("
+        writer.line(f"{within}{call}{', '.join(arguments)})")
         return
     source, where = memory_of(change.memory), change.where
     if change.assigned:

@@ -67,6 +67,10 @@ def _hooked(x: Tensor) -> Tensor:
     return y * y
 
 
+def _transpose(x: Tensor) -> None:
+    x.t_()
+
+
 def _set(x: Any) -> None:
     x.a = x.a * 2
 
@@ -102,6 +106,20 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "write to what is scaled": (lambda x: x.mul_(3), lambda: [scaled(False)]),
     "write to a view of what is scaled": (lambda x: x.view(-1).add_(1), lambda: [scaled(False)]),
     "write to what is masked": (lambda x: (x.add_(1), x * 2), lambda: [masked(False)]),
+    "transposed in place": (lambda x: x.t_(), lambda: [two(2, 3)]),
+    "transposed in place, and nothing else": (_transpose, lambda: [two(2, 3)]),
+    "transposed in place and written": (lambda x: x.t_().mul_(2), lambda: [two(2, 3)]),
+    "written and transposed in place": (lambda x: x.mul_(2).t_() * 3, lambda: [two(2, 3)]),
+    "transposed in place without grad": (torch.no_grad()(lambda x: x.t_() + 1), lambda: [two(2, 3)]),
+    "transposed in place by its parts": (lambda x: x.t_(), lambda: [masked(False)]),
+    "changed in place twice": (lambda x: x.unsqueeze_(0).transpose_(1, 2).sum(0), lambda: [two(2, 3)]),
+    "a view of what was transposed in place": (lambda x: x.t_().view(-1), lambda: [two(1, 3)]),
+    "parts of what was transposed in place": (lambda x: (x.t_(), x.a, x.b * 2), lambda: [two(2, 3)]),
+    "transposed in place, with a part outside": (
+        lambda x, part: (x.t_(), part.mul_(2)),
+        lambda: [(x := two(2, 3)), x.a],
+    ),
+    "a result transposed in place": (lambda x: (x * 2).t_() * x.t(), lambda: [two(2, 3, grad=True)]),
     "part replaced": (_set, lambda: [two(3)]),
     "replaced in place": (lambda x: (x.mul_(2), x * 3), lambda: [Replacing(values(3))]),
     "replaced in place twice": (lambda x: x.mul_(2).mul_(3), lambda: [Replacing(values(3))]),
@@ -538,12 +556,31 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
     ),
     "inference": (aot.errors.UnsupportedArgument, "no_grad", torch.sin, lambda: [_in_inference_mode()]),
     "views of one": (aot.errors.UnsupportedArgument, "inside of the function", torch.add, _views_of_one),
-    "transposed in place": (
+    "leaf transposed in place": (
+        aot.errors.SubclassMutation,
+        "make a new tensor",
+        torch.no_grad()(lambda x: x.t_()),
+        lambda: [two(2, 3, grad=True)],
+    ),
+    "nested transposed in place": (
         aot.errors.SubclassMutation,
         "make a new tensor",
         lambda x: x.t_(),
+        lambda: [TwoTensor(two(2, 3), two(2, 3))],
+    ),
+    "view, then transposed in place": (
+        aot.errors.UnsupportedOutput,
+        "afterwards",
+        lambda x: (x.view(-1), x.t_()),
         lambda: [two(2, 3)],
     ),
+    "view transposed in place": (
+        aot.errors.UnsupportedOutput,
+        "afterwards",
+        lambda x: x.t().t_(),
+        lambda: [two(2, 3)],
+    ),
+    "resized": (aot.errors.SubclassMutation, "outside", lambda x: x.resize_(6), lambda: [two(2, 3)]),
     "other context": (aot.errors.SubclassMutation, "new one", _another_scale, lambda: [scaled()]),
     "other type of part": (
         aot.errors.SubclassMutation,
