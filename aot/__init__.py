@@ -5,7 +5,7 @@ Example:
     >>> compiled = aot.aot_function(f, fw_compiler=aot.nop)
 """
 
-from aot import config
+from aot import cache, config
 from aot.aot_module import AOTModule, aot_module, aot_module_simplified
 from aot.api import CompiledFunction, aot_function
 from aot.compilers import make_boxed_compiler, make_boxed_func, nop, static_inputs
@@ -13,6 +13,7 @@ from aot.errors import (
     AotError,
     AssumptionViolated,
     BackendError,
+    CacheWarning,
     DoubleBackwardUnsupported,
     PartitionError,
     RecompileWarning,
@@ -32,6 +33,7 @@ __all__ = [
     "AssumptionViolated",
     "BackendError",
     "BackwardSignature",
+    "CacheWarning",
     "CompiledFunction",
     "DoubleBackwardUnsupported",
     "GraphSignature",
@@ -51,6 +53,7 @@ __all__ = [
     "aot_function",
     "aot_module",
     "aot_module_simplified",
+    "cache",
     "config",
     "default_partition",
     "explain",

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from aot import errors
+from aot import cache, errors
 from aot import torch_internals as internals
 from aot.api import CompiledFunction, Partitioner, Specialization
 from aot.compilers import Compiler
@@ -112,11 +112,21 @@ class CompiledModule(CompiledFunction):
         values = enumerate(owner[name] for owner, name in places)
         return result, {i: value for i, value in values if value is not state[i]}
 
-    def _trace(self, *stages: Any) -> Specialization:
-        try:
-            return super()._trace(*stages)
-        finally:
-            self._stand_ins = ()
+    def _traced(self) -> None:
+        self._stand_ins = ()
+
+    def _slot(self, arguments: Arguments, spec: internals.TreeSpec) -> cache.Slot | None:
+        folder = cache.folder()
+        if folder is None or not isinstance(self.module, fx.GraphModule):
+            return None
+        options = cache.Options(
+            self._partition,
+            self._decompositions,
+            self._keep,
+            self._functionalize_rng,
+            self._static(arguments),
+        )
+        return cache.slot_of(folder, self.module, _places(self.module), arguments, spec, options)
 
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
         if not scripts:

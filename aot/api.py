@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,34 +15,34 @@ from torch import fx
 from aot import config, errors, logs, names
 from aot import torch_internals as internals
 from aot.assumptions import asserting
+from aot.blueprint import Blueprint, Partitioner, levels_of, partitioned
+from aot.cache.slot import Slot
 from aot.capture.backward import Level
-from aot.capture.forward import run_once
-from aot.capture.joint import Joint, record_backward
+from aot.capture.forward import Forward, run_once
+from aot.capture.joint import record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.symbolic import viewing
 from aot.capture.threads import tracing
-from aot.capture.visible import moves_generator
-from aot.compilers import Compiled, Compiler, example_inputs, mark_static
-from aot.effects import Effects, analyze
+from aot.compilers import Compiled, Compiler, mark_static
+from aot.effects import analyze
 from aot.guards import Guards
 from aot.imitation import root_of
-from aot.inputs import Arguments, flattened, general_key, take_apart
+from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart
 from aot.metadata import ViewAndMutationMeta, describe
 from aot.modules import Noted
-from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.default import default_partition
 from aot.partition.parts import split
 from aot.recognition import Recognitions
 from aot.recompiles import Before, Key, why
-from aot.runtime.autograd import build
+from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.plan import make_plan
-from aot.runtime.rehearsal import left, rehearse
+from aot.runtime.rehearsal import Left, left, rehearse
 from aot.symbols import NO_SIZES, Constant, Sizes, Symbols
 
-Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+__all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,23 @@ class Specialization:
         if self.numbers:
             tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
         return self.together(self.call(*tensors))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """One trace.
+
+    Attributes:
+        levels: what each part of the backward can be recorded again from.
+        scripts: what of the function's Python eager runs in the backward; None for all of it.
+        expected: what the function has left of its arguments.
+    """
+
+    blueprint: Blueprint
+    forward: Forward
+    levels: list[Level | None]
+    scripts: tuple[Any, ...] | None
+    expected: Left
 
 
 class CompiledFunction:
@@ -282,15 +299,28 @@ class CompiledFunction:
             args, kwargs = internals.tree_unflatten(leaves, spec)
             return self.__wrapped__(*args, **kwargs)
 
+        slot = None if symbols is not None else self._slot(arguments, spec)
         lifetimes = Lifetimes()
         noted = Noted(self.__wrapped__, runs=True)
+        failed = None
+        if slot is not None:
+            blueprint = slot.read()
+            if blueprint is not None:
+                try:
+                    return self._revive(blueprint, flat, arguments, noted.guards, slot)
+                except (
+                    Exception
+                ) as error:  # a compiler's, which is raised below as well, or the entry is wrong
+                    failed = error
         try:
-            specialization = self._trace(flat, arguments, lifetimes, noted, inference, symbols)
+            specialization = self._trace(flat, arguments, lifetimes, noted, inference, symbols, slot)
         except BaseException:
             noted.surroundings.put_back()
             lifetimes.reserve()
             raise
         noted.surroundings.put_back()
+        if slot is not None and failed is not None:
+            slot.drop(failed)
         if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
             lifetimes.check_stored(noted.surroundings.stored)
         else:  # as in `forget`
@@ -305,99 +335,199 @@ class CompiledFunction:
         noted: Noted,
         inference: bool,
         symbols: Symbols | None,
+        slot: Slot | None,
     ) -> Specialization:
         grad = torch.is_grad_enabled()
         try:
-            with noted.running(), self._recording(), viewing(symbols):
-                forward = run_once(
-                    flat,
-                    arguments,
-                    self._decompositions,
-                    lifetimes,
-                    inference,
-                    self._functionalize_rng,
-                    symbols,
-                )
-                entry = forward.entry
-                expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
-                effects = analyze(forward, self._keep)
-                metadata = describe(forward, effects, self._keep)
-                joint = record_backward(forward, effects)
-            noted.guards.check()
-            numbers: dict[object, int] = {}
-            keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
-            keys += [("wrapper", i) for i in range(len(arguments.metas))]
-            storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
-            static = self._static(arguments)
-            parameters = static.union(_accumulating(arguments))
-            fw_module, bw_module = self._partitioned(joint, effects, parameters)
-            leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
-            parts = (
-                [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
-            )
-            names.number(fw_module, *(part for part, _ in parts))
-            sizes = NO_SIZES if symbols is None else symbols.sizes()
-            plan = make_plan(
-                effects,
-                joint,
-                fw_module,
-                parts,
-                storages,
-                parameters,
-                leaves,
-                grad,
-                forward.grad_after,
-                inference,
-                sizes,
-            )
-            fixed = [primal.tensor in static for primal in joint.primals]
-            mark_static(fw_module, fixed)
-            for (module, _), part in zip(parts, plan.parts, strict=True):
-                if module is not None:
-                    mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
-            graph = numbered(fw_module, symbols)
-            compiled = self._compile_forward(graph.module, joint)
-            if symbols is not None:
-                sizes = symbols.sizes()  # the compiler may assume more
-            if bw_module is None:
-                forward.recorder.forget()
+            recorded = self._record(flat, arguments, lifetimes, noted, inference, symbols)
+            blueprint, recorder = recorded.blueprint, recorded.forward.recorder
+            packed = None if slot is None else slot.pack(blueprint)
+            graph = numbered(blueprint.forward, symbols)
+            compiled = self._compile_forward(graph.module, blueprint)
+            sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
+            if any(blueprint.backwards):
+                recorder.let_go()
             else:
-                forward.recorder.let_go()
+                recorder.forget()
+            scripts = (self.__wrapped__,) if recorded.scripts is None else recorded.scripts
+            look = self._look(scripts, tuple(noted.roots[1:]) if scripts else ())
         finally:
             torch.set_grad_enabled(grad)
-        backwards = [module for module, _ in parts]
-        scripts = (self.__wrapped__,) if joint.scripts is None else joint.scripts
-        modules = tuple(noted.roots[1:]) if scripts else ()
+            self._traced()
+        levels = [None if level is None else functools.partial(_same, level) for level in recorded.levels]
         built = build(
-            plan,
+            blueprint.plan,
             compiled,
             graph.taken,
-            backwards,
-            _levels(joint, backwards),
+            blueprint.backwards,
+            levels,
             self._bw_compiler,
-            look=self._look(scripts, modules),
+            look=look,
             symbols=symbols,
         )
-        rehearse(built, fw_module, arguments, expected, inference, symbols)
+        rehearse(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
+        if slot is not None and packed is not None:
+            slot.write(packed)
         if symbols is not None:
             symbols.let_go()
-        graphs = tuple(numbered(b, symbols).module for b in backwards if b is not None)
-        call = checking(built.call, forward.differentiated) if forward.differentiated else built.call
+        return self._specialization(blueprint, built, graph.module, noted.guards, symbols, sizes)
+
+    def _record(
+        self,
+        flat: Callable[[list[Any]], Any],
+        arguments: Arguments,
+        lifetimes: Lifetimes,
+        noted: Noted,
+        inference: bool,
+        symbols: Symbols | None,
+    ) -> _Recorded:
+        """Run the function once, differentiate what it did, and decide what a call does."""
+        grad = torch.is_grad_enabled()
+        with noted.running(), self._recording(), viewing(symbols):
+            forward = run_once(
+                flat,
+                arguments,
+                self._decompositions,
+                lifetimes,
+                inference,
+                self._functionalize_rng,
+                symbols,
+            )
+            entry = forward.entry
+            expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
+            effects = analyze(forward, self._keep)
+            metadata = describe(forward, effects, self._keep)
+            joint = record_backward(forward, effects)
+        noted.guards.check()
+        numbers: dict[object, int] = {}
+        keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
+        keys += [("wrapper", i) for i in range(len(arguments.metas))]
+        storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+        static = self._static(arguments)
+        parameters = static.union(_accumulating(arguments))
+        fw_module, bw_module = partitioned(joint, effects, self._partition, parameters, self.__name__)
+        leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
+        parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
+        plan = make_plan(
+            effects,
+            joint,
+            fw_module,
+            parts,
+            storages,
+            parameters,
+            leaves,
+            grad,
+            forward.grad_after,
+            inference,
+            NO_SIZES if symbols is None else symbols.sizes(),
+        )
+        fixed = [primal.tensor in static for primal in joint.primals]
+        mark_static(fw_module, fixed)
+        for (module, _), part in zip(parts, plan.parts, strict=True):
+            if module is not None:
+                mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
+        backwards = tuple(module for module, _ in parts)
+        names.number(fw_module, *backwards)
+        levels = levels_of(joint, backwards)
+        again = tuple(level is not None for level in levels)
+        blueprint = Blueprint(
+            plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated
+        )
+        return _Recorded(blueprint, forward, levels, joint.scripts, expected)
+
+    def _revive(
+        self,
+        blueprint: Blueprint,
+        flat: Callable[[list[Any]], Any],
+        arguments: Arguments,
+        guards: Guards,
+        slot: Slot,
+    ) -> Specialization:
+        """What a compile of another time has left, put to use."""
+        graphs = blueprint.backwards
+        names.number(blueprint.forward, *graphs)
+        compiled = self._compile_forward(blueprint.forward, blueprint)
+        levels: list[Callable[[], Level] | None] = [None] * len(graphs)
+        if any(blueprint.again):
+            again = self._again(flat, stand_ins(arguments), slot)
+            levels = [
+                functools.partial(again, k) if is_so else None for k, is_so in enumerate(blueprint.again)
+            ]
+        look = self._look((), ())
+        built = build(blueprint.plan, compiled, (), graphs, levels, self._bw_compiler, look, None)
+        return self._specialization(blueprint, built, blueprint.forward, guards, None, None)
+
+    def _again(
+        self, flat: Callable[[list[Any]], Any], arguments: Arguments, slot: Slot
+    ) -> Callable[[int], Level]:
+        """What records, when it is first asked, the trace that a call like this one has left when it was
+        compiled: for backwards that are recorded again, from the level of that number.
+
+        Raises:
+            DoubleBackwardUnsupported: the function does not do any more what it did.
+        """
+        ambient = internals.ambient_of_now()
+        levels: list[Level | None] = []
+
+        def again(number: int) -> Level:
+            with tracing():
+                if not levels:
+                    lifetimes, noted = Lifetimes(), Noted(self.__wrapped__, runs=True)
+                    try:
+                        with ambient(), internals.plain_autograd():
+                            recorded = self._record(flat, arguments, lifetimes, noted, False, None)
+                    finally:
+                        self._traced()
+                        noted.surroundings.put_back()
+                        lifetimes.reserve()
+                    if not slot.holds(recorded.blueprint):
+                        raise errors.DoubleBackwardUnsupported(
+                            f"{self.__name__} was compiled in another process, to other graphs than now that "
+                            f"its backward has to be recorded again; clear the cache (python -m aot.cache "
+                            f"clear)"
+                        )
+                    recorded.forward.recorder.let_go()
+                    levels.extend(recorded.levels)
+                level = levels[number]
+            assert level is not None
+            return level
+
+        return again
+
+    def _specialization(
+        self,
+        blueprint: Blueprint,
+        built: Built,
+        forward: fx.GraphModule,
+        guards: Guards,
+        symbols: Symbols | None,
+        sizes: Sizes | None,
+    ) -> Specialization:
+        graphs = tuple(numbered(b, symbols).module for b in blueprint.backwards if b is not None)
+        call = built.call
+        if blueprint.differentiated:
+            call = checking(call, blueprint.differentiated)
         if config.settings().debug_assert:
-            call = asserting(call, metadata, self.__name__)
-        spec, together = forward.spec, internals.putting_together(forward.spec)
+            call = asserting(call, blueprint.metadata, self.__name__)
         return Specialization(
             call,
-            spec,
-            together,
-            graph.module,
+            blueprint.spec,
+            internals.putting_together(blueprint.spec),
+            forward,
             graphs,
             built.source,
-            metadata,
-            noted.guards,
-            None if symbols is None else sizes,
+            blueprint.metadata,
+            guards,
+            sizes,
             () if symbols is None else tuple(symbols.numbers),
         )
+
+    def _slot(self, arguments: Arguments, spec: internals.TreeSpec) -> Slot | None:
+        """The place of such a call's compile in the cache on disk; None where it has none."""
+        return None
+
+    def _traced(self) -> None:
+        """A trace is over."""
 
     def _recording(self) -> contextlib.AbstractContextManager[None]:
         """What the function and its backward run in while they are recorded."""
@@ -413,34 +543,8 @@ class CompiledFunction:
         leading = arguments.leaves[: self._num_params_buffers]
         return arguments.plain(i for i, _ in leading if i is not None)
 
-    def _partitioned(
-        self, joint: Joint, effects: Effects, parameters: frozenset[int]
-    ) -> tuple[fx.GraphModule, fx.GraphModule | None]:
-        if not any(segment.results for segment in joint.segments):
-            return joint.graph, None
-        logs.log(logs.JOINT, self.__name__, lambda: joint.graph.print_readable(print_output=False))
-        inputs = example_inputs(joint.graph)
-        options = {}
-        if "static_lifetime_input_indices" in inspect.signature(self._partition).parameters:
-            # What eager does not keep may be written to before the backward, and is copied if it is saved.
-            kept = (k.tensor for s in joint.segments for k in s.kept)
-            free = parameters.intersection(i for i in kept if i is not None)
-            free -= set(effects.written)
-            static = [i for i, p in enumerate(joint.primals) if p.tensor in free and p.stretch is None]
-            options["static_lifetime_input_indices"] = static
-        forward, backward = self._partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
-        drop_repeated_effects(forward, backward)
-        check_acts(joint.graph, forward, backward)
-        if any(moves_generator(node) for node in backward.graph.nodes):
-            raise errors.BackendError(
-                "the partitioner put a random draw into the backward graph, where it would draw again; use "
-                "a partitioner that saves random values, as aot.default_partition does, or "
-                "functionalize_rng_ops=True"
-            )
-        return forward, backward
-
-    def _compile_forward(self, module: fx.GraphModule, joint: Joint) -> Compiled:
-        if joint.segments:
+    def _compile_forward(self, module: fx.GraphModule, blueprint: Blueprint) -> Compiled:
+        if blueprint.plan.parts:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
 
@@ -463,18 +567,8 @@ def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> s
     return "\n".join([specialization.why, *changed, *lines, *sizes])
 
 
-def _levels(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[Level | None]:
-    """What each part of the backward can be recorded again from, with the values that are saved for it."""
-    nodes = {node.name: node for node in joint.graph.graph.nodes}
-    levels: list[Level | None] = []
-    for level, backward in zip(joint.levels, backwards, strict=True):
-        if level is None or backward is None:
-            levels.append(None)
-            continue
-        saved = [n.name for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
-        available = {nodes[name]: i for i, name in enumerate(saved) if name in nodes}
-        levels.append(replace(level, available=available))
-    return levels
+def _same(level: Level) -> Level:
+    return level
 
 
 def aot_function(

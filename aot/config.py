@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -26,6 +27,10 @@ class Settings:
         traced_size: with ``dynamic=True``: which number stands for a size (or stride, offset) of the call
             while its function is traced, if not that number itself. For tests: a call is then answered by
             what was compiled for other sizes, if that says that it may.
+        cache: the folder in which compiles of front ends' graphs are kept, for other processes (`aot.cache`);
+            True for the usual one (``AOTFUZZ_CACHE_DIR``, or ``aotfuzz`` in the user's folder for caches),
+            False for none, None for that of ``AOTFUZZ_CACHE_DIR``, if that is set.
+        cache_limit: how many bytes it may take; what was not read for the longest time goes first.
 
     Example:
         >>> aot.config.settings().warn_after
@@ -36,6 +41,8 @@ class Settings:
     warn_after: int = 8
     debug_assert: bool = False
     traced_size: Callable[[int], int] | None = None
+    cache: bool | str | os.PathLike[str] | None = None
+    cache_limit: int = 1 << 30
 
 
 _settings = Settings()

@@ -47,6 +47,11 @@ class RecompileWarning(UserWarning):
     besides its arguments keeps changing."""
 
 
+class CacheWarning(UserWarning):
+    """The cache on disk has an entry that cannot be used, or its folder cannot be read or written to. What
+    was to be found there is compiled."""
+
+
 class Unsupported(AotError):
     """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made."""
 

@@ -13,6 +13,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.aot_module import CompiledModule
 from aot.api import Specialization
+from aot.cache.slot import Slot
 from aot.capture.forward import Forward, run_once
 from aot.capture.graph import meta_of
 from aot.capture.lifetimes import Lifetimes
@@ -146,7 +147,8 @@ class _Export(CompiledModule):
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
-        symbols: Symbols | None = None,
+        symbols: Symbols | None,
+        slot: Slot | None,
     ) -> Specialization:
         if arguments.metas:
             raise errors.UnsupportedArgument(
@@ -159,7 +161,7 @@ class _Export(CompiledModule):
                 metadata = describe(forward, analyze(forward), False)
                 graph = self._graph(forward, arguments, metadata.input_info)
         finally:
-            self._stand_ins = ()
+            self._traced()
         noted.guards.check()
         forward.recorder.forget()
         together = internals.putting_together(forward.spec)

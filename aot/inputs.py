@@ -8,7 +8,7 @@ autograd bases, leafness and version counters of the fakes are those of the real
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -447,6 +447,15 @@ def _enter_wrapper(
         fake.grad = grad
     shown = tuple(fake.shape), fake.stride()
     return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, real._is_view(), real.is_leaf, shown)
+
+
+def stand_ins(arguments: Arguments) -> Arguments:
+    """The same call with tensors that have no memory in the places of its own: it can be traced once more."""
+    fakes, _ = imitate(arguments.tensors)
+    for tensor, fake in zip(arguments.tensors, fakes, strict=True):
+        if tensor.is_leaf and tensor.grad is not None:
+            fake.grad = fake_of(geometry(fake), fake.device, False)
+    return replace(arguments, tensors=tuple(fakes), all=tuple(fakes))
 
 
 def _is_part(tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""The loggers: `aot.graphs`, `aot.joint`, `aot.wrapper` and `aot.guards`, at level DEBUG.
+"""The loggers: `aot.graphs`, `aot.joint`, `aot.wrapper`, `aot.guards` and `aot.cache`, at level DEBUG.
 
 The environment variable ``AOT_LOGS``, such as ``AOT_LOGS=graphs,guards``, turns them on when `aot` is
 imported, and has them write to stderr.
@@ -15,8 +15,9 @@ GRAPHS = logging.getLogger("aot.graphs")  # each graph that is handed to a compi
 JOINT = logging.getLogger("aot.joint")  # forward and backward, before they are partitioned
 WRAPPER = logging.getLogger("aot.wrapper")  # the generated code around graphs
 GUARDS = logging.getLogger("aot.guards")  # what a specialization rests on, and why there is another one
+CACHE = logging.getLogger("aot.cache")  # what is found on disk, and what is not kept there
 
-_LOGGERS = {logger.name.removeprefix("aot."): logger for logger in (GRAPHS, JOINT, WRAPPER, GUARDS)}
+_LOGGERS = {logger.name.removeprefix("aot."): logger for logger in (GRAPHS, JOINT, WRAPPER, GUARDS, CACHE)}
 
 
 def log(logger: logging.Logger, title: str, text: Callable[[], str]) -> None:

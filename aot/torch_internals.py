@@ -12,6 +12,8 @@ import functools
 import inspect
 import logging
 import operator
+import platform
+import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
 from torch._higher_order_ops.scan import generic_scan
+from torch._library.custom_ops import OPDEFS
 from torch._library.effects import EffectType
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._meta_registrations import _meta_lib_dont_use_me_use_register_meta as _META_LIBRARY
@@ -30,6 +33,7 @@ from torch._ops import (
     _HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS,
     HigherOrderOperator,
     OpOverload,
+    OpOverloadPacket,
     _higher_order_ops,
 )
 from torch._subclasses.fake_tensor import (
@@ -44,7 +48,8 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.overrides import enable_reentrant_dispatch
+from torch.overrides import _get_current_function_mode_stack, enable_reentrant_dispatch
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
@@ -72,12 +77,14 @@ __all__ = [
     "HigherOrderOperator",
     "LazyGraphModule",
     "OpOverload",
+    "OpOverloadPacket",
     "ShapeEnv",
     "TorchDispatchMode",
     "TreeSpec",
     "UnsupportedOperatorException",
     "accumulates",
     "ambient_key",
+    "ambient_of_now",
     "are_tensors_transformed",
     "asked_for_memory",
     "auto_functionalized",
@@ -92,12 +99,14 @@ __all__ = [
     "creation_meta",
     "current_mode",
     "current_node",
+    "custom_definition",
     "decomposed",
     "define_higher_order_kernels",
     "define_own_kernels",
     "disable_autocast",
     "fake_tensor",
     "function_of",
+    "global_module_hooks",
     "graph_is_retained",
     "has_derivative",
     "has_marks",
@@ -126,6 +135,7 @@ __all__ = [
     "make_non_leaf",
     "memoryless",
     "memoryless_storage",
+    "modes_are_on",
     "modes_off",
     "move",
     "negative_view",
@@ -134,10 +144,13 @@ __all__ = [
     "noting_unpacked",
     "ordered",
     "outside_inference_mode",
+    "overloads",
     "plain_autograd",
+    "process_key",
     "putting_together",
     "python_dispatcher",
     "python_source",
+    "runs_its_graph",
     "saved_tensor_hooks",
     "sequence_number",
     "set_creation_meta",
@@ -1028,6 +1041,38 @@ def ambient_key() -> tuple[object, ...]:
     )
 
 
+def ambient_of_now() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """What sets all that `ambient_key` looks at to what it is now, for as long as it lasts; inference mode
+    aside."""
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    device = _default_device()
+    autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
+
+    @contextlib.contextmanager
+    def ambient() -> Iterator[None]:
+        before = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
+        with contextlib.ExitStack() as stack:
+            for kind, enabled, of in autocast:
+                if (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) != (enabled, of):
+                    stack.enter_context(torch.autocast(kind, of, enabled))
+            if _default_device() != device:
+                stack.enter_context(torch.device(device))
+            stack.enter_context(torch.set_grad_enabled(grad))
+            stack.callback(_set_defaults, *before)
+            _set_defaults(dtype, deterministic)
+            yield
+
+    return ambient
+
+
+def _set_defaults(dtype: torch.dtype, deterministic: bool) -> None:
+    torch.set_default_dtype(dtype)
+    if torch.are_deterministic_algorithms_enabled() != deterministic:
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+
+
 def backward_key() -> tuple[object, ...]:
     """What of the ambient state changes what the formulas of a backward record."""
     autocast = tuple(
@@ -1058,6 +1103,73 @@ def disable_autocast() -> contextlib.AbstractContextManager[Any]:
     """Graphs hold the casts that autocast made while tracing; running them must not cast again."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._DisableAutocast()
     return manager
+
+
+def process_key(devices: Iterable[str]) -> tuple[object, ...]:
+    """What a trace depends on of this process and its machine, for tensors on these devices: versions, and
+    switches that choose kernels, of which results have other strides or other operations are recorded."""
+    backends = torch.backends
+    found: list[object] = [
+        str(torch.__version__),
+        torch.version.git_version,
+        sys.version,
+        platform.machine(),
+        backends.cpu.get_cpu_capability(),
+        torch._C._has_mkldnn and torch._C._get_mkldnn_enabled(),
+        torch._C._get_nnpack_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.__future__.get_overwrite_module_params_on_conversion(),
+    ]
+    found += [getattr(backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math")]
+    kinds = {torch.device(device).type for device in devices} - {"cpu", "meta"}
+    if kinds:
+        found += [torch.version.cuda, backends.cudnn.version()]  # type: ignore[no-untyped-call]
+        found += [backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic]
+        found += [str(torch.get_device_module(kind).get_device_properties()) for kind in sorted(kinds)]
+    return tuple(found)
+
+
+def modes_are_on() -> bool:
+    """Whether a mode may change what a trace records: one of functions, other than that for a default device,
+    or one of operations."""
+    stack = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return any(type(mode) is not DeviceContext for mode in stack) or _get_current_dispatch_mode() is not None
+
+
+def global_module_hooks() -> bool:
+    """Whether hooks are registered for all modules."""
+    return any(bool(hooks) for name, hooks in vars(torch.nn.modules.module).items() if _is_global_hook(name))
+
+
+def _is_global_hook(name: str) -> bool:
+    return name.startswith("_global_") and name.endswith("hooks")
+
+
+def runs_its_graph(module: GraphModule) -> bool:
+    """Whether a call of the module runs its graph as it is now, in order, and nothing else."""
+    kind, codegen = type(module).__mro__[1], type(module.graph._codegen)
+    if kind not in (GraphModule, LazyGraphModule) or codegen is not torch.fx.graph.CodeGen:
+        return False
+    if isinstance(module, LazyGraphModule) and module._needs_recompile():
+        return True
+    return bool(module.code == module.graph.python_code("self").src)
+
+
+def overloads(packet: OpOverloadPacket) -> list[OpOverload]:
+    """The operators of one name."""
+    names = packet.overloads()  # type: ignore[no-untyped-call]
+    return [getattr(packet, name) for name in names]
+
+
+def custom_definition(op: OpOverload) -> tuple[Any, dict[str, Any]] | None:
+    """What a custom operator was made by (`torch.library.custom_op`), if so, and what was given to that."""
+    name = op._schema.name
+    definition = OPDEFS.get(name)
+    if definition is None or definition._opoverload is not op:
+        return None
+    given = {k: v for k, v in vars(definition).items() if k not in ("_lib", "_opoverload")}
+    return definition, given
 
 
 # Inductor is imported when it is used: it is most of what torch.compile loads.

@@ -254,8 +254,10 @@ class _Recording:
         with torch.autograd.set_multithreading_enabled(False):
             kept = find_kept(recorder, graph, engine, self.forward.entry.all, self.effects.root_fakes)
         own = find_kept_entrances(recorder, graph)
-        segments = []
+        segments: list[Segment] = []
         entered: set[int | None] = set()
+        firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
+        turns = {first: turn for turn, first in enumerate(sorted(firsts), 1)}
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
             entered.update(nodes.entrances.values())
             if not recorded.gradients:
@@ -268,7 +270,7 @@ class _Recording:
             segment = self._segment(nodes.entrances, recorded, keeps, mine, self._led_to(nodes.nodes))
             frees = any(saves_something(node) for node in nodes.nodes)
             joins = _joins(graph, nodes)
-            turn = min(map(internals.sequence_number, nodes.nodes))
+            turn = turns[firsts[len(segments)]]
             segments.append(replace(segment, further=tuple(further), frees=frees, joins=joins, turn=turn))
             self.levels.append(self._level(nodes.entrances, recorded, further.values()))
         for value in self.histories:

@@ -55,7 +55,7 @@ def build(
     forward: Compiled,
     taken: tuple[int, ...],
     backwards: Sequence[fx.GraphModule | None],
-    levels: Sequence[Level | None],
+    levels: Sequence[Callable[[], Level] | None],
     bw_compiler: Compiler,
     look: Callable[[], Noted],
     symbols: Symbols | None,
@@ -66,7 +66,7 @@ def build(
         forward: the compiled forward graph.
         taken: the numbers of a call that it takes.
         backwards: the backward graph of each segment, if it has one.
-        levels: what each of these can be recorded again from.
+        levels: each gives what one of these can be recorded again from, if it can.
         bw_compiler: compiles them, each on its first backward.
         look: notes what the Python that eager runs in the backward reads now.
         symbols: what sizes in the graphs are, if they are symbols.

@@ -36,13 +36,21 @@ from aot.symbols import Symbols
 
 
 class Derivative:
-    """The backward of one level, recorded as callers need it."""
+    """The backward of one level, recorded as callers need it.
+
+    Args:
+        level: gives what it is recorded from; asked when it first is.
+    """
 
     def __init__(
-        self, level: Level, compiler: Compiler, look: Callable[[], Noted], symbols: Symbols | None = None
+        self,
+        level: Callable[[], Level],
+        compiler: Compiler,
+        look: Callable[[], Noted],
+        symbols: Symbols | None = None,
     ) -> None:
         self._symbols = symbols
-        self._level = level
+        self._level_of = level
         self._compiler = compiler
         self._look = look
         self._ways: dict[object, tuple[_Way, ...]] = {}
@@ -70,7 +78,7 @@ class Derivative:
         """
         present = tuple(j for j, tangent in enumerate(given) if tangent is not None)
         if not present:
-            return [None] * len(self._level.ends)
+            return [None] * len(edges)
         create_graph = torch.is_grad_enabled()
         tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
         own = tuple(e for e, tensor in enumerate(entrances) if tensor is not None) if create_graph else ()
@@ -92,6 +100,10 @@ class Derivative:
         targets = [*(entrances[e] for e in way.step.own), *edges]
         check_numbers(self._symbols, numbers)
         return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], targets, numbers)
+
+    @property
+    def _level(self) -> Level:
+        return self._level_of()
 
     def _guess(self, entrance: int) -> object:
         """The kind of tangent that the entrance gets unless another one is given."""
@@ -170,9 +182,8 @@ class _Way:
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
-        self.next = Derivative(
-            Level(level.recorder, entrances, step.ends, available, level.released), compiler, look, symbols
-        )
+        following = Level(level.recorder, entrances, step.ends, available, level.released)
+        self.next = Derivative(lambda: following, compiler, look, symbols)
 
     def __call__(
         self,

@@ -1,0 +1,209 @@
+"""Graphs of operations as plain data, and back.
+
+In: a `GraphModule` of a trace, whose nodes know the metadata of their values. Out: data; and the same graph
+again, with fake tensors of its own. Names are identifiers, targets are operations that `torch.ops` has or our
+own few functions, and constants are small tensors, as bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from aot import torch_internals as internals
+from aot.cache.data import (
+    Corrupt,
+    Data,
+    Packing,
+    Uncacheable,
+    Unpacking,
+    checked,
+    identifier,
+    pack,
+    text_of,
+    two,
+    unpack,
+)
+from aot.geometry import Geometry
+
+LARGEST_CONSTANT = 1 << 16  # bytes; a larger one is data, and not a literal of the program
+_TAGS = ("is_forward", "is_backward", "must_be_in_backward")
+_NOTES: Mapping[str, Any] = {"partitioner_tag": str, "segment": int, "may_raise": bool, "static": bool}
+
+
+class _Nodes(Packing):
+    def __init__(self, operators: frozenset[tuple[str, str]]) -> None:
+        super().__init__(operators)
+        self.numbers: dict[fx.Node, int] = {}
+
+    def other(self, value: Any) -> Data:
+        if isinstance(value, fx.Node):
+            return ["node", self.numbers[value]]
+        if value is operator.getitem:
+            return ["getitem"]
+        return super().other(value)
+
+
+class _Made(Unpacking):
+    def __init__(self, operators: frozenset[tuple[str, str]]) -> None:
+        super().__init__(operators)
+        self.nodes: list[fx.Node] = []
+
+    def other(self, tag: str, rest: list[Data]) -> Any:
+        if tag == "node" and len(rest) == 1:
+            number = checked(rest[0], int)
+            if not 0 <= number < len(self.nodes):
+                raise Corrupt(f"a node that comes later: {number}")
+            return self.nodes[number]
+        if tag == "getitem" and not rest:
+            return operator.getitem
+        return super().other(tag, rest)
+
+
+def pack_graph(module: fx.GraphModule, operators: frozenset[tuple[str, str]]) -> Data:
+    """A graph as data; `operators` are the custom ones that it may call.
+
+    Raises:
+        Uncacheable: it holds what cannot be.
+    """
+    context = _Nodes(operators)
+    nodes = []
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            target = context.constant(node.target)
+        elif node.op in ("placeholder", "get_attr", "output"):
+            target = node.target
+        else:
+            raise Uncacheable("a graph that calls modules")
+        args, kwargs = context.constant(tuple(node.args)), context.constant(dict(node.kwargs))
+        nodes.append([node.op, node.name, target, args, kwargs, _meta(context, node.meta)])
+        context.numbers[node] = len(context.numbers)
+    names = dict.fromkeys(node.target for node in module.graph.find_nodes(op="get_attr"))
+    constants = [[name, _constant(getattr(module, str(name)))] for name in names]
+    return [type(module).__name__, nodes, constants]
+
+
+def unpack_graph(
+    data: Data, operators: frozenset[tuple[str, str]], mode: internals.FakeTensorMode
+) -> fx.GraphModule:
+    """The reverse of `pack_graph`; its fake tensors are of `mode`.
+
+    Raises:
+        Corrupt: it is no such graph.
+    """
+    if len(checked(data, list)) != 3:
+        raise Corrupt("no graph")
+    title, nodes, constants = data
+    context, graph = _Made(operators), fx.Graph()
+    root = torch.nn.Module()
+    for name, constant in map(two, checked(constants, list)):
+        root.register_buffer(identifier(name), _tensor(constant))
+    for one in checked(nodes, list):
+        if len(checked(one, list)) != 6:
+            raise Corrupt("no node")
+        op, name, target, args, kwargs, meta = one
+        if op == "call_function":
+            target = context.constant(target)
+            if not callable(target):
+                raise Corrupt(f"nothing to call: {target!r:.80}")
+        elif op == "output":
+            target = "output"
+        elif op == "placeholder" or (op == "get_attr" and target in root._buffers):
+            identifier(target)
+        else:
+            raise Corrupt(f"no node: {op!r:.80}")
+        given, named = checked(context.constant(args), tuple), checked(context.constant(kwargs), dict)
+        named = {identifier(key): value for key, value in named.items()}
+        node = graph.create_node(op, target, given, named, identifier(name))
+        if node.name != name:
+            node.name = name
+        node.meta = _read_meta(context, mode, meta)
+        context.nodes.append(node)
+    if len({node.name for node in context.nodes}) != len(context.nodes) or not context.nodes:
+        raise Corrupt("nodes of one name")
+    if [node.op == "output" for node in context.nodes].index(True) != len(context.nodes) - 1:
+        raise Corrupt("no output at the end")
+    return fx.GraphModule(root, graph, identifier(title))
+
+
+def _meta(context: Packing, meta: Mapping[str, Any]) -> Data:
+    """What is known of a node: its value, and notes for partitioners and compilers."""
+    if meta.keys() - _NOTES.keys() - {"val"}:
+        raise Uncacheable("notes on nodes", ", ".join(map(str, meta)))
+    notes = [[name, pack(context, kind, meta[name])] for name, kind in _NOTES.items() if name in meta]
+    return [notes, *([_value(context, meta["val"])] if "val" in meta else [])]
+
+
+def _read_meta(context: Unpacking, mode: internals.FakeTensorMode, data: Data) -> dict[str, Any]:
+    if len(checked(data, list)) not in (1, 2):
+        raise Corrupt("no notes")
+    notes = [two(note) for note in checked(data[0], list)]
+    if any(name not in _NOTES for name, _ in notes):
+        raise Corrupt("unknown notes")
+    meta = {name: unpack(context, _NOTES[name], value) for name, value in notes}
+    if meta.get("partitioner_tag", _TAGS[0]) not in _TAGS:
+        raise Corrupt("an unknown tag")
+    return meta if len(data) == 1 else meta | {"val": _read_value(context, mode, data[1])}
+
+
+def _value(context: Packing, value: Any) -> Data:
+    if isinstance(value, Tensor):
+        where = Geometry(tuple(value.shape), value.stride(), _number(value.storage_offset()), value.dtype)
+        nbytes = _number(value.untyped_storage().nbytes())
+        return ["fake", pack(context, Geometry, where), context.constant(value.device), nbytes]
+    if isinstance(value, tuple):
+        return ["several", *(_value(context, one) for one in value)]
+    return ["number", context.constant(value)]
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise Uncacheable("sizes that are symbols")
+    return value
+
+
+def _read_value(context: Unpacking, mode: internals.FakeTensorMode, data: Data) -> Any:
+    tag, *rest = checked(data, list) or [None]
+    if tag == "several":
+        return tuple(_read_value(context, mode, one) for one in rest)
+    if tag == "number" and len(rest) == 1:
+        return context.constant(rest[0])
+    if tag != "fake" or len(rest) != 3:
+        raise Corrupt("no value")
+    where: Geometry = unpack(context, Geometry, rest[0])
+    device, nbytes = checked(context.constant(rest[1]), torch.device), checked(rest[2], int)
+    size, stride, offset, dtype = where[:4]
+    if len(size) != len(stride) or min((*size, *stride, offset), default=0) < 0:
+        raise Corrupt("no geometry")
+    if where.stop * dtype.itemsize > nbytes or nbytes >= 1 << 62:
+        raise Corrupt("a value that ends behind its memory")
+    return internals.fake_tensor(mode, nbytes, size, stride, offset, dtype, device)
+
+
+def _constant(value: Any) -> Data:
+    """A literal of the function."""
+    if not isinstance(value, Tensor) or value.numel() * value.itemsize > LARGEST_CONSTANT:
+        raise Uncacheable("a large constant")
+    if value.device.type != "cpu" or not value.is_contiguous() or value.is_conj() or value.is_neg():
+        raise Uncacheable("a constant that lies oddly")
+    with internals.modes_off():
+        raw = bytes(value.detach().reshape(-1).view(torch.uint8).tolist()) if value.numel() else b""
+    return [str(value.dtype).removeprefix("torch."), list(value.shape), base64.b64encode(raw).decode()]
+
+
+def _tensor(data: Data) -> Tensor:
+    if len(checked(data, list)) != 3:
+        raise Corrupt("no constant")
+    dtype = checked(vars(torch).get(text_of(data[0])), torch.dtype)
+    shape = [checked(n, int) for n in checked(data[1], list)]
+    raw = bytearray(base64.b64decode(text_of(data[2]), validate=True))
+    if len(raw) > LARGEST_CONSTANT or min(shape, default=1) < 0:
+        raise Corrupt("no constant")
+    if not raw:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(raw, dtype=torch.uint8).clone().view(dtype).view(shape)

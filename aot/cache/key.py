@@ -1,0 +1,231 @@
+"""The key of a compile: a digest of everything that it depends on.
+
+In: a front end's graph, the call that it is compiled for, and what it is compiled with. Out: hexadecimal
+digits, which are the same in another process only if a compile there would find out the same. Names of nodes
+and where they come from count for nothing. What cannot be told apart by data is not kept (`Uncacheable`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from aot import config
+from aot import torch_internals as internals
+from aot.cache.data import OURS, Data, Packing, Uncacheable
+from aot.cache.sources import name_of, operator_data, own_source
+from aot.geometry import Geometry
+from aot.inputs import Arguments
+from aot.partition.default import default_partition
+from aot.partition.min_cut import min_cut_rematerialization_partition
+
+Places = Sequence[tuple[dict[str, Any], str]]
+
+_PARTITIONERS: Mapping[Any, str] = {
+    default_partition: "default",
+    min_cut_rematerialization_partition: "min-cut",
+}
+# Operators that take functions, and nothing else that is not in the graph.
+_HIGHER = frozenset(
+    ("cond", "while_loop", "map_impl", "scan", "associative_scan", "flex_attention", "invoke_subgraph")
+)
+_REGISTRIES = frozenset(("_parameters", "_buffers", "_modules"))
+_HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("hooks"))
+_UNREAD = frozenset((*_HOOKS, "_is_full_backward_hook", "_non_persistent_buffers_set"))
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a graph is compiled with.
+
+    Attributes:
+        partition: the partitioner.
+        keep: whether graphs without a backward write to their inputs themselves.
+        functionalize_rng: whether random draws are functionalized.
+        static: the tensors of the call that are parameters or buffers.
+    """
+
+    partition: Callable[..., Any]
+    decompositions: Mapping[Any, Any]
+    keep: bool
+    functionalize_rng: bool
+    static: Collection[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key, and the custom operators that the graph calls, by name and overload."""
+
+    digest: str
+    operators: frozenset[tuple[str, str]]
+
+
+def key_of(
+    module: nn.Module, places: Places, arguments: Arguments, spec: internals.TreeSpec, options: Options
+) -> Key:
+    """The key of a call of a front end's graph.
+
+    Args:
+        places: where the module keeps its parameters and buffers, which are the first tensors of the call.
+        spec: the tree of the call's arguments.
+
+    Raises:
+        Uncacheable: there is none.
+    """
+    if options.functionalize_rng:
+        raise Uncacheable("functionalized random draws")
+    if config.settings().stack_traces:
+        raise Uncacheable("stack traces")
+    if arguments.metas:
+        raise Uncacheable("a tensor subclass")
+    if internals.modes_are_on():
+        raise Uncacheable("a mode that is on")
+    front = _Front(places)
+    parts = {
+        "format": 1,
+        "graph": front.module(module),
+        "operators": sorted(front.sources.items()),
+        "tree": skeleton(spec),
+        "arguments": _plain(arguments.key),
+        "ambient": _plain(internals.ambient_key()),
+        "static": sorted(options.static),
+        "partitioner": _partitioner(options.partition),
+        "decompositions": sorted([str(op), name_of(f)] for op, f in options.decompositions.items()),
+        "keep": options.keep,
+        "torch": _plain(internals.process_key({str(t.device) for t in arguments.tensors})),
+        "aot": own_source(),
+    }
+    text = json.dumps(parts, sort_keys=True)
+    return Key(hashlib.sha256(text.encode()).hexdigest(), frozenset(front.sources))
+
+
+def skeleton(spec: internals.TreeSpec) -> Data:
+    """A tree of Python's own containers, with numbers for its leaves.
+
+    Raises:
+        Uncacheable: it has others.
+    """
+    return _skeleton(internals.tree_unflatten(range(spec.num_leaves), spec))
+
+
+def _skeleton(tree: Any) -> Data:
+    if type(tree) is int:
+        return tree
+    if type(tree) in (tuple, list):
+        return [type(tree).__name__, *map(_skeleton, tree)]
+    if type(tree) is dict and all(type(key) in (str, int) for key in tree):
+        return ["dict", *([key, _skeleton(value)] for key, value in tree.items())]
+    if tree is None:
+        return None
+    raise Uncacheable("containers of another type", type(tree).__qualname__)
+
+
+def _plain(value: Any) -> Data:
+    """What the key of a call in this process is made of."""
+    if isinstance(value, type):
+        if value not in (Tensor, nn.Parameter) and value.__module__ not in ("builtins", "torch"):
+            raise Uncacheable("a type of the user's", value)
+        return ["type", value.__module__, value.__qualname__]
+    if isinstance(value, Geometry) or type(value) is tuple:
+        return ["tuple", *map(_plain, value)]
+    return Packing().constant(value)
+
+
+def _partitioner(partition: Any) -> Data:
+    if isinstance(partition, functools.partial):
+        if partition.args:
+            raise Uncacheable("a partitioner of the user's")
+        named = [[name, Packing().constant(value)] for name, value in sorted(partition.keywords.items())]
+        return [_partitioner(partition.func), named]
+    if isinstance(partition, Callable) and partition in _PARTITIONERS:  # type: ignore[arg-type]
+        return _PARTITIONERS[partition]
+    raise Uncacheable("a partitioner of the user's")
+
+
+class _Front(Packing):
+    """A front end's graph, and the modules that it calls.
+
+    Attributes:
+        sources: what is behind the custom operators that it calls, by name and overload.
+    """
+
+    def __init__(self, places: Places) -> None:
+        super().__init__()
+        self.sources: dict[tuple[str, str], Data] = {}
+        self._places = {(id(owner), name): number for number, (owner, name) in enumerate(places)}
+        self._numbers: dict[fx.Node, int] = {}
+
+    def module(self, module: nn.Module) -> Data:
+        """A module of torch, or a graph."""
+        if internals.global_module_hooks() or any(getattr(module, name) for name in _HOOKS):
+            raise Uncacheable("hooks on modules")
+        if "forward" in vars(module):
+            raise Uncacheable("a module of the user's")
+        if isinstance(module, fx.GraphModule):
+            return self._graph(module)
+        if name_of(type(module)).split(".")[:2] != ["torch", "nn"]:
+            raise Uncacheable("a module of the user's", type(module).__qualname__)
+        own = vars(module)
+        held = [[name, self.constant(own[name])] for name in sorted(own.keys() - _REGISTRIES - _UNREAD)]
+        places = [self._place(own[w], name) for w in ("_parameters", "_buffers") for name in own[w]]
+        inner = module._modules.items()
+        children = [[name, child and self.module(child)] for name, child in inner]
+        return ["module", name_of(type(module)), held, places, children]
+
+    def other(self, value: Any) -> Data:
+        if isinstance(value, fx.Node):
+            return ["node", self._numbers[value]]
+        if isinstance(value, internals.OpOverload):
+            return self._operator(value)
+        if isinstance(value, internals.OpOverloadPacket):
+            return ["packet", [self._operator(one) for one in internals.overloads(value)]]
+        if isinstance(value, internals.HigherOrderOperator):
+            if type(value).__module__.split(".")[0] != "torch" or value.__name__ not in _HIGHER:
+                raise Uncacheable("an operator that takes functions", value)
+            return ["higher", value.__name__]
+        return ["function", name_of(value)]
+
+    def _graph(self, module: fx.GraphModule) -> Data:
+        if not internals.runs_its_graph(module):
+            raise Uncacheable("a graph module that runs something else than its graph")
+        nodes = []
+        for node in module.graph.nodes:
+            if node.op == "call_function":
+                target = self.constant(node.target)
+            elif node.op == "get_attr":
+                target = self._attribute(module, str(node.target))
+            elif node.op == "call_module":
+                target = self.module(module.get_submodule(str(node.target)))
+            else:
+                target = str(node.target) if node.op == "call_method" else None
+            nodes.append([node.op, target, self.constant(tuple(node.args)), self.constant(dict(node.kwargs))])
+            self._numbers[node] = len(self._numbers)
+        return ["graph", nodes]
+
+    def _operator(self, op: internals.OpOverload) -> Data:
+        name, overload = op._schema.name, op._overloadname
+        if op.namespace not in OURS and (name, overload) not in self.sources:
+            self.sources[name, overload] = operator_data(op)
+        return ["op", name, overload]
+
+    def _attribute(self, module: nn.Module, target: str) -> Data:
+        *path, name = target.split(".")
+        owner: Any = module
+        for part in path:
+            owner = getattr(owner, part)
+        for which in (owner._parameters, owner._buffers):
+            if name in which:
+                return self._place(which, name)[-1]
+        value = getattr(owner, name)
+        if isinstance(value, fx.GraphModule):
+            return self.module(value)
+        raise Uncacheable("an attribute of another type", type(value).__qualname__)
+
+    def _place(self, owner: dict[str, Any], name: str) -> Data:
+        return ["state", name, self._places.get((id(owner), name))]

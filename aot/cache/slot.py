@@ -1,0 +1,170 @@
+"""The place of one compile in the cache.
+
+In: a front end's graph and a call of it. Out: a `Slot`, which reads what another process has found out about
+them, or keeps what this one does. An entry that cannot be read is dropped, with a warning; nothing raises.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from torch import fx, nn
+
+from aot import logs
+from aot import torch_internals as internals
+from aot.blueprint import Blueprint
+from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, two, unpack
+from aot.cache.folder import Folder
+from aot.cache.graphs import pack_graph, unpack_graph
+from aot.cache.key import Key, Options, Places, key_of, skeleton
+from aot.inputs import Arguments
+from aot.metadata import ViewAndMutationMeta
+from aot.runtime.plan import Plan
+
+_FIELDS = 7
+
+
+def slot_of(
+    folder: Folder,
+    module: nn.Module,
+    places: Places,
+    arguments: Arguments,
+    spec: internals.TreeSpec,
+    options: Options,
+) -> Slot | None:
+    """The place of a call's compile; None where it is not to be kept. See `key_of`."""
+    try:
+        return Slot(folder, key_of(module, places, arguments, spec, options))
+    except Uncacheable as error:
+        _uncached(folder, error)
+        return None
+
+
+def _uncached(folder: Folder, error: Uncacheable) -> None:
+    logs.log(logs.CACHE, "not kept", error.__str__)
+    folder.note(f"uncached {error.reason}")
+
+
+class Slot:
+    """One place."""
+
+    def __init__(self, folder: Folder, key: Key) -> None:
+        self._folder = folder
+        self._key = key
+        self._content = b""  # what was read, as a digest
+
+    def read(self) -> Blueprint | None:
+        """What is there."""
+        content = self._folder.read(self._key.digest)
+        if content is not None:
+            try:
+                blueprint = self._unpacked(json.loads(content))
+            except Exception as error:  # (Whatever a stranger's data may lead to.)
+                self.drop(error)
+            else:
+                self._content = hashlib.sha256(content).digest()
+                self._note("hit")
+                return blueprint
+        self._note("miss")
+        return None
+
+    def _note(self, what: str) -> None:
+        logs.log(logs.CACHE, what, lambda: self._key.digest)
+        self._folder.note(what)
+
+    def drop(self, error: Exception) -> None:
+        """What is there cannot be used."""
+        self._folder.drop(self._key.digest, f"{type(error).__name__}: {error}")
+
+    def pack(self, blueprint: Blueprint) -> bytes | None:
+        """What would be kept of a compile; None where it is not to be."""
+        try:
+            return self._packed(blueprint)
+        except Uncacheable as error:
+            _uncached(self._folder, error)
+            return None
+
+    def write(self, packed: bytes) -> None:
+        """Keep it."""
+        self._folder.write(self._key.digest, packed)
+
+    def holds(self, blueprint: Blueprint) -> bool:
+        """Whether it is what was read."""
+        try:
+            return hashlib.sha256(self._packed(blueprint)).digest() == self._content
+        except Uncacheable:
+            return False
+
+    def _packed(self, blueprint: Blueprint) -> bytes:
+        if blueprint.plan.scripted:
+            raise Uncacheable("Python that runs in the backward")
+        operators = self._key.operators
+        context = Packing(operators)
+        data = [
+            pack(context, Plan, blueprint.plan),
+            pack_graph(blueprint.forward, operators),
+            [None if b is None else pack_graph(b, operators) for b in blueprint.backwards],
+            list(blueprint.again),
+            pack(context, ViewAndMutationMeta, blueprint.metadata),
+            skeleton(blueprint.spec),
+            sorted(blueprint.differentiated),
+        ]
+        return json.dumps(data, separators=(",", ":")).encode()
+
+    def _unpacked(self, data: Data) -> Blueprint:
+        if len(checked(data, list)) != _FIELDS:
+            raise Corrupt("no compile")
+        plan, forward, backwards, again, metadata, tree, differentiated = data
+        operators, mode = self._key.operators, internals.FakeTensorMode()
+        context = Unpacking(operators)
+        blueprint = Blueprint(
+            unpack(context, Plan, plan),
+            unpack_graph(forward, operators, mode),
+            tuple(None if b is None else unpack_graph(b, operators, mode) for b in checked(backwards, list)),
+            unpack(context, tuple[bool, ...], again),
+            unpack(context, ViewAndMutationMeta, metadata),
+            internals.tree_flatten(_tree(tree))[1],
+            unpack(context, frozenset[int], differentiated),
+        )
+        _check(blueprint)
+        return blueprint
+
+
+def _tree(data: Data) -> Any:
+    """The reverse of `skeleton`."""
+    if data is None or type(data) is int:
+        return data
+    kind, *rest = checked(data, list)
+    if kind == "tuple":
+        return tuple(map(_tree, rest))
+    if kind == "list":
+        return list(map(_tree, rest))
+    if kind != "dict":
+        raise Corrupt("no tree")
+    pairs = [two(pair) for pair in rest]
+    if any(type(key) not in (str, int) for key, _ in pairs):
+        raise Corrupt("no tree")
+    return {key: _tree(value) for key, value in pairs}
+
+
+def _check(blueprint: Blueprint) -> None:
+    """See that the parts belong together."""
+    plan, count = blueprint.plan, len(blueprint.plan.parts)
+    results = len(plan.returned) + len(plan.generators) + plan.saved
+    if not len(blueprint.backwards) == len(blueprint.again) == count:
+        raise Corrupt("parts of several compiles")
+    if _shape(blueprint.forward) != (len(plan.inputs), results) or plan.replaced or plan.scripted:
+        raise Corrupt("a plan for another graph")
+    for backward, part in zip(blueprint.backwards, plan.parts, strict=True):
+        wanted = len(part.saved) + len(part.segment.tangents), part.segment.results
+        if backward is not None and _shape(backward) != wanted:
+            raise Corrupt("a plan for another graph")
+
+
+def _shape(module: fx.GraphModule) -> tuple[int, int]:
+    """How many inputs and results a graph has."""
+    nodes = list(module.graph.nodes)
+    results = nodes[-1].args[0]
+    return sum(node.op == "placeholder" for node in nodes), len(results) if type(results) is tuple else -1
