@@ -24,7 +24,7 @@ from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.symbolic import viewing
 from aot.capture.threads import tracing
-from aot.compilers import Compiled, Compiler, mark_static
+from aot.compilers import Compiled, Compiler, complete, mark_static
 from aot.effects import analyze
 from aot.guards import Guards
 from aot.imitation import root_of
@@ -143,6 +143,9 @@ class CompiledFunction:
 
     @property
     def specializations(self) -> tuple[Specialization, ...]:
+        for one in self._specializations:
+            for graph in (one.forward, *one.backwards):
+                complete(graph)
         return tuple(self._specializations)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,8 @@ compiled graph may overwrite their memory, as it may AOTAutograd's donated buffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import fx
@@ -60,6 +61,27 @@ def boxed(compiled: Compiled) -> Compiled:
     return make_boxed_func(compiled)
 
 
+def put_off(module: fx.GraphModule, values: Callable[[], Mapping[fx.Node, Any]]) -> None:
+    """Have nodes get their ``meta["val"]`` when somebody is to look at it."""
+    module.meta[_PUT_OFF] = values
+
+
+def complete(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph; what was put off has been done."""
+    values = module.meta.get(_PUT_OFF)
+    if values is not None:
+        with _completing:
+            if _PUT_OFF in module.meta:
+                for node, value in values().items():
+                    node.meta["val"] = value
+                del module.meta[_PUT_OFF]
+    return module
+
+
+_PUT_OFF = "aot values put off"
+_completing = threading.RLock()
+
+
 def example_inputs(module: fx.GraphModule) -> Sequence[Any]:
     """A graph's inputs as fake tensors, in order."""
     return [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
@@ -103,7 +125,8 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
     with names.compiling(module, which):
         title = names.get_aot_graph_name()
         logs.log(logs.GRAPHS, title, lambda: module.print_readable(print_output=False))
-        compiled = compiler(module, example_inputs(module))
+        inputs = () if compiler is nop else example_inputs(complete(module))
+        compiled = compiler(module, inputs)
     if not callable(compiled):
         raise BackendError(f"the {which} compiler returned {type(compiled).__name__}, which cannot be called")
     return compiled

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import base64
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from aot.cache.data import (
     two,
     unpack,
 )
+from aot.compilers import put_off
 from aot.geometry import Geometry
 
 LARGEST_CONSTANT = 1 << 16  # bytes; a larger one is data, and not a literal of the program
@@ -89,9 +91,10 @@ def pack_graph(module: fx.GraphModule, operators: frozenset[tuple[str, str]]) ->
 
 
 def unpack_graph(
-    data: Data, operators: frozenset[tuple[str, str]], mode: internals.FakeTensorMode
+    data: Data, operators: frozenset[tuple[str, str]], mode: Callable[[], internals.FakeTensorMode]
 ) -> fx.GraphModule:
-    """The reverse of `pack_graph`; its fake tensors are of `mode`.
+    """The reverse of `pack_graph`; its fake tensors are of `mode`. They are made when somebody looks at them:
+    to make the first in a process loads a good part of torch.
 
     Raises:
         Corrupt: it is no such graph.
@@ -100,6 +103,7 @@ def unpack_graph(
         raise Corrupt("no graph")
     title, nodes, constants = data
     context, graph = _Made(operators), fx.Graph()
+    values: dict[fx.Node, _Known] = {}
     root = torch.nn.Module()
     for name, constant in map(two, checked(constants, list)):
         root.register_buffer(identifier(name), _tensor(constant))
@@ -122,13 +126,53 @@ def unpack_graph(
         node = graph.create_node(op, target, given, named, identifier(name))
         if node.name != name:
             node.name = name
-        node.meta = _read_meta(context, mode, meta)
+        node.meta, known = _read_meta(context, meta)
         context.nodes.append(node)
+        if known is not None:
+            values[node] = known
     if len({node.name for node in context.nodes}) != len(context.nodes) or not context.nodes:
         raise Corrupt("nodes of one name")
     if [node.op == "output" for node in context.nodes].index(True) != len(context.nodes) - 1:
         raise Corrupt("no output at the end")
-    return fx.GraphModule(root, graph, identifier(title))
+    module = fx.GraphModule(root, graph, identifier(title))
+    put_off(module, lambda: {node: known.make(mode()) for node, known in values.items()})
+    return module
+
+
+@dataclass(frozen=True, slots=True)
+class _Fake:
+    """A tensor without data."""
+
+    where: Geometry
+    device: torch.device
+    nbytes: int
+
+    def make(self, mode: internals.FakeTensorMode) -> Any:
+        size, stride, offset, dtype, *_ = self.where
+        return internals.fake_tensor(mode, self.nbytes, size, stride, offset, dtype, self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """Several results."""
+
+    parts: tuple[_Known, ...]
+
+    def make(self, mode: internals.FakeTensorMode) -> Any:
+        return tuple(part.make(mode) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """No tensor."""
+
+    value: Any
+
+    def make(self, mode: internals.FakeTensorMode) -> Any:
+        return self.value
+
+
+_Known = _Fake | _Several | _Number
 
 
 def _meta(context: Packing, meta: Mapping[str, Any]) -> Data:
@@ -139,16 +183,17 @@ def _meta(context: Packing, meta: Mapping[str, Any]) -> Data:
     return [notes, *([_value(context, meta["val"])] if "val" in meta else [])]
 
 
-def _read_meta(context: Unpacking, mode: internals.FakeTensorMode, data: Data) -> dict[str, Any]:
+def _read_meta(context: Unpacking, data: Data) -> tuple[dict[str, Any], _Known | None]:
+    """Notes, and the value if it is known."""
     if len(checked(data, list)) not in (1, 2):
         raise Corrupt("no notes")
     notes = [two(note) for note in checked(data[0], list)]
-    if any(name not in _NOTES for name, _ in notes):
+    if any(text_of(name) not in _NOTES for name, _ in notes):
         raise Corrupt("unknown notes")
     meta = {name: unpack(context, _NOTES[name], value) for name, value in notes}
     if meta.get("partitioner_tag", _TAGS[0]) not in _TAGS:
         raise Corrupt("an unknown tag")
-    return meta if len(data) == 1 else meta | {"val": _read_value(context, mode, data[1])}
+    return meta, None if len(data) == 1 else _read_value(context, data[1])
 
 
 def _value(context: Packing, value: Any) -> Data:
@@ -167,22 +212,21 @@ def _number(value: Any) -> int:
     return value
 
 
-def _read_value(context: Unpacking, mode: internals.FakeTensorMode, data: Data) -> Any:
+def _read_value(context: Unpacking, data: Data) -> _Known:
     tag, *rest = checked(data, list) or [None]
     if tag == "several":
-        return tuple(_read_value(context, mode, one) for one in rest)
+        return _Several(tuple(_read_value(context, one) for one in rest))
     if tag == "number" and len(rest) == 1:
-        return context.constant(rest[0])
+        return _Number(context.constant(rest[0]))
     if tag != "fake" or len(rest) != 3:
         raise Corrupt("no value")
     where: Geometry = unpack(context, Geometry, rest[0])
     device, nbytes = checked(context.constant(rest[1]), torch.device), checked(rest[2], int)
-    size, stride, offset, dtype = where[:4]
-    if len(size) != len(stride) or min((*size, *stride, offset), default=0) < 0:
+    if len(where.size) != len(where.stride) or min((*where.size, *where.stride, where.offset)) < 0:
         raise Corrupt("no geometry")
-    if where.stop * dtype.itemsize > nbytes or nbytes >= 1 << 62:
+    if where.stop * where.dtype.itemsize > nbytes or nbytes >= 1 << 62:
         raise Corrupt("a value that ends behind its memory")
-    return internals.fake_tensor(mode, nbytes, size, stride, offset, dtype, device)
+    return _Fake(where, device, nbytes)
 
 
 def _constant(value: Any) -> Data:

@@ -36,7 +36,7 @@ _HIGHER = frozenset(
     ("cond", "while_loop", "map_impl", "scan", "associative_scan", "flex_attention", "invoke_subgraph")
 )
 _REGISTRIES = frozenset(("_parameters", "_buffers", "_modules"))
-_HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("hooks"))
+_HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
 _UNREAD = frozenset((*_HOOKS, "_is_full_backward_hook", "_non_persistent_buffers_set"))
 
 

@@ -6,6 +6,7 @@ them, or keeps what this one does. An entry that cannot be read is dropped, with
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from typing import Any
@@ -117,7 +118,7 @@ class Slot:
         if len(checked(data, list)) != _FIELDS:
             raise Corrupt("no compile")
         plan, forward, backwards, again, metadata, tree, differentiated = data
-        operators, mode = self._key.operators, internals.FakeTensorMode()
+        operators, mode = self._key.operators, functools.cache(internals.FakeTensorMode)
         context = Unpacking(operators)
         blueprint = Blueprint(
             unpack(context, Plan, plan),

@@ -60,12 +60,12 @@ def name_of(value: Any) -> str:
     module = getattr(value, "__module__", None) or ""
     if module.split(".")[0] in _SPACES:
         for path in dict.fromkeys((getattr(value, "__qualname__", ""), name)):
-            found: Any = sys.modules.get(module)
-            for part in path.split("."):
+            found: Any = sys.modules.get(module.split(".")[0])
+            for part in (*module.split(".")[1:], *path.split(".")):
                 found = getattr(found, part, None)
             if found is value:
                 return f"{module}.{path}"
-    raise Uncacheable("a function of the user's", f"{module}.{name}")
+    raise Uncacheable("a function or an object of the user's", f"{module}.{name}" if name else type(value))
 
 
 def operator_data(op: internals.OpOverload) -> Data:

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from aot import config
 from aot import torch_internals as internals
-from aot.compilers import Compiled, Compiler, boxed
+from aot.compilers import Compiled, Compiler, boxed, complete
 from aot.compilers import compile_graph as compile_as_it_is
 from aot.errors import AssumptionViolated
 from aot.partition.memory import memory_roots
@@ -29,7 +29,7 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
         BackendError: what comes back cannot be called.
     """
     compiled = compile_as_it_is(compiler, module, which)
-    return _Checked(compiled, module, which) if config.settings().debug_assert else compiled
+    return _Checked(compiled, complete(module), which) if config.settings().debug_assert else compiled
 
 
 def same_elements(one: Tensor, other: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from aot import errors, names
 from aot import torch_internals as internals
-from aot.compilers import Compiled, Compiler, boxed
+from aot.compilers import Compiled, Compiler, boxed, complete
 from aot.partition.parts import without_tangents
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
@@ -107,9 +107,11 @@ class Backward:
                 if run is None:
                     module = self._module
                     if given is not None:
-                        module = without_tangents(module, [a is None for a in arguments])
+                        module = without_tangents(complete(module), [a is None for a in arguments])
                     elif self._runners:
-                        module = copy.deepcopy(module)  # the other compile may keep, and has marked, this one
+                        module = copy.deepcopy(
+                            complete(module)
+                        )  # the other compile may keep, and has marked, this one
                     names.same_number(module, self._module)
                     graph = numbered(module, self._symbols)
                     first = len(graph.taken)
