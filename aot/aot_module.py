@@ -23,7 +23,7 @@ from aot.compilers import Compiler
 from aot.inputs import Arguments
 from aot.modules import Noted
 from aot.partition.default import default_partition
-from aot.symbols import Constant
+from aot.symbols import Constant, Symbols
 
 # Where a module keeps a tensor: the dict that holds it, and the name.
 _Place = tuple[dict[str, Any], str]
@@ -115,16 +115,20 @@ class CompiledModule(CompiledFunction):
     def _traced(self) -> None:
         self._stand_ins = ()
 
-    def _slot(self, arguments: Arguments, spec: internals.TreeSpec) -> cache.Slot | None:
+    def _slot(
+        self, arguments: Arguments, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+    ) -> cache.Slot | None:
         folder = cache.folder()
         if folder is None or not isinstance(self.module, fx.GraphModule):
             return None
         options = cache.Options(
-            self._partition,
-            self._decompositions,
-            self._keep,
-            self._functionalize_rng,
-            self._static(arguments),
+            partition=self._partition,
+            decompositions=self._decompositions,
+            keep=self._keep,
+            functionalize_rng=self._functionalize_rng,
+            static=self._static(arguments),
+            inference=inference,
+            dynamic=symbols is not None,
         )
         return cache.slot_of(folder, self.module, _places(self.module), arguments, spec, options)
 

@@ -302,7 +302,7 @@ class CompiledFunction:
             args, kwargs = internals.tree_unflatten(leaves, spec)
             return self.__wrapped__(*args, **kwargs)
 
-        slot = None if symbols is not None else self._slot(arguments, spec)
+        slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
         noted = Noted(self.__wrapped__, runs=True)
         failed = None
@@ -525,7 +525,9 @@ class CompiledFunction:
             () if symbols is None else tuple(symbols.numbers),
         )
 
-    def _slot(self, arguments: Arguments, spec: internals.TreeSpec) -> Slot | None:
+    def _slot(
+        self, arguments: Arguments, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+    ) -> Slot | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None
 

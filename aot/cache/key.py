@@ -49,6 +49,8 @@ class Options:
         keep: whether graphs without a backward write to their inputs themselves.
         functionalize_rng: whether random draws are functionalized.
         static: the tensors of the call that are parameters or buffers.
+        inference: whether it is made in inference mode, which is off when it is compiled.
+        dynamic: whether some of its sizes are symbols.
     """
 
     partition: Callable[..., Any]
@@ -56,6 +58,8 @@ class Options:
     keep: bool
     functionalize_rng: bool
     static: Collection[int]
+    inference: bool
+    dynamic: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ def key_of(
     Raises:
         Uncacheable: there is none.
     """
+    if options.dynamic:
+        raise Uncacheable("sizes that are symbols")
     if options.functionalize_rng:
         raise Uncacheable("functionalized random draws")
     if config.settings().stack_traces:
@@ -98,6 +104,7 @@ def key_of(
         "partitioner": _partitioner(options.partition),
         "decompositions": sorted([str(op), name_of(f)] for op, f in options.decompositions.items()),
         "keep": options.keep,
+        "inference": options.inference,
         "torch": _plain(internals.process_key({str(t.device) for t in arguments.tensors})),
         "aot": own_source(),
     }
@@ -169,7 +176,7 @@ class _Front(Packing):
             raise Uncacheable("a module of the user's")
         if isinstance(module, fx.GraphModule):
             return self._graph(module)
-        if name_of(type(module)).split(".")[:2] != ["torch", "nn"]:
+        if not type(module).__module__.startswith("torch.nn."):
             raise Uncacheable("a module of the user's", type(module).__qualname__)
         own = vars(module)
         held = [[name, self.constant(own[name])] for name in sorted(own.keys() - _REGISTRIES - _UNREAD)]
