@@ -118,7 +118,7 @@ class CompiledModule(CompiledFunction):
     def _slot(
         self, arguments: Arguments, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
     ) -> cache.Slot | None:
-        folder = cache.folder()
+        folder = cache.chosen()
         if folder is None or not isinstance(self.module, fx.GraphModule):
             return None
         options = cache.Options(

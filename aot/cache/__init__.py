@@ -22,20 +22,20 @@ from aot.cache.folder import Folder, Stats
 from aot.cache.key import Options, Places
 from aot.cache.slot import Slot, slot_of
 
-__all__ = ["Folder", "Options", "Places", "Slot", "Stats", "clear", "folder", "slot_of", "stats"]
+__all__ = ["Folder", "Options", "Places", "Slot", "Stats", "chosen", "clear", "slot_of", "stats"]
 
 _VARIABLE = "AOTFUZZ_CACHE_DIR"
 
 
-def folder() -> Folder | None:
+def chosen() -> Folder | None:
     """The cache by the settings of now, if there is to be one."""
     settings = config.settings()
-    chosen = settings.cache
-    if chosen is None or chosen is True:
+    where = settings.cache
+    if where is None or where is True:
         named = os.environ.get(_VARIABLE)
-        path = Path(named) if named else _usual() if chosen else None
+        path = Path(named) if named else _usual() if where else None
     else:
-        path = Path(chosen) if chosen else None
+        path = Path(where) if where else None
     return None if path is None else Folder(path, settings.cache_limit)
 
 
@@ -47,7 +47,7 @@ def stats() -> Stats:
         ...     aot.cache.stats().hits
         0
     """
-    return (folder() or Folder(_usual(), 0)).stats()
+    return (chosen() or Folder(_usual(), 0)).stats()
 
 
 def clear() -> int:
@@ -58,7 +58,7 @@ def clear() -> int:
         ...     aot.cache.clear()
         0
     """
-    return (folder() or Folder(_usual(), 0)).clear()
+    return (chosen() or Folder(_usual(), 0)).clear()
 
 
 def _usual() -> Path:
