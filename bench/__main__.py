@@ -8,11 +8,12 @@ from types import ModuleType
 
 import torch
 
-from bench import calls, compile, fuzz, guards, memory, opinfo, partition, power, purity, scale
+from bench import cache, calls, compile, fuzz, guards, memory, opinfo, partition, power, purity, scale
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
 COMMANDS: dict[str, ModuleType] = {
+    "cache": cache,
     "calls": calls,
     "compile": compile,
     "fuzz": fuzz,

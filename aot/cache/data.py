@@ -15,7 +15,7 @@ import functools
 import keyword
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -133,7 +133,7 @@ class Unpacking:
             raise Corrupt(f"no constant: {data!r:.80}")
         tag, *rest = data
         if tag == "dict":
-            pairs = (two(pair) for pair in rest)
+            pairs = (parts(pair, 2) for pair in rest)
             return {self.constant(key): self.constant(value) for key, value in pairs}
         if tag in ("float", "complex"):
             numbers = [float.fromhex(text_of(one)) for one in rest]
@@ -175,11 +175,18 @@ def text_of(value: Data) -> str:
     return checked(value, str)  # type: ignore[no-any-return]
 
 
-def two(value: Data) -> list[Data]:
-    """A list of two."""
-    if type(value) is not list or len(value) != 2:
-        raise Corrupt(f"no pair: {value!r:.80}")
+def parts(value: Data, count: int) -> list[Data]:
+    """A list of so many."""
+    if type(value) is not list or len(value) != count:
+        raise Corrupt(f"{count} parts are expected: {value!r:.80}")
     return value
+
+
+def entry(known: Sequence[Any], number: Data) -> Any:
+    """The one of that number."""
+    if type(number) is not int or not 0 <= number < len(known):
+        raise Corrupt(f"none of {len(known)}: {number!r:.80}")
+    return known[number]
 
 
 def checked(value: Any, kind: type) -> Any:
@@ -333,7 +340,7 @@ def _union(kinds: tuple[Any, ...]) -> tuple[Pack, Unpack]:
             return None
         if only is not None and type(data) is list and len(data) == 1:
             return only[1](context, data[0])
-        name, value = two(data)
+        name, value = parts(data, 2)
         if text_of(name) not in named:
             raise Corrupt(f"none of {', '.join(named)}: {name}")
         return named[name][1](context, value)
@@ -361,9 +368,8 @@ def _fields(
         return [one[0](context, part) for one, part in zip(codecs, values(value), strict=True)]
 
     def unpack_all(context: Unpacking, data: Data) -> Any:
-        if len(checked(data, list)) != len(codecs):
-            raise Corrupt(f"{len(codecs)} fields are expected: {data!r:.80}")
-        return make(one[1](context, part) for one, part in zip(codecs, data, strict=True))
+        given = parts(data, len(codecs))
+        return make([one[1](context, part) for one, part in zip(codecs, given, strict=True)])
 
     return pack_all, unpack_all
 
@@ -400,7 +406,7 @@ def _pack_arguments(context: Packing, value: Any) -> Data:
 
 
 def _unpack_arguments(context: Unpacking, data: Data) -> Any:
-    pairs = (two(pair) for pair in checked(data, list))
+    pairs = (parts(pair, 2) for pair in checked(data, list))
     return {identifier(name): context.constant(value) for name, value in pairs}
 
 
@@ -433,9 +439,7 @@ def _pack_step(context: Packing, value: Any) -> Data:
 
 def _unpack_step(context: Unpacking, data: Data) -> Any:
     if type(data) is int:
-        if not 0 <= data < len(context.steps):
-            raise Corrupt(f"no step: {data}")
-        return context.steps[data]
+        return entry(context.steps, data)
     step = _step()[1](context, data)
     context.steps.append(step)
     return step

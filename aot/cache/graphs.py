@@ -8,6 +8,7 @@ own few functions, and constants are small tensors, as bytes.
 from __future__ import annotations
 
 import base64
+import json
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ from aot.cache.data import (
     Uncacheable,
     Unpacking,
     checked,
+    entry,
     identifier,
     pack,
+    parts,
     text_of,
-    two,
     unpack,
 )
 from aot.compilers import put_off
@@ -58,13 +60,25 @@ class _Made(Unpacking):
 
     def other(self, tag: str, rest: list[Data]) -> Any:
         if tag == "node" and len(rest) == 1:
-            number = checked(rest[0], int)
-            if not 0 <= number < len(self.nodes):
-                raise Corrupt(f"a node that comes later: {number}")
-            return self.nodes[number]
+            return entry(self.nodes, rest[0])
         if tag == "getitem" and not rest:
             return operator.getitem
         return super().other(tag, rest)
+
+
+class _Table:
+    """Values of which many are alike, each as data once."""
+
+    def __init__(self) -> None:
+        self.data: list[Data] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, data: Data) -> int:
+        """Which one it is."""
+        number = self._numbers.setdefault(json.dumps(data), len(self.data))
+        if number == len(self.data):
+            self.data.append(data)
+        return number
 
 
 def pack_graph(module: fx.GraphModule, operators: frozenset[tuple[str, str]]) -> Data:
@@ -74,20 +88,23 @@ def pack_graph(module: fx.GraphModule, operators: frozenset[tuple[str, str]]) ->
         Uncacheable: it holds what cannot be.
     """
     context = _Nodes(operators)
+    targets, notes, values = _Table(), _Table(), _Table()
     nodes = []
     for node in module.graph.nodes:
         if node.op == "call_function":
-            target = context.constant(node.target)
+            target: Data = targets.number(context.constant(node.target))
         elif node.op in ("placeholder", "get_attr", "output"):
             target = node.target
         else:
             raise Uncacheable("a graph that calls modules")
-        args, kwargs = context.constant(tuple(node.args)), context.constant(dict(node.kwargs))
-        nodes.append([node.op, node.name, target, args, kwargs, _meta(context, node.meta)])
+        args = [context.constant(one) for one in node.args]
+        kwargs = [[name, context.constant(one)] for name, one in node.kwargs.items()]
+        value = values.number(_value(context, node.meta["val"])) if "val" in node.meta else None
+        nodes.append([node.op, node.name, target, args, kwargs, notes.number(_notes(node.meta)), value])
         context.numbers[node] = len(context.numbers)
     names = dict.fromkeys(node.target for node in module.graph.find_nodes(op="get_attr"))
     constants = [[name, _constant(getattr(module, str(name)))] for name in names]
-    return [type(module).__name__, nodes, constants]
+    return [type(module).__name__, targets.data, notes.data, values.data, constants, nodes]
 
 
 def unpack_graph(
@@ -99,20 +116,20 @@ def unpack_graph(
     Raises:
         Corrupt: it is no such graph.
     """
-    if len(checked(data, list)) != 3:
-        raise Corrupt("no graph")
-    title, nodes, constants = data
-    context, graph = _Made(operators), fx.Graph()
-    values: dict[fx.Node, _Known] = {}
-    root = torch.nn.Module()
-    for name, constant in map(two, checked(constants, list)):
+    title, *tables, constants, nodes = parts(data, 6)
+    context, graph, root = _Made(operators), fx.Graph(), torch.nn.Module()
+    targets, notes, values = (checked(table, list) for table in tables)
+    targets = [context.constant(one) for one in targets]
+    notes = [_read_notes(one) for one in notes]
+    values = [_read_value(context, one) for one in values]
+    for one in checked(constants, list):
+        name, constant = parts(one, 2)
         root.register_buffer(identifier(name), _tensor(constant))
+    known: dict[fx.Node, _Known] = {}
     for one in checked(nodes, list):
-        if len(checked(one, list)) != 6:
-            raise Corrupt("no node")
-        op, name, target, args, kwargs, meta = one
+        op, name, target, args, kwargs, note, value = parts(one, 7)
         if op == "call_function":
-            target = context.constant(target)
+            target = entry(targets, target)
             if not callable(target):
                 raise Corrupt(f"nothing to call: {target!r:.80}")
         elif op == "output":
@@ -121,21 +138,22 @@ def unpack_graph(
             identifier(target)
         else:
             raise Corrupt(f"no node: {op!r:.80}")
-        given, named = checked(context.constant(args), tuple), checked(context.constant(kwargs), dict)
-        named = {identifier(key): value for key, value in named.items()}
+        given = tuple([context.constant(one) for one in checked(args, list)])
+        pairs = (parts(pair, 2) for pair in checked(kwargs, list))
+        named = {identifier(key): context.constant(one) for key, one in pairs}
         node = graph.create_node(op, target, given, named, identifier(name))
         if node.name != name:
             node.name = name
-        node.meta, known = _read_meta(context, meta)
+        node.meta = dict(entry(notes, note))
+        if value is not None:
+            known[node] = entry(values, value)
         context.nodes.append(node)
-        if known is not None:
-            values[node] = known
-    if len({node.name for node in context.nodes}) != len(context.nodes) or not context.nodes:
+    if len({node.name for node in context.nodes}) != len(context.nodes):
         raise Corrupt("nodes of one name")
-    if [node.op == "output" for node in context.nodes].index(True) != len(context.nodes) - 1:
+    if [place for place, node in enumerate(context.nodes, 1) if node.op == "output"] != [len(context.nodes)]:
         raise Corrupt("no output at the end")
     module = fx.GraphModule(root, graph, identifier(title))
-    put_off(module, lambda: {node: known.make(mode()) for node, known in values.items()})
+    put_off(module, lambda: {node: one.make(mode()) for node, one in known.items()})
     return module
 
 
@@ -175,25 +193,24 @@ class _Number:
 _Known = _Fake | _Several | _Number
 
 
-def _meta(context: Packing, meta: Mapping[str, Any]) -> Data:
-    """What is known of a node: its value, and notes for partitioners and compilers."""
+def _notes(meta: Mapping[str, Any]) -> Data:
+    """What is noted of a node for partitioners and compilers, besides its value."""
     if meta.keys() - _NOTES.keys() - {"val"}:
         raise Uncacheable("notes on nodes", ", ".join(map(str, meta)))
-    notes = [[name, pack(context, kind, meta[name])] for name, kind in _NOTES.items() if name in meta]
-    return [notes, *([_value(context, meta["val"])] if "val" in meta else [])]
+    context = Packing()
+    return [[name, pack(context, kind, meta[name])] for name, kind in _NOTES.items() if name in meta]
 
 
-def _read_meta(context: Unpacking, data: Data) -> tuple[dict[str, Any], _Known | None]:
-    """Notes, and the value if it is known."""
-    if len(checked(data, list)) not in (1, 2):
-        raise Corrupt("no notes")
-    notes = [two(note) for note in checked(data[0], list)]
-    if any(text_of(name) not in _NOTES for name, _ in notes):
-        raise Corrupt("unknown notes")
-    meta = {name: unpack(context, _NOTES[name], value) for name, value in notes}
+def _read_notes(data: Data) -> dict[str, Any]:
+    context, meta = Unpacking(), {}
+    for note in checked(data, list):
+        name, value = parts(note, 2)
+        if text_of(name) not in _NOTES:
+            raise Corrupt("unknown notes")
+        meta[name] = unpack(context, _NOTES[name], value)
     if meta.get("partitioner_tag", _TAGS[0]) not in _TAGS:
         raise Corrupt("an unknown tag")
-    return meta, None if len(data) == 1 else _read_value(context, data[1])
+    return meta
 
 
 def _value(context: Packing, value: Any) -> Data:
@@ -241,11 +258,10 @@ def _constant(value: Any) -> Data:
 
 
 def _tensor(data: Data) -> Tensor:
-    if len(checked(data, list)) != 3:
-        raise Corrupt("no constant")
-    dtype = checked(vars(torch).get(text_of(data[0])), torch.dtype)
-    shape = [checked(n, int) for n in checked(data[1], list)]
-    raw = bytearray(base64.b64decode(text_of(data[2]), validate=True))
+    name, size, text = parts(data, 3)
+    dtype = checked(vars(torch).get(text_of(name)), torch.dtype)
+    shape = [checked(n, int) for n in checked(size, list)]
+    raw = bytearray(base64.b64decode(text_of(text), validate=True))
     if len(raw) > LARGEST_CONSTANT or min(shape, default=1) < 0:
         raise Corrupt("no constant")
     if not raw:

@@ -16,15 +16,13 @@ from torch import fx, nn
 from aot import logs
 from aot import torch_internals as internals
 from aot.blueprint import Blueprint
-from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, two, unpack
+from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
 from aot.cache.folder import Folder
 from aot.cache.graphs import pack_graph, unpack_graph
 from aot.cache.key import Key, Options, Places, key_of, skeleton
 from aot.inputs import Arguments
 from aot.metadata import ViewAndMutationMeta
 from aot.runtime.plan import Plan
-
-_FIELDS = 7
 
 
 def slot_of(
@@ -115,9 +113,7 @@ class Slot:
         return json.dumps(data, separators=(",", ":")).encode()
 
     def _unpacked(self, data: Data) -> Blueprint:
-        if len(checked(data, list)) != _FIELDS:
-            raise Corrupt("no compile")
-        plan, forward, backwards, again, metadata, tree, differentiated = data
+        plan, forward, backwards, again, metadata, tree, differentiated = parts(data, 7)
         operators, mode = self._key.operators, functools.cache(internals.FakeTensorMode)
         context = Unpacking(operators)
         blueprint = Blueprint(
@@ -144,7 +140,7 @@ def _tree(data: Data) -> Any:
         return list(map(_tree, rest))
     if kind != "dict":
         raise Corrupt("no tree")
-    pairs = [two(pair) for pair in rest]
+    pairs = [parts(pair, 2) for pair in rest]
     if any(type(key) not in (str, int) for key, _ in pairs):
         raise Corrupt("no tree")
     return {key: _tree(value) for key, value in pairs}

@@ -257,3 +257,14 @@ def test_sides_are_measured_in_turn() -> None:
     assert cells(measured["a"], 0.5) == (6, 4, 8)
     assert cells(None, 1) == (None, None, None)
     assert Spread((2.0, 2.0, 9.0)).ratio(Spread((4.0, 8.0, 10.0))) == 0.5
+
+
+def test_a_process_that_finds_its_compile_is_beside_one_that_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    backend, step = tables(capsys, "cache", "--rounds", "1", "--model", "TransformerEncoder, 2 layers")
+    for table in (backend, step):
+        ((name, none, *rest),) = table["rows"]
+        assert name == "TransformerEncoder, 2 layers"
+        assert rest[-1] == pytest.approx(rest[5] / none)
+    assert backend["rows"][0][1] < step["rows"][0][1]
