@@ -15,32 +15,27 @@ from torch import fx
 from aot import config, errors, logs, names
 from aot import torch_internals as internals
 from aot.assumptions import asserting
-from aot.blueprint import Blueprint, Partitioner, levels_of, partitioned
+from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.backward import Level
-from aot.capture.forward import Forward, run_once
-from aot.capture.joint import record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
-from aot.capture.symbolic import viewing
 from aot.capture.threads import tracing
-from aot.compilers import Compiled, Compiler, complete, mark_static
-from aot.effects import analyze
+from aot.compilers import Compiled, Compiler, complete
 from aot.guards import Guards
 from aot.imitation import root_of
 from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart
-from aot.metadata import ViewAndMutationMeta, describe
+from aot.metadata import ViewAndMutationMeta
 from aot.modules import Noted
 from aot.partition.default import default_partition
-from aot.partition.parts import split
 from aot.recognition import Recognitions
 from aot.recompiles import Before, Key, why
+from aot.recording import Options, Partitioner, Recorded, record
 from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
-from aot.runtime.plan import make_plan
-from aot.runtime.rehearsal import Left, left, rehearse
-from aot.symbols import NO_SIZES, Constant, Sizes, Symbols
+from aot.runtime.rehearsal import rehearse
+from aot.symbols import Constant, Sizes, Symbols
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
 
@@ -81,23 +76,6 @@ class Specialization:
         if self.numbers:
             tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
         return self.together(self.call(*tensors))
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """One trace.
-
-    Attributes:
-        levels: what each part of the backward can be recorded again from.
-        scripts: what of the function's Python eager runs in the backward; None for all of it.
-        expected: what the function has left of its arguments.
-    """
-
-    blueprint: Blueprint
-    forward: Forward
-    levels: list[Level | None]
-    scripts: tuple[Any, ...] | None
-    expected: Left
 
 
 class CompiledFunction:
@@ -305,16 +283,12 @@ class CompiledFunction:
         slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
         noted = Noted(self.__wrapped__, runs=True)
-        failed = None
-        if slot is not None:
-            blueprint = slot.read()
-            if blueprint is not None:
-                try:
-                    return self._revive(blueprint, flat, arguments, noted.guards, slot)
-                except (
-                    Exception
-                ) as error:  # a compiler's, which is raised below as well, or the entry is wrong
-                    failed = error
+        blueprint = None if slot is None else slot.read()
+        if slot is not None and blueprint is not None:
+            try:
+                return self._revive(blueprint, flat, arguments, noted.guards, slot)
+            except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
+                slot.fails(error)
         try:
             specialization = self._trace(flat, arguments, lifetimes, noted, inference, symbols, slot)
         except BaseException:
@@ -322,8 +296,6 @@ class CompiledFunction:
             lifetimes.reserve()
             raise
         noted.surroundings.put_back()
-        if slot is not None and failed is not None:
-            slot.drop(failed)
         if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
             lifetimes.check_stored(noted.surroundings.stored)
         else:  # as in `forget`
@@ -383,60 +355,13 @@ class CompiledFunction:
         noted: Noted,
         inference: bool,
         symbols: Symbols | None,
-    ) -> _Recorded:
-        """Run the function once, differentiate what it did, and decide what a call does."""
-        grad = torch.is_grad_enabled()
-        with noted.running(), self._recording(), viewing(symbols):
-            forward = run_once(
-                flat,
-                arguments,
-                self._decompositions,
-                lifetimes,
-                inference,
-                self._functionalize_rng,
-                symbols,
-            )
-            entry = forward.entry
-            expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
-            effects = analyze(forward, self._keep)
-            metadata = describe(forward, effects, self._keep)
-            joint = record_backward(forward, effects)
-        noted.guards.check()
-        numbers: dict[object, int] = {}
-        keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
-        keys += [("wrapper", i) for i in range(len(arguments.metas))]
-        storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+    ) -> Recorded:
+        options = Options(
+            self._decompositions, self._keep, self._functionalize_rng, self._partition, self.__name__
+        )
         static = self._static(arguments)
-        parameters = static.union(_accumulating(arguments))
-        fw_module, bw_module = partitioned(joint, effects, self._partition, parameters, self.__name__)
-        leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
-        parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
-        plan = make_plan(
-            effects,
-            joint,
-            fw_module,
-            parts,
-            storages,
-            parameters,
-            leaves,
-            grad,
-            forward.grad_after,
-            inference,
-            NO_SIZES if symbols is None else symbols.sizes(),
-        )
-        fixed = [primal.tensor in static for primal in joint.primals]
-        mark_static(fw_module, fixed)
-        for (module, _), part in zip(parts, plan.parts, strict=True):
-            if module is not None:
-                mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
-        backwards = tuple(module for module, _ in parts)
-        names.number(fw_module, *backwards)
-        levels = levels_of(joint, backwards)
-        again = tuple(level is not None for level in levels)
-        blueprint = Blueprint(
-            plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated
-        )
-        return _Recorded(blueprint, forward, levels, joint.scripts, expected)
+        running = self._recording()
+        return record(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
 
     def _revive(
         self,
@@ -552,16 +477,6 @@ class CompiledFunction:
         if blueprint.plan.parts:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
-
-
-def _accumulating(arguments: Arguments) -> frozenset[int]:
-    """The plain tensors that are such leaves, or that such leaves are made of."""
-    return arguments.plain(i for i, t in enumerate(arguments.all) if _accumulates(t))
-
-
-def _accumulates(tensor: torch.Tensor) -> bool:
-    """Whether it is a leaf that gradients are accumulated into."""
-    return tensor.is_leaf and tensor.requires_grad
 
 
 def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:

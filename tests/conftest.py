@@ -9,6 +9,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders of tests
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -53,6 +53,7 @@ class Slot:
         self._folder = folder
         self._key = key
         self._content = b""  # what was read, as a digest
+        self._failure: Exception | None = None
 
     def read(self) -> Blueprint | None:
         """What is there."""
@@ -61,7 +62,7 @@ class Slot:
             try:
                 blueprint = self._unpacked(json.loads(content))
             except Exception as error:  # (Whatever a stranger's data may lead to.)
-                self.drop(error)
+                self._drop(error)
             else:
                 self._content = hashlib.sha256(content).digest()
                 self._note("hit")
@@ -73,8 +74,12 @@ class Slot:
         logs.log(logs.CACHE, what, lambda: self._key.digest)
         self._folder.note(what)
 
-    def drop(self, error: Exception) -> None:
-        """What is there cannot be used."""
+    def fails(self, error: Exception) -> None:
+        """What is there could not be used. If nothing is wrong with what it was to be given to, and it can be
+        compiled, it is dropped."""
+        self._failure = error
+
+    def _drop(self, error: Exception) -> None:
         self._folder.drop(self._key.digest, f"{type(error).__name__}: {error}")
 
     def pack(self, blueprint: Blueprint) -> bytes | None:
@@ -87,6 +92,8 @@ class Slot:
 
     def write(self, packed: bytes) -> None:
         """Keep it."""
+        if self._failure is not None:
+            self._drop(self._failure)
         self._folder.write(self._key.digest, packed)
 
     def holds(self, blueprint: Blueprint) -> bool:

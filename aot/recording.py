@@ -1,0 +1,209 @@
+"""One trace of a function, forward and backward, up to the graphs that compilers get.
+
+In: a function of flat arguments, and a call of it. Out: a `Recorded`: what can be kept of the compile
+(`Blueprint`), and what lives in this process alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import logs, names
+from aot import torch_internals as internals
+from aot.blueprint import Blueprint
+from aot.capture.backward import Level
+from aot.capture.forward import Forward, run_once
+from aot.capture.joint import Joint, record_backward
+from aot.capture.lifetimes import Lifetimes
+from aot.capture.symbolic import viewing
+from aot.capture.visible import moves_generator
+from aot.compilers import example_inputs, mark_static
+from aot.effects import Effects, analyze
+from aot.errors import BackendError
+from aot.inputs import Arguments
+from aot.metadata import describe
+from aot.modules import Noted
+from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
+from aot.partition.parts import split
+from aot.runtime.plan import make_plan
+from aot.runtime.rehearsal import Left, left
+from aot.symbols import NO_SIZES, Symbols
+
+Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a trace is made with.
+
+    Attributes:
+        keep: whether graphs without a backward write to their inputs themselves.
+        functionalize_rng: whether random draws take and return the states of generators.
+        name: of the function, for the log.
+    """
+
+    decompositions: dict[Any, Callable[..., Any]]
+    keep: bool
+    functionalize_rng: bool
+    partition: Partitioner
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One trace.
+
+    Attributes:
+        levels: what each part of the backward can be recorded again from.
+        scripts: what of the function's Python eager runs in the backward; None for all of it.
+        expected: what the function has left of its arguments.
+    """
+
+    blueprint: Blueprint
+    forward: Forward
+    levels: list[Level | None]
+    scripts: tuple[Any, ...] | None
+    expected: Left
+
+
+def record(
+    flat: Callable[[list[Any]], Any],
+    arguments: Arguments,
+    lifetimes: Lifetimes,
+    noted: Noted,
+    running: contextlib.AbstractContextManager[None],
+    inference: bool,
+    symbols: Symbols | None,
+    static: frozenset[int],
+    options: Options,
+) -> Recorded:
+    """Run the function once, differentiate what it did, and decide what a call does.
+
+    Args:
+        flat: takes the leaves of the arguments.
+        noted: what the function reads besides them.
+        running: what it runs in.
+        inference: whether the call is made in inference mode.
+        symbols: which numbers of the arguments are symbols, if some are.
+        static: the tensors that are parameters or buffers.
+
+    Raises:
+        Unsupported: see `aot.errors`.
+        Exception: whatever the function raises.
+    """
+    grad = torch.is_grad_enabled()
+    with noted.running(), running, viewing(symbols):
+        forward = run_once(
+            flat,
+            arguments,
+            options.decompositions,
+            lifetimes,
+            inference,
+            options.functionalize_rng,
+            symbols,
+        )
+        entry = forward.entry
+        expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
+        effects = analyze(forward, options.keep)
+        metadata = describe(forward, effects, options.keep)
+        joint = record_backward(forward, effects)
+    noted.guards.check()
+    numbers: dict[object, int] = {}
+    keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
+    keys += [("wrapper", i) for i in range(len(arguments.metas))]
+    storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
+    parameters = static.union(_accumulating(arguments))
+    fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
+    leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
+    parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
+    plan = make_plan(
+        effects,
+        joint,
+        fw_module,
+        parts,
+        storages,
+        parameters,
+        leaves,
+        grad,
+        forward.grad_after,
+        inference,
+        NO_SIZES if symbols is None else symbols.sizes(),
+    )
+    fixed = [primal.tensor in static for primal in joint.primals]
+    mark_static(fw_module, fixed)
+    for (module, _), part in zip(parts, plan.parts, strict=True):
+        if module is not None:
+            mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
+    backwards = tuple(module for module, _ in parts)
+    names.number(fw_module, *backwards)
+    levels = _levels_of(joint, backwards)
+    again = tuple(level is not None for level in levels)
+    blueprint = Blueprint(plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated)
+    return Recorded(blueprint, forward, levels, joint.scripts, expected)
+
+
+def _partitioned(
+    joint: Joint, effects: Effects, partition: Partitioner, parameters: frozenset[int], name: str
+) -> tuple[fx.GraphModule, fx.GraphModule | None]:
+    """The forward and the backward of a joint graph.
+
+    Args:
+        parameters: the tensors that live until the backward whatever is saved.
+        name: of what is compiled, for the log.
+
+    Raises:
+        BackendError: the partitioner moves what must not be moved.
+    """
+    if not any(segment.results for segment in joint.segments):
+        return joint.graph, None
+    logs.log(logs.JOINT, name, lambda: joint.graph.print_readable(print_output=False))
+    inputs = example_inputs(joint.graph)
+    options = {}
+    if "static_lifetime_input_indices" in inspect.signature(partition).parameters:
+        # What eager does not keep may be written to before the backward, and is copied if it is saved.
+        kept = (k.tensor for s in joint.segments for k in s.kept)
+        free = parameters.intersection(i for i in kept if i is not None)
+        free -= set(effects.written)
+        static = [i for i, p in enumerate(joint.primals) if p.tensor in free and p.stretch is None]
+        options["static_lifetime_input_indices"] = static
+    forward, backward = partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
+    drop_repeated_effects(forward, backward)
+    check_acts(joint.graph, forward, backward)
+    if any(moves_generator(node) for node in backward.graph.nodes):
+        raise BackendError(
+            "the partitioner put a random draw into the backward graph, where it would draw again; use "
+            "a partitioner that saves random values, as aot.default_partition does, or "
+            "functionalize_rng_ops=True"
+        )
+    return forward, backward
+
+
+def _levels_of(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[Level | None]:
+    """What each part of the backward can be recorded again from, with the values that are saved for it."""
+    nodes = {node.name: node for node in joint.graph.graph.nodes}
+    levels: list[Level | None] = []
+    for level, backward in zip(joint.levels, backwards, strict=True):
+        if level is None or backward is None:
+            levels.append(None)
+            continue
+        saved = [n.name for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
+        available = {nodes[name]: i for i, name in enumerate(saved) if name in nodes}
+        levels.append(replace(level, available=available))
+    return levels
+
+
+def _accumulating(arguments: Arguments) -> frozenset[int]:
+    """The plain tensors that are such leaves, or that such leaves are made of."""
+    return arguments.plain(i for i, t in enumerate(arguments.all) if _accumulates(t))
+
+
+def _accumulates(tensor: torch.Tensor) -> bool:
+    """Whether it is a leaf that gradients are accumulated into."""
+    return tensor.is_leaf and tensor.requires_grad
