@@ -8,21 +8,24 @@ tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
 from fuzz import refusals
 from fuzz.arguments import MAX_ELEMENTS, SCALARS, lay_out, lay_out_again
+from fuzz.blocks import executed, other_value
 from fuzz.choices import Choices
 from fuzz.ir import (
     Argument,
+    Branch,
     Call,
     Program,
     Root,
     Same,
     Scalar,
     Scenario,
+    Statement,
     Step,
     Storage,
     Tree,
@@ -35,7 +38,7 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import FLOATS, INEXACT
 from fuzz.operators.row import Size
 from fuzz.profiles import Profile
-from fuzz.program import begin, sizes_in_text
+from fuzz.program import Sizes, begin, sizes_in_text
 from fuzz.state import Breach, State, Tensor
 from oracles.steps import Backward, How
 
@@ -62,19 +65,24 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
             steps.append(Write(choices.pick(tensors)))
         else:
             roots = None if choices.chance(0.6) else (choices.integer(0, 5),)
-            steps.append(Backward(roots, choices.pick(_HOW), choices.chance(0.6)))
+            # (A compiler may refuse to differentiate what hooks have done.)
+            how = choices.pick(_HOW[:-2] if state.kept.hooked else _HOW)
+            steps.append(Backward(roots, how, choices.chance(0.6)))
     return tuple(steps)
 
 
 def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Call, ...]:
     """Later calls of a program that has none."""
-    if not choices.chance(profile.again):
+    asks = [block for block in program.blocks if isinstance(block, Branch)]
+    if not choices.chance(max(profile.again, 0.4) if asks else profile.again):
         return ()
     sizes = sizes_in_text(program)
     later: list[Call] = []
     for _ in range(choices.integer(1, 3)):
         for _ in range(TRIES):
             call = Call(program.storages, program.arguments, program.scenario)
+            if asks and choices.chance(0.6):
+                call = _answered(call, choices.pick(asks))
             for _ in range(choices.integer(0, 2)):
                 call = _changed(choices, profile, call)
             one = calls(replace(program, later=(call,)))[1]
@@ -84,17 +92,24 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
     return tuple(later)
 
 
-def runs(program: Program, sizes: Sequence[Size]) -> bool:
-    """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
-    sizes."""
-    found: list[Size] = []
+def followed(program: Program, sizes: Sizes) -> State | None:
+    """What is known at the end of a program of one call, if eager runs each of its statements, and a backward
+    after it, to a defined end. `sizes` are those that are in the text already; others are added."""
+    state = begin(program)
+    return state if goes_on(state, program, executed(program), sizes) else None
+
+
+def goes_on(
+    state: State, program: Program, statements: Iterable[tuple[int, Statement]], sizes: Sizes
+) -> bool:
+    """Whether a state can be taken over statements as `followed` says; where not, it is left in between."""
     try:
-        state = begin(program)
-        for statement in program.statements:
+        for i, statement in statements:
             row = OPERATORS[statement.operator]
-            if row.sized:
-                found.append(state.tensor(statement.operands[0]).meta.size)
-            use = state.use(row, statement.operands, dict(statement.attributes), statement.mode)
+            if row.sized and sizes.setdefault(i, size := _size(state, statement)) != size:
+                return False
+            modes = state.modes(program.blocks, statement.block)
+            use = state.use(row, statement.operands, dict(statement.attributes), modes)
             outcome = state.infer(use)
             if not row.metadata and len(outcome) != len(statement.results):
                 return False
@@ -107,20 +122,42 @@ def runs(program: Program, sizes: Sequence[Size]) -> bool:
             state.commit(use, outcome, statement.results)
     except Breach:
         return False
+    return True
+
+
+def _size(state: State, statement: Statement) -> Size:
+    return state.tensor(statement.operands[0]).meta.size
+
+
+def runs(program: Program, sizes: Sizes) -> bool:
+    """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
+    sizes."""
+    state = followed(program, dict(sizes))
+    if state is None:
+        return False
     if state.undefined:
+        return False
+    if any(name not in state.names for name in references(program.returns)):
         return False
     watched = [*references(program.returns)]
     watched += [step.name for step in program.scenario.steps if isinstance(step, Write)]
     if any(state.is_stale(name) or state.is_unwatched(name) for name in watched):
         return False
     written = [step.name for step in program.scenario.steps if isinstance(step, Write)]
-    if not all(isinstance(state.names[name], Tensor) for name in written):
-        return False
-    return found == sizes
+    return all(isinstance(state.names.get(name), Tensor) for name in written)
 
 
 # ---------------------------------------------------------------------------------------------------------
 # changes of a call
+
+
+def _answered(call: Call, arm: Branch) -> Call:
+    """The call with another answer to what a branch asks."""
+    place = int(arm.argument[1:])
+    value = call.arguments[place]
+    assert isinstance(value, Scalar)
+    other = other_value(arm.value) if value.value == arm.value else arm.value
+    return replace(call, arguments=_put(call.arguments, place, Scalar(other)))
 
 
 def _changed(choices: Choices, profile: Profile, call: Call) -> Call:

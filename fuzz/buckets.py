@@ -25,6 +25,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
+from fuzz.blocks import around
+from fuzz.ir import Autocast, Block, Branch, Loop, Region
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Kind
 from fuzz.program import Program, Root, Same, Scalar, Scenario, Statement, Storage, View, Write, calls
@@ -116,7 +118,7 @@ def operators(program: Program) -> str:
 
     Two additions and an `expand` are `2 pointwise + expand`.
     """
-    counts = Counter(map(_operator, program.statements))
+    counts = Counter(_operator(statement, program.blocks) for statement in program.statements)
     return " + ".join(name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items()))
 
 
@@ -195,10 +197,22 @@ def _side(text: str) -> str:
     return "a tensor" if text.startswith("a tensor ") else ""
 
 
-def _operator(statement: Statement) -> str:
+def _operator(statement: Statement, blocks: Sequence[Block]) -> str:
     kind = OPERATORS[statement.operator].kind
     name = str(kind) if kind in _INTERCHANGEABLE else statement.operator
-    return name if statement.mode == "inherit" else f"{name}@{statement.mode}"
+    return "@".join((name, *(_block(blocks[number]) for number in around(blocks, statement.block))))
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Region(mode):
+            return mode
+        case Autocast(_, enabled):
+            return "autocast" if enabled else "autocast off"
+        case Branch(_, _, holds):
+            return "if" if holds else "else"
+        case Loop():
+            return "for"
 
 
 def _storage(letters: dict[int, str], number: int, storage: Storage) -> str:

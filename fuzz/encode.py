@@ -7,10 +7,15 @@ from typing import Any
 from fuzz.document import constant_to_json
 from fuzz.ir import (
     Argument,
+    Autocast,
+    Block,
+    Branch,
     Dict,
     Lit,
+    Loop,
     Program,
     Ref,
+    Region,
     Root,
     Same,
     Scalar,
@@ -24,7 +29,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 5
+FORMAT = 6
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -40,10 +45,11 @@ def to_json(program: Program) -> dict[str, Any]:
                 "operands": list(s.operands),
                 "attributes": {name: constant_to_json(value) for name, value in s.attributes},
                 "results": list(s.results),
-                "mode": s.mode,
+                "block": s.block,
             }
             for s in program.statements
         ],
+        "blocks": [_block_to_json(block) for block in program.blocks],
         "returns": _tree_to_json(program.returns),
         "scenario": _scenario_to_json(program.scenario),
         "later": [
@@ -55,6 +61,19 @@ def to_json(program: Program) -> dict[str, Any]:
             for call in program.later
         ],
     }
+
+
+def _block_to_json(block: Block) -> dict[str, Any]:
+    match block:
+        case Region(mode, within):
+            return {"kind": mode, "within": within}
+        case Autocast(dtype, enabled, within):
+            return {"kind": "autocast", "dtype": dtype, "enabled": enabled, "within": within}
+        case Branch(argument, value, holds, within):
+            value = constant_to_json(value)
+            return {"kind": "if", "argument": argument, "value": value, "holds": holds, "within": within}
+        case Loop(count, within):
+            return {"kind": "for", "count": count, "within": within}
 
 
 def _storage_to_json(storage: Storage) -> dict[str, Any]:

@@ -10,8 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fuzz import refusals
+from fuzz.blocks import around, executed
 from fuzz.feature_table import FEATURES
-from fuzz.ir import Dict, Lit, Program, Ref, Root, Same, Scalar, Seq, Statement, Tree, View, calls, references
+from fuzz.ir import (
+    Autocast,
+    Block,
+    Branch,
+    Dict,
+    Lit,
+    Loop,
+    Program,
+    Ref,
+    Region,
+    Root,
+    Same,
+    Scalar,
+    Seq,
+    Statement,
+    Tree,
+    View,
+    calls,
+    references,
+)
 from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous, covered, overlaps_itself, shares_elements
@@ -40,7 +60,7 @@ def features(program: Program) -> frozenset[str]:
     for call in calls(program):
         walk = _Walk(call)
         walk.arguments()
-        for i, statement in enumerate(call.statements):
+        for i, statement in executed(call):
             walk.statement(i, statement)
         walk.outputs()
         walk.scenario()
@@ -74,6 +94,7 @@ class _Walk:
         self.kinds: dict[int, frozenset[str]] = {}  # view -> what is special about its making
         self.given = {id(tensor): tensor.meta for tensor in self.inputs}
         self.laid_otherwise: set[int] = set()  # arguments whose metadata was another one for some time
+        self.turned: set[int] = set()  # statements that have run
         self.unsettled: set[int] = set()  # views of arguments whose metadata had been changed
 
     def add(self, *names: str) -> None:
@@ -170,15 +191,28 @@ class _Walk:
         state = self.state
         row = OPERATORS[statement.operator]
         operands = _tensors(state, statement.operands)
-        if statement.mode != "inherit":
-            self.add(f"mode: {statement.mode}")
+        for number in around(self.program.blocks, statement.block):
+            self.block(self.program.blocks[number])
+        if index not in self.turned and statement.block >= 0 and self.carries(index, statement):
+            self.add("flow: carried")
+        self.turned.add(index)
+        modes = state.modes(self.program.blocks, statement.block)
         if row.random:
             self.add("random: drawn")
         if len({tensor.meta.dtype for tensor in operands}) > 1:
             self.add("dtype: promotion")
-        use = state.use(row, statement.operands, dict(statement.attributes), statement.mode)
+        use = state.use(row, statement.operands, dict(statement.attributes), modes)
         if refusals.illegal(use):
             self.add("error: refused")
+        match row.kind:
+            case Kind.FUNCTION:
+                self.add("gradient: custom function")
+            case Kind.HOOK:
+                self.add("gradient: hook")
+            case Kind.MODE:
+                self.add("mode: left changed")
+        if row.given:
+            self.add("data: given as out")
         if row.mutates:
             self.write(row, operands[0])
             before = self.program.statements[index - 1] if index else None
@@ -191,7 +225,7 @@ class _Walk:
         if row.metadata:
             self.reshape(row, operands)
         size = operands[0].meta.size if operands else ()
-        advance(state, index, statement)
+        advance(state, index, statement, self.program.blocks)
         self.laid_otherwise |= {id(one) for one in self.inputs if one.meta != self.given[id(one)]}
         if (
             row.change is Change.RESIZE
@@ -202,7 +236,32 @@ class _Walk:
             if 0 in size:
                 self.add("metadata: grown from nothing")
         if row.kind in (Kind.VIEW, Kind.MULTI_VIEW):
-            self.views(row, operands[0], statement, _tensors(state, statement.results))
+            self.views(row, operands[0], use.grad, _tensors(state, statement.results))
+
+    def block(self, block: Block) -> None:
+        match block:
+            case Region(mode):
+                self.add(f"mode: {mode}")
+            case Autocast(_, enabled):
+                self.add("mode: autocast" if enabled else "mode: autocast off")
+            case Branch(_, _, holds):
+                self.add("flow: branch" if holds else "flow: other branch")
+            case Loop():
+                self.add("flow: loop")
+        if block.within >= 0:
+            self.add("flow: nested")
+
+    def carries(self, index: int, statement: Statement) -> bool:
+        """Whether a statement of a loop binds a name anew that this turn has read, and the next one reads."""
+        program = self.program
+        loops = [n for n in around(program.blocks, statement.block) if isinstance(program.blocks[n], Loop)]
+        return any(
+            name in earlier.operands
+            for name in statement.results
+            if name in self.state.names
+            for earlier in program.statements[: index + 1]
+            if not set(loops).isdisjoint(around(program.blocks, earlier.block))
+        )
 
     def write(self, row: Operator, target: Tensor) -> None:
         meta, grad = target.meta, target.requires_grad
@@ -267,7 +326,7 @@ class _Walk:
             return "argument"
         return "view of an argument" if target.memory in self.memories else "intermediate"
 
-    def views(self, row: Operator, parent: Tensor, statement: Statement, made: Sequence[Tensor]) -> None:
+    def views(self, row: Operator, parent: Tensor, grad: bool, made: Sequence[Tensor]) -> None:
         for view in made:
             if view is parent or view.memory != parent.memory:
                 continue
@@ -280,7 +339,7 @@ class _Walk:
             if self.depth[id(view)] > 2:
                 self.add("view: chain")
             kinds = set(_kinds(row, view.meta))
-            if not self.state.grad_mode(statement.mode) and parent.requires_grad:
+            if not grad and parent.requires_grad:
                 kinds.add("under no_grad")
             self.kinds[id(view)] = self.kinds.get(id(parent), frozenset()) & _KEPT | kinds
             self.add(*(f"view: {kind}" for kind in kinds))

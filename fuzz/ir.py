@@ -103,18 +103,62 @@ Tree = Ref | Seq | Dict | Lit
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """A block under "no_grad", "enable_grad", "inference_mode" or "checkpoint".
+
+    What stands in the last is repeated by a backward (`torch.utils.checkpoint`), and holds no other block.
+    """
+
+    mode: str
+    within: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Autocast:
+    """A block under `torch.autocast` to "bfloat16" or "float16", or where that is turned off."""
+
+    dtype: str
+    enabled: bool = True
+    within: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One arm of an `if`: it runs where the Python value `argument` equals `value`, or where it does not.
+
+    Two arms with the same question and opposite answers, one after the other, are an `if` and its `else`.
+    """
+
+    argument: str
+    value: Constant
+    holds: bool = True
+    within: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A block that runs `count` times. A name that it binds anew is carried from one turn to the next."""
+
+    count: int
+    within: int = -1
+
+
+Block = Region | Autocast | Branch | Loop
+"""`within` is the number of the block around it, which is smaller than its own, or -1."""
+
+
+@dataclass(frozen=True, slots=True)
 class Statement:
     """One call of an operator; `attributes` are in the row's order.
 
-    `mode` is the region that it stands in: "inherit", "no_grad", "enable_grad", "inference_mode" or
-    "checkpoint", whose statements a backward repeats (`torch.utils.checkpoint`).
+    `block` is the number of the innermost of the program's blocks that it stands in, or -1.
     """
 
     operator: str
     operands: tuple[str, ...]
     attributes: tuple[tuple[str, Constant], ...]
     results: tuple[str, ...]
-    mode: str = "inherit"
+    block: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +202,7 @@ class Program:
     """One case. `parameters` are the function's parameters: trees in which each argument stands once.
 
     The first call is made with `storages`, `arguments` and `scenario`; then come the `later` ones.
+    The statements of a block, and of the blocks within it, stand together (`fuzz.blocks`).
     """
 
     storages: tuple[Storage, ...]
@@ -167,6 +212,7 @@ class Program:
     returns: Tree
     scenario: Scenario = Scenario()
     later: tuple[Call, ...] = ()
+    blocks: tuple[Block, ...] = ()
 
 
 def calls(program: Program) -> tuple[Program, ...]:

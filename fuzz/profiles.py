@@ -31,7 +31,8 @@ _KINDS: Weights = (
     (Kind.SCATTER, 1),
     (Kind.NEURAL, 1),
     (Kind.ALGEBRA, 1),
-)
+    (Kind.FUNCTION, 1),
+)  # hooks and grad modes are drawn with blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Profile:
     statements: tuple[int, int] = (3, 12)
     share: float = 0.35  # an argument lies in the memory of an earlier one
     same: float = 0.1  # an argument is the same object as an earlier one
-    scalar: float = 0.06  # an argument is a Python value
+    scalar: float = 0.08  # an argument is a Python value
     strided: float = 0.3  # an argument on memory of its own is a view, not the root
     hidden: float = 0.2  # a view is detached, `.data` or taken under no_grad
     reinterpreted: float = 0.06  # a view is of another dtype than its root
@@ -55,7 +56,7 @@ class Profile:
     special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
     leaf: float = 0.4  # such a storage's root is the leaf itself
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
-    mode: float = 0.1  # a block of statements under no_grad or enable_grad begins
+    mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
     inference: float = 0.02  # the call is made in inference mode
     partial: float = 0.25  # only some of the results are differentiated
@@ -71,7 +72,7 @@ _BASE = Profile("base")
 
 
 def _profiles() -> Mapping[str, Profile]:
-    single_kinds = tuple((kind, 1) for kind in Kind)
+    single_kinds = tuple((kind, 1) for kind in Kind if kind not in (Kind.HOOK, Kind.MODE))
     heavier = {Kind.METADATA: 12, Kind.VIEW: 8}
     named = (
         replace(_BASE, name="uniform", kinds=()),

@@ -1,7 +1,7 @@
 """The IR: one fuzzing case as pure data, and its JSON form, which is read as a stranger's.
 
-A `Program` is storages, arguments on them (roots, views, duplicates, Python numbers), a straight line of
-statements that name rows of the operator table, a tree of results and a scenario. `to_json` and `from_json`
+A `Program` is storages, arguments on them (roots, views, duplicates, Python numbers), statements that name
+rows of the operator table, in blocks, a tree of results and a scenario. `to_json` and `from_json`
 are the corpus format; `from_json` believes nothing: a document that is not a program of this format raises
 `ProgramError` with the place and what to do, in bounded time and memory, and nothing in it is executed.
 
@@ -20,18 +20,27 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any, cast, get_args
 
 from fuzz import document as read
+from fuzz.blocks import MAX_BLOCKS, MAX_TURNS, around
+from fuzz.blocks import MAX_DEPTH as MAX_WITHIN
 from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
 from fuzz.encode import FORMAT, to_json
+from fuzz.follow import Sizes, advance, agree, begin, check_blocks, check_values, sizes_in_text, trace, until
 from fuzz.ir import (
     Argument,
+    Autocast,
+    Block,
+    Branch,
     Call,
     Dict,
     Lit,
+    Loop,
     Program,
     Ref,
+    Region,
     Root,
     Same,
     Scalar,
@@ -48,26 +57,32 @@ from fuzz.ir import (
 )
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import FLOATS, INEXACT, ITEM_SIZE, reads_bytes
-from fuzz.operators.row import Constant, Size
-from fuzz.state import Breach, State, Tensor
+from fuzz.operators.row import Constant
+from fuzz.upgrade import EARLIER, upgraded
 from oracles.steps import Backward, How
 
 __all__ = [
     "FORMAT",
     "FORMATS",
     "Argument",
+    "Autocast",
+    "Block",
+    "Branch",
     "Call",
     "Constant",
     "Dict",
     "Lit",
+    "Loop",
     "Program",
     "ProgramError",
     "Ref",
+    "Region",
     "Root",
     "Same",
     "Scalar",
     "Scenario",
     "Seq",
+    "Sizes",
     "Statement",
     "Step",
     "Storage",
@@ -80,58 +95,27 @@ __all__ = [
     "check",
     "from_json",
     "references",
+    "sizes_in_text",
     "to_json",
     "trace",
+    "until",
 ]
 
-# What is read. 4 had no special values, 3 no later calls and no steps, 2 no inference mode, 1 no views of
-# other dtypes or leaves.
-FORMATS = (1, 2, 3, 4, FORMAT)
+FORMATS = (*EARLIER, FORMAT)
 
 MAX_STORAGES = MAX_ARGUMENTS = 32
 MAX_STATEMENTS = 200
 MAX_LATER = MAX_STEPS = 16
 
 _DEVICE = re.compile(r"cpu|cuda(:[0-9])?")
-MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
+MODES = ("no_grad", "enable_grad", "inference_mode", "checkpoint")
+BLOCKS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(MODES, ()),
+    "autocast": ("dtype", "enabled"),
+    "if": ("argument", "value", "holds"),
+    "for": ("count",),
+}
 VIAS = ("view", "detach", "data", "no_grad")
-
-
-def begin(program: Program) -> State:
-    """What is known of a program's tensors before its first statement."""
-    state = State(program.scenario.grad, program.scenario.inference)
-    for storage in program.storages:
-        state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
-    for i, argument in enumerate(program.arguments):
-        name = f"a{i}"
-        match argument:
-            case Root(number):
-                state.bind_root(name, number)
-            case View(number, size, stride, offset, via, dtype, leaf):
-                state.bind_view(name, number, size, stride, offset, via, dtype, leaf)
-            case Same(earlier):
-                state.bind_same(name, f"a{earlier}")
-            case Scalar(value):
-                state.bind_scalar(name, value)
-    return state
-
-
-def advance(state: State, index: int, statement: Statement) -> None:
-    """Take a state over statement number `index`; `ProgramError` if it does not fit. Nothing runs."""
-    row = OPERATORS[statement.operator]
-    try:
-        state.apply(row, statement.operands, dict(statement.attributes), statement.results, statement.mode)
-    except Breach as breach:
-        hint = "change its operands or attributes, or remove it"
-        raise ProgramError(f"statements[{index}]", f"{statement.operator}: {breach}", hint) from None
-
-
-def trace(program: Program) -> State:
-    """What is known of a program's tensors after its last statement."""
-    state = begin(program)
-    for i, statement in enumerate(program.statements):
-        advance(state, i, statement)
-    return state
 
 
 def check(program: Program) -> None:
@@ -150,10 +134,9 @@ def from_json(data: object) -> Program:
     """The program that a JSON document describes, or `ProgramError`.
 
     Everything is looked at: the format version, unknown and missing fields, types, bounds (4096 elements per
-    tensor, rank 8, 200 statements, 32 storages and arguments, 16 later calls, 16 steps, depth 12), views
-    within their storage, names that are defined, operators and attributes that are in the table, shapes and
-    dtypes that fit, in each call, and that no size which the text has as a number
-    differs between calls.
+    tensor, rank 8, 200 statements, 32 blocks, 32 storages and arguments, 16 later calls, 16 steps, depth 12),
+    views within their storage, names that are defined, operators and attributes that are in the table, shapes
+    and dtypes that fit, in each call, and that no size which the text has as a number differs between calls.
     """
     if not isinstance(data, dict):
         raise ProgramError("", f"expected an object, found {brief(data)}", "give one program as JSON")
@@ -165,8 +148,11 @@ def from_json(data: object) -> Program:
             "record the case again with this version, or use the version that wrote it",
         )
     if version != FORMAT:
-        data = _upgraded(data, version)
-    names = ("format", "storages", "arguments", "parameters", "statements", "returns", "scenario", "later")
+        data = upgraded(data, version)
+    names = (
+        *("format", "storages", "arguments", "parameters", "statements", "blocks", "returns", "scenario"),
+        "later",
+    )
     fields = read.fields(data, "", names)
     storages, arguments = _inputs(fields, "")
     parameters = tuple(
@@ -184,6 +170,9 @@ def from_json(data: object) -> Program:
         _statement(item, f"statements[{i}]")
         for i, item in enumerate(read.items(fields["statements"], "statements", MAX_STATEMENTS))
     )
+    blocks: list[Block] = []
+    for i, item in enumerate(read.items(fields["blocks"], "blocks", MAX_BLOCKS)):
+        blocks.append(_block(item, f"blocks[{i}]", blocks))
     program = Program(
         storages,
         arguments,
@@ -195,7 +184,9 @@ def from_json(data: object) -> Program:
             _call(item, f"later[{i}]")
             for i, item in enumerate(read.items(fields["later"], "later", MAX_LATER))
         ),
+        tuple(blocks),
     )
+    check_blocks(program)
     for i, later in enumerate(program.later):
         place = f"later[{i}]"
         if len(later.arguments) != len(arguments):
@@ -207,52 +198,13 @@ def from_json(data: object) -> Program:
         if later.scenario.device != program.scenario.device:
             raise ProgramError(f"{place}.scenario.device", "not the first call's", "use one device")
     first, *others = calls(program)
-    _check_values(first)
+    sizes = check_values(first)
     for i, other in enumerate(others):
         try:
-            _check_values(other)
-            if sizes_in_text(other) != sizes_in_text(first):
-                raise ProgramError("statements", "they have another text", "index and size tensors alike")
+            agree(sizes, check_values(other, first=False))
         except ProgramError as error:
             raise ProgramError(f"later[{i}] with {error.place}", error.what, error.hint) from None
     return program
-
-
-def sizes_in_text(program: Program) -> list[Size]:
-    """The sizes that the text of a program of one call has as numbers. Later calls must have equal ones.
-
-    Raises ProgramError for a statement that does not fit.
-    """
-    if not any(OPERATORS[statement.operator].sized for statement in program.statements):
-        return []
-    state = begin(program)
-    sizes = []
-    for i, statement in enumerate(program.statements):
-        if OPERATORS[statement.operator].sized:
-            sizes.append(state.tensor(statement.operands[0]).meta.size)
-        advance(state, i, statement)
-    return sizes
-
-
-def _check_values(program: Program) -> None:
-    state = trace(program)
-    if state.undefined:
-        raise ProgramError(
-            "statements", "memory that resize_ has added is never written", "write to it, or do not grow"
-        )
-    returned = set(references(program.returns))
-    for name in returned:
-        if name not in state.names:
-            raise ProgramError("returns", f"{name} is not defined", "return an argument or a result")
-    for i, step in enumerate(program.scenario.steps):
-        if isinstance(step, Write) and not (
-            (step.name in returned or step.name[0] == "a") and isinstance(state.names.get(step.name), Tensor)
-        ):
-            raise ProgramError(
-                f"scenario.steps[{i}]",
-                f"{step.name} is no argument and no result that is a tensor",
-                "write to one",
-            )
 
 
 def _inputs(fields: dict[str, Any], place: str) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
@@ -269,35 +221,6 @@ def _inputs(fields: dict[str, Any], place: str) -> tuple[tuple[Storage, ...], tu
 def _call(data: object, place: str) -> Call:
     fields = read.fields(data, place, ("storages", "arguments", "scenario"))
     return Call(*_inputs(fields, f"{place}."), _scenario(fields["scenario"], f"{place}.scenario"))
-
-
-def _upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
-    """A document of an earlier format, as far as it is one, with the fields that have come since."""
-    data = dict(data)
-    if version == 1 and isinstance(arguments := data.get("arguments"), list):
-        kind = {"dtype": None, "leaf": False}
-        data["arguments"] = [
-            {**kind, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
-            for item in arguments
-        ]
-    if version <= 3:
-        data = {"later": [], **data}
-        if isinstance(scenario := data.get("scenario"), dict):
-            added = {"steps": []} if version == 3 else {"inference": False, "steps": []}
-            data["scenario"] = {**added, **scenario}
-    data["storages"] = _plain_storages(data.get("storages"))
-    if isinstance(later := data.get("later"), list):
-        data["later"] = [
-            {**call, "storages": _plain_storages(call.get("storages"))} if isinstance(call, dict) else call
-            for call in later
-        ]
-    return data
-
-
-def _plain_storages(data: object) -> object:
-    if not isinstance(data, list):
-        return data
-    return [{"special": False, **item} if isinstance(item, dict) else item for item in data]
 
 
 def _storage(data: object, place: str) -> Storage:
@@ -397,7 +320,7 @@ def _leaf(data: object, storage: Storage, via: str, dtype: str | None, place: st
 
 
 def _statement(data: object, place: str) -> Statement:
-    fields = read.fields(data, place, ("operator", "operands", "attributes", "results", "mode"))
+    fields = read.fields(data, place, ("operator", "operands", "attributes", "results", "block"))
     name = fields["operator"]
     if not isinstance(name, str) or name not in OPERATORS:
         raise ProgramError(
@@ -423,8 +346,32 @@ def _statement(data: object, place: str) -> Statement:
     for result in results:
         if result[0] != "v":
             raise ProgramError(f"{place}.results", f"{result} is an argument's name", "name results v0, v1")
-    mode = read.choice(fields["mode"], f"{place}.mode", MODES)
-    return Statement(name, operands, tuple(attributes), results, mode)
+    block = read.integer(fields["block"], f"{place}.block", -1, MAX_BLOCKS)
+    return Statement(name, operands, tuple(attributes), results, block)
+
+
+def _block(data: object, place: str, earlier: Sequence[Block]) -> Block:
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if not isinstance(kind, str) or kind not in BLOCKS:
+        raise ProgramError(f"{place}.kind", f"unknown block {brief(kind)}", f"use {', '.join(BLOCKS)}")
+    fields = read.fields(data, place, ("kind", "within", *BLOCKS[kind]))
+    within = read.integer(fields["within"], f"{place}.within", -1, len(earlier) - 1)
+    if len(around(earlier, within)) >= MAX_WITHIN:
+        raise ProgramError(f"{place}.within", "nested too deeply", f"stay within {MAX_WITHIN} levels")
+    if within >= 0 and earlier[within] == Region("checkpoint", earlier[within].within):
+        raise ProgramError(f"{place}.within", "a block in a checkpoint", "put it around the checkpoint")
+    match kind:
+        case "autocast":
+            dtype = read.choice(fields["dtype"], f"{place}.dtype", ("bfloat16", "float16"))
+            return Autocast(dtype, read.boolean(fields["enabled"], f"{place}.enabled"), within)
+        case "if":
+            (argument,) = read.names([fields["argument"]], f"{place}.argument")
+            value = read.constant(fields["value"], f"{place}.value")
+            return Branch(argument, value, read.boolean(fields["holds"], f"{place}.holds"), within)
+        case "for":
+            return Loop(read.integer(fields["count"], f"{place}.count", 1, MAX_TURNS), within)
+        case mode:
+            return Region(mode, within)
 
 
 def _tree(data: object, place: str, depth: int) -> Tree:

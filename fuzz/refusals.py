@@ -6,7 +6,7 @@ Each function gives a reason in words, or None; nothing changes.
 from __future__ import annotations
 
 from fuzz.operators.layout import overlaps_itself, shares_elements
-from fuzz.operators.row import Change, Expanded, Link, Meta, Result
+from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Result
 from fuzz.tensors import Kept, Use
 
 MOVES = (Change.STORAGE, Change.UNTYPED)
@@ -16,6 +16,8 @@ SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version
 def illegal(use: Use) -> str | None:
     """Why eager raises at this statement, or None."""
     row, tensors = use.row, use.tensors
+    if use.followed and row.given:
+        return "autograd does not follow an operator that is given its result"
     if use.grad and row.differentiable:
         for tensor in tensors:
             if tensor.base is not None and tensor.stale:
@@ -48,6 +50,21 @@ def illegal(use: Use) -> str | None:
                 return "the tensor written to is a view of a leaf that requires grad"
         if target.requires_grad and not target.grad_fn:
             return "the tensor written to is a leaf that requires grad, as far as autograd knows"
+    return None
+
+
+def unfit(use: Use) -> str | None:
+    """Why no program registers this hook, or sets the grad mode here, or None."""
+    if use.row.kind is Kind.MODE:
+        if use.contained or use.inference:
+            return "the grad mode is set where it is put back, or means nothing"
+        return None
+    tensor = use.target
+    if use.repeated or use.inference or not tensor.requires_grad:
+        return "the tensor has no gradient to hook"
+    if tensor.base is not None and tensor.born != tensor.clock.version:
+        # Eager crashes (torch 2.13): the view's history is made anew when the hook is registered.
+        return "the tensor hooked is a view of what was written to since"
     return None
 
 

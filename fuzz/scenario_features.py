@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fuzz.ir import Program, Scalar, Scenario, Write, calls
+from fuzz.blocks import answer
+from fuzz.ir import Branch, Program, Scalar, Scenario, Write, calls
 from fuzz.program import begin
 from fuzz.state import State, Tensor
 
@@ -51,8 +52,14 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
         yield "repeat: other aliases"
     if _groups(here, id) != _groups(there, id):
         yield "repeat: other duplicates"
+    if [answer(first, b) for b in _branches(first)] != [answer(call, b) for b in _branches(call)]:
+        yield "repeat: other branch"
     if (first.scenario.grad, first.scenario.inference) != (call.scenario.grad, call.scenario.inference):
         yield "repeat: other mode"
+
+
+def _branches(call: Program) -> list[Branch]:
+    return [block for block in call.blocks if isinstance(block, Branch)]
 
 
 def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:

@@ -7,14 +7,13 @@ checked program and the operator table; constants are printed with `repr`.
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fuzz.ir import calls, paths
+from fuzz.blocks import Outline, executed, outline, untaken
+from fuzz.ir import Autocast, Block, Branch, Loop, Region, calls, paths
 from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
@@ -36,6 +35,7 @@ from fuzz.program import (
     advance,
     begin,
     check,
+    until,
 )
 from fuzz.state import State, Tensor
 
@@ -94,19 +94,19 @@ def upcast(program: Program) -> Program | None:
     The program has one call. None if there is none, because it looks at the bytes of floating point numbers,
     or makes float32 out of integers or of nothing where it needs the dtype of its arguments.
     """
-    storages = tuple(dataclasses.replace(s, dtype=_double(s.dtype)) for s in program.storages)
+    storages = tuple(replace(s, dtype=_double(s.dtype)) for s in program.storages)
     arguments: list[Argument] = []
     for argument in program.arguments:
         if isinstance(argument, View) and argument.dtype is not None:
             root = program.storages[argument.storage].dtype
             if reads_bytes(root, argument.dtype) and {root, argument.dtype} & INEXACT:
                 return None
-            argument = dataclasses.replace(argument, dtype=_double(argument.dtype))
+            argument = replace(argument, dtype=_double(argument.dtype))
         arguments.append(argument)
     if any(statement.operator == "view_dtype" for statement in program.statements):
         return None
     statements = tuple(map(_upcast, program.statements))
-    twin = dataclasses.replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
+    twin = replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
     try:
         check(twin)
     except ProgramError:
@@ -121,7 +121,7 @@ def _upcast(statement: Statement) -> Statement:
             OPERATORS[statement.operator].attributes, statement.attributes, strict=True
         )
     )
-    return dataclasses.replace(statement, attributes=attributes)
+    return replace(statement, attributes=attributes)
 
 
 def _double(dtype: str) -> str:
@@ -134,7 +134,7 @@ def render(program: Program) -> str:
     Raises `ProgramError` where a statement does not fit its operands (the comments say shapes and dtypes).
     """
     lines = ["import torch"]
-    if any(statement.mode == "checkpoint" for statement in program.statements):
+    if any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks):
         lines.append("import torch.utils.checkpoint")
     for definition in dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements):
         lines += ["", "", *definition.splitlines()] if definition else []
@@ -253,32 +253,73 @@ def _body(program: Program) -> Iterator[str]:
     for i, parameter in enumerate(program.parameters):
         if not isinstance(parameter, Ref):
             yield from (f"{name} = {path}" for name, path in paths(parameter, f"p{i}", constant))
+    lines = _statements(program)
+    yield from _block(program, outline(program.statements, program.blocks), lines)
+    yield f"return {_tree(program.returns)}"
+
+
+def _statements(program: Program) -> dict[int, str]:
+    """The line of each statement, also of those that the first call does not come by."""
+    lines = _run(program)
+    for number, other in untaken(program):
+        lines = _run(until(other, number)) | lines
+    return lines
+
+
+def _run(program: Program) -> dict[int, str]:
     state = begin(program)
     device = _device(program)
-    number = itertools.count()
-    blocks = itertools.groupby(enumerate(program.statements), lambda numbered: numbered[1].mode)
-    for mode, block in blocks:
-        statements = []
-        lines = []
-        for i, statement in block:
-            line = call(statement, state, device)
-            advance(state, i, statement)
-            statements.append(statement)
-            lines.append(f"{line}{_comment(statement, state)}")
-        if mode == "inherit":
-            yield from lines
-        elif mode == "checkpoint":
-            yield from _checkpoint(f"part{next(number)}", statements, lines)
+    lines: dict[int, str] = {}
+    for i, statement in executed(program):
+        line = "" if i in lines else call(statement, state, device)
+        advance(state, i, statement, program.blocks)
+        lines.setdefault(i, f"{line}{_comment(statement, state)}")
+    return lines
+
+
+def _block(program: Program, tree: Outline, lines: Mapping[int, str]) -> Iterator[str]:
+    """The lines of a part of the outline."""
+    before: Block | None = None
+    for item in tree:
+        if isinstance(item, int):
+            before = None
+            yield lines[item]
+            continue
+        number, content = item
+        block = program.blocks[number]
+        if block == Region("checkpoint", block.within):
+            statements = [program.statements[i] for i in content if isinstance(i, int)]
+            inner = [lines[i] for i in content if isinstance(i, int)]
+            yield from _checkpoint(f"part{number}", statements, inner)
         else:
-            yield f"with torch.{mode}():"
-            yield from (f"    {line}" for line in lines)
-    yield f"return {_tree(program.returns)}"
+            yield _head(block, before)
+            yield from (f"    {line}" for line in _block(program, content, lines))
+        before = block
+
+
+def _head(block: Block, before: Block | None) -> str:
+    """The line that a block begins with; `before` is the block that has just ended."""
+    match block:
+        case Region(mode):
+            return f"with torch.{mode}():"
+        case Autocast(dtype, enabled):
+            on = "" if enabled else ", enabled=False"
+            return f'with torch.autocast("cpu", dtype=torch.{dtype}{on}):'
+        case Branch(argument, value, holds):
+            if not holds and before == replace(block, holds=True):
+                return "else:"
+            return f"if {argument} {'==' if holds else '!='} {constant(value)}:"
+        case Loop(count):
+            return f"for _ in range({count}):"
 
 
 def _checkpoint(name: str, statements: Sequence[Statement], lines: Sequence[str]) -> Iterator[str]:
     """Statements as a function that `checkpoint` calls, and its call."""
-    made = [result for statement in statements for result in statement.results]
-    taken = dict.fromkeys(o for statement in statements for o in statement.operands if o not in made)
+    made: dict[str, None] = {}
+    taken: dict[str, None] = {}
+    for statement in statements:
+        taken.update((name, None) for name in statement.operands if name not in made)
+        made.update((name, None) for name in statement.results)
     yield f"def {name}({', '.join(taken)}):"
     yield from (f"    {line}" for line in lines)
     given = ", ".join((name, *taken))

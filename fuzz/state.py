@@ -18,9 +18,12 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz import refusals
-from fuzz.operators.dtypes import DTYPES, INEXACT, ITEM_SIZE, reads_bytes
+from fuzz.blocks import Modes, around, inner
+from fuzz.ir import Block
+from fuzz.operators import AUTOCAST
+from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
 from fuzz.operators.layout import contiguous, covered, end
-from fuzz.operators.parts import as_number
+from fuzz.operators.parts import as_number, like
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     MAX_RANK,
@@ -39,6 +42,7 @@ from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
 __all__ = ["Breach", "State", "Tensor", "Use"]
 
+SPECIAL = (Kind.HOOK, Kind.MODE)
 _READS = (Link.FRESH, Link.MAYBE)  # results that are made of their operands' elements
 
 
@@ -47,6 +51,26 @@ def _resolved(result: Result) -> Result:
     if result.link not in _READS:
         return result
     return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
+
+
+def _convert(use: Use, autocast: str) -> None:
+    """Have autocast make copies of operands of a less than double precision, as the row's policy says."""
+    row = use.row
+    policy = AUTOCAST[row.name]
+    if policy == "mixed":
+        if any(meta.dtype in HALF and meta.dtype != autocast for meta in use.metas):
+            raise Breach(f"{row.name} takes no half precision but autocast's")
+        return
+    if policy == "lower beyond vectors" and all(len(meta.size) == 1 for meta in use.metas):
+        return
+    dtype = "float32" if policy == "float32" else autocast
+    use.metas = list(use.metas)
+    for i, meta in enumerate(use.metas):
+        if meta.dtype in LESS_THAN_DOUBLE and meta.dtype != dtype:
+            if dtype not in row.operands[i].dtypes:
+                raise Breach(f"{row.name} does not take {dtype}, which autocast makes of its operands")
+            use.metas[i] = like(meta, dtype)
+            use.converted.add(i)
 
 
 class State:
@@ -134,26 +158,35 @@ class State:
                 return True
         return value.memory in self.kept.reread
 
+    def is_hooked(self, name: str) -> bool:
+        """Whether a name stands for memory of which a tensor has a hook."""
+        value = self.names[name]
+        return isinstance(value, Tensor) and value.memory in self.kept.hooked
+
     def use(
         self,
         row: Operator,
         operands: Sequence[str],
         attributes: Attributes,
-        mode: str,
+        modes: Modes | None = None,
         metas: Sequence[Meta] | None = None,
     ) -> Use:
         """A statement on the tensors of these names; Breach if they are not what the row takes.
 
-        `metas` are the operands', where the caller knows them, and that they fit, already.
+        `modes` are those of the block that it stands in, None if there is none. `metas` are the operands',
+        where the caller knows them, and that they fit, already.
         """
         values = self.names
         if metas is None:
             metas = self._fitting(row, operands)
         tensors = [value for name in operands if isinstance(value := values[name], Tensor)]
-        if mode == "inherit":
-            return Use(row, metas, tensors, attributes, self.grad, self.inference, False)
-        grad, inference = self.grad_mode(mode), self.inference_mode(mode)
-        return Use(row, metas, tensors, attributes, grad, inference, mode == "checkpoint")
+        if modes is None:
+            return Use(row, metas, tensors, attributes, self.grad, self.inference)
+        use = Use(row, metas, tensors, attributes, modes.grad, modes.inference)
+        use.repeated, use.contained = modes.repeated, modes.contained
+        if modes.autocast and row.name in AUTOCAST:
+            _convert(use, modes.autocast)
+        return use
 
     def _fitting(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
         metas = []
@@ -170,13 +203,14 @@ class State:
             metas.append(meta)
         return metas
 
-    def grad_mode(self, mode: str) -> bool:
-        if mode in ("inherit", "checkpoint"):
-            return self.grad
-        return mode == "enable_grad" and not self.inference
-
-    def inference_mode(self, mode: str) -> bool:
-        return self.inference or mode == "inference_mode"
+    def modes(self, blocks: Sequence[Block], number: int) -> Modes | None:
+        """What a block's statements run under, None where they stand in no block."""
+        if number < 0:
+            return None
+        modes = Modes(self.grad, self.inference)
+        for outer in around(blocks, number):
+            modes = inner(modes, blocks[outer])
+        return modes
 
     def apply(
         self,
@@ -184,15 +218,16 @@ class State:
         operands: Sequence[str],
         attributes: Attributes,
         results: Sequence[str],
-        mode: str,
+        modes: Modes | None = None,
     ) -> None:
         """Append a statement. Raises Breach, and then nothing has changed, where it is not valid."""
-        use = self.use(row, operands, attributes, mode)
+        use = self.use(row, operands, attributes, modes)
         outcome = self.infer(use)
         count = 0 if row.metadata else len(outcome)
         if len(results) != count:
             raise Breach(f"it has {count} results, not {len(results)}")
-        if len(set(results)) < len(results) or any(name in self.names for name in results):
+        again = modes is None and any(name in self.names for name in results)  # in a block they may be
+        if again or len(set(results)) < len(results):
             raise Breach(f"of the results {', '.join(results)} one is defined already")
         self.commit(use, outcome, results)
 
@@ -203,6 +238,10 @@ class State:
             raise Breach("a write or a draw that a backward repeats")
         if use.repeated and use.handles_inference:
             raise Breach("a tensor made under inference mode, which checkpoint would keep")
+        if row.kind in SPECIAL:
+            unfit = refusals.unfit(use)
+            if unfit is not None:
+                raise Breach(unfit)
         try:
             outcome = row.rule(use.metas, use.attributes)
         except Mismatch as mismatch:
@@ -235,6 +274,10 @@ class State:
     def commit(self, use: Use, outcome: tuple[Result, ...], results: Sequence[str]) -> None:
         """Append a statement whose outcome `infer` gave, under new names."""
         row, tensors = use.row, use.tensors
+        if row.kind is Kind.MODE:
+            self.grad = bool(use.attributes["enabled"])
+        elif row.kind is Kind.HOOK:
+            self.kept.hooked.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
         made: list[Tensor] = []
         if row.mutates or row.change is not None:
@@ -274,6 +317,8 @@ class State:
         for which, when in () if use.repeated else use.row.saves:
             if any(use.needs[i] for i in when):
                 if isinstance(which, int):
+                    if which in use.converted:
+                        continue
                     kept = use.tensors[which]
                 else:
                     kept = made[0 if which == "result" else 1]

@@ -65,11 +65,12 @@ Value: TypeAlias = "Tensor | Constant"
 class Kept:
     """What autograd has noted of a program's tensors so far."""
 
-    __slots__ = ("fragile", "reread", "saved", "unsafe")
+    __slots__ = ("fragile", "hooked", "reread", "saved", "unsafe")
 
     def __init__(self) -> None:
         self.saved: list[tuple[int, Clock, int]] = []  # memory, clock and version that a backward needs
         self.fragile: list[Tensor] = []  # views that a write to their base makes stale
+        self.hooked: set[int] = set()  # memories with a tensor that has a hook
         self.unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined
         self.reread: set[int] = set()  # memories that a repeated statement reads again in the backward
 
@@ -80,11 +81,12 @@ class Use:
     `grad` and `inference` are the modes that it runs in; `needs` says for each operand that autograd sees
     whether it requires grad, and `followed` whether autograd follows the statement because one does.
     `handles_inference` tells that one of them was made under inference mode, `repeated` that a backward
-    repeats the statement.
+    repeats the statement, `contained` that a mode which it sets is put back by a block around it;
+    `converted` are the operands that autocast makes copies of.
     """
 
     __slots__ = (
-        *("attributes", "followed", "grad", "handles_inference", "inference"),
+        *("attributes", "contained", "converted", "followed", "grad", "handles_inference", "inference"),
         *("metas", "needs", "repeated", "row", "tensors"),
     )
 
@@ -96,7 +98,6 @@ class Use:
         attributes: Attributes,
         grad: bool,
         inference: bool,
-        repeated: bool,
     ) -> None:
         self.row = row
         self.metas = metas  # the operands', Python numbers included
@@ -104,7 +105,8 @@ class Use:
         self.attributes = attributes
         self.grad = grad
         self.inference = inference
-        self.repeated = repeated
+        self.repeated = self.contained = False
+        self.converted: set[int] = set()
         self.needs: list[bool] = []
         self.handles_inference = False
         for tensor in tensors:

@@ -9,6 +9,7 @@ from fuzz.operators import (
     activations,
     algebra,
     creation,
+    functions,
     indexing,
     inplace,
     matmul,
@@ -35,6 +36,7 @@ from fuzz.operators.row import (
 )
 
 __all__ = [
+    "AUTOCAST",
     "INVERSES",
     "OPERATORS",
     "Attribute",
@@ -67,6 +69,7 @@ def _table() -> Mapping[str, Operator]:
         activations,
         neural,
         algebra,
+        functions,
     ):
         for row in family.ROWS:
             if row.name in table:
@@ -87,5 +90,18 @@ INVERSES: Mapping[str, str] = MappingProxyType(
         "transpose_": "transpose_",
         "swapdims_": "swapdims_",
         "unsqueeze_": "squeeze_dim_",
+    }
+)
+
+# What autocast on the CPU makes of the operands of a row: "lower" precision, or "float32". With "mixed" the
+# row refuses half precision of another kind than autocast's; "lower beyond vectors" leaves two vectors alone.
+AUTOCAST: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("mm", "mv", "bmm", "matmul", "addmm", "linear", "matrix_square"), "lower"),
+        **dict.fromkeys(("conv1d", "conv2d", "conv_transpose1d"), "lower"),
+        **dict.fromkeys(("einsum_rows", "einsum_batch"), "lower"),
+        "tensordot": "lower beyond vectors",
+        **dict.fromkeys(("prod", "prod_dim", "mse_loss", "l1_loss", "trace"), "float32"),
+        **dict.fromkeys(("cat", "stack", "roll"), "mixed"),
     }
 )

@@ -10,6 +10,7 @@ FLOATS = frozenset({"float32", "float64"}) | HALF
 COMPLEX = frozenset({"complex64", "complex128"})
 INTEGERS = frozenset({"uint8", "int8", "int16", "int32", "int64"})
 BOOL = frozenset({"bool"})
+LESS_THAN_DOUBLE = HALF | {"float32"}  # what autocast converts
 INEXACT = FLOATS | COMPLEX  # those that can require grad
 NUMERIC = FLOATS | INTEGERS
 DTYPES = NUMERIC | COMPLEX | BOOL

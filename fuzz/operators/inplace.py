@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote
 from fuzz.operators.geometry import sliced
-from fuzz.operators.layout import dimension, expandable
+from fuzz.operators.layout import broadcast, dimension, expandable
 from fuzz.operators.parts import (
     ANY,
     ARITHMETIC,
@@ -221,6 +221,14 @@ def _multiplied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     return ()
 
 
+def _given(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """The result of the other operands goes into operand 0, which has its size."""
+    target, *others = metas
+    if broadcast(*(meta.size for meta in others)) != target.size:
+        raise Mismatch("the result has another size")
+    return stored([target, *others], promote(others))
+
+
 # ---------------------------------------------------------------------------------------------------------
 # operands and attributes
 
@@ -297,6 +305,7 @@ _SLICED = (DIM, START, END, STEP)
 _ARITHMETIC = NUMERIC | COMPLEX
 _INTO = Operand(DTYPES, expands)
 _NUMBERS_INTO = Operand(_ARITHMETIC, expands)
+_GIVEN = Operand(NUMERIC | COMPLEX, expands)
 _FLOATS_INTO = Operand(INEXACT, lambda meta, earlier: same_dtype(meta, earlier) and expands(meta, earlier))
 _VECTOR = Operand(INDEX.dtypes, lambda meta, earlier: len(meta.size) == 1)
 _MATRIX = Operand(INEXACT, lambda meta, earlier: len(meta.size) == 2)
@@ -334,6 +343,17 @@ ROWS = (
         (_MATRIX, Operand(INEXACT, _rows), Operand(INEXACT, _columns)),
         _multiplied,
         ((1, (2,)), (2, (1,))),
+        overlap=False,
+    ),
+    in_place("add_out", "torch.add({1}, {2}, out={0})", (ARITHMETIC, _GIVEN, _GIVEN), _given, fills=whole),
+    in_place("mul_out", "torch.mul({1}, {2}, out={0})", (ARITHMETIC, _GIVEN, _GIVEN), _given, fills=whole),
+    in_place("sin_out", "torch.sin({1}, out={0})", (SMOOTH, _FLOATS_INTO), _given, fills=whole),
+    in_place(
+        "mm_out",
+        "torch.mm({1}, {2}, out={0})",
+        (_MATRIX, Operand(INEXACT, _rows), Operand(INEXACT, _columns)),
+        _multiplied,
+        fills=whole,
         overlap=False,
     ),
     _number("add_number_"),

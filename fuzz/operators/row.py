@@ -101,6 +101,9 @@ class Kind(StrEnum):
     CONVERT = "convert"
     NEURAL = "neural"
     ALGEBRA = "algebra"
+    FUNCTION = "function"  # a custom autograd.Function that makes no view
+    HOOK = "hook"  # registers a hook on operand 0
+    MODE = "mode"  # leaves another grad mode behind
 
 
 Attributes = Mapping[str, Constant]
@@ -187,6 +190,11 @@ class Operator:
     def sized(self) -> bool:
         """Whether the text of a statement has a size of operand 0 as a number."""
         return "{n}" in self.source or "{elements}" in self.source
+
+    @property
+    def given(self) -> bool:
+        """Whether operand 0 is given as `out=`: eager refuses that where autograd would have to follow."""
+        return "out={0}" in self.source
 
     @property
     def metadata(self) -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from fuzz.blocks import answer, around, unwrapped, without_empty
 from fuzz.passes.base import Edit, Pass
 from fuzz.program import (
     Argument,
+    Block,
+    Branch,
     Call,
     Dict,
     Lit,
@@ -36,8 +40,16 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
 
     The use of a dropped value goes to an operand of the dropped statement of the same size and dtype, to
     another earlier value of that kind, or to the statement's first operand, where that is valid; otherwise
-    the user is dropped, too. Storages that no argument lies on go, and values are numbered anew.
+    the user is dropped, too. Storages that no argument lies on go, and values are numbered anew. Branches
+    that ask for a dropped argument go with the arms that they do not take.
     """
+    asked = frozenset(
+        i
+        for i, block in enumerate(program.blocks)
+        if isinstance(block, Branch) and int(block.argument[1:]) in arguments
+    )
+    if asked:
+        program = unwrapped(_without_untaken(program, asked), asked)
     kept = [i for i in range(len(program.arguments)) if i not in arguments]
     names: dict[str, str | None] = {f"a{i}": None for i in arguments}
     names.update((f"a{old}", f"a{new}") for new, old in enumerate(kept))
@@ -53,6 +65,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         ),
         statements=(),
         returns=Lit(None),
+        blocks=tuple(_renamed_block(block, names) for block in program.blocks),
     )
     before, after = begin(program), begin(smaller)
     for old in arguments:
@@ -60,20 +73,24 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
     statements: list[Statement] = []
     results = 0
     for i, statement in enumerate(program.statements):
-        new_names = tuple(f"v{results + j}" for j in range(len(statement.results)))
+        again = [names.get(name) for name in statement.results]  # bound in a block, and before
+        fresh = (f"v{results + j}" for j in range(len(again)))
+        new_names = tuple(known or next(fresh) for known in again)
         operands = [names[name] for name in statement.operands]
         present = [name for name in operands if name is not None]
         taken = False
         if i not in dropped and len(present) == len(operands):
             moved = dataclasses.replace(statement, operands=tuple(present), results=new_names)
             try:
-                advance(after, i, moved)
+                advance(after, i, moved, smaller.blocks)
                 taken = True
             except ProgramError:
                 pass
-        advance(before, i, statement)
+        # Arms of one `if` are followed as if both were taken; what comes of that is checked later on.
+        with contextlib.suppress(ProgramError):
+            advance(before, i, statement, program.blocks)
         if taken:
-            results += len(new_names)
+            results += again.count(None)
             statements.append(moved)
             names.update(zip(statement.results, new_names, strict=True))
         else:
@@ -91,7 +108,20 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         scenario=_renamed_steps(program.scenario, names),
         later=later,
     )
-    return _without_vain_steps(smaller)
+    return _without_vain_steps(without_empty(smaller))
+
+
+def _without_untaken(program: Program, branches: frozenset[int]) -> Program:
+    """The program without the arms among these blocks that the first call does not take."""
+    gone = {i for i in branches if isinstance(arm := program.blocks[i], Branch) and not answer(program, arm)}
+    kept = (s for s in program.statements if gone.isdisjoint(around(program.blocks, s.block)))
+    return dataclasses.replace(program, statements=tuple(kept))
+
+
+def _renamed_block(block: Block, names: dict[str, str | None]) -> Block:
+    if isinstance(block, Branch):
+        return dataclasses.replace(block, argument=names[block.argument] or block.argument)
+    return block
 
 
 def _without_arguments(
@@ -146,7 +176,7 @@ def _first(arguments: Sequence[Argument], index: int) -> int:
 
 def _alike(before: State, after: State, name: str, first: Sequence[str]) -> str | None:
     """A value of the smaller program that can stand for `name`: preferably one of `first`."""
-    value = before.names[name]
+    value = before.names.get(name)
     if not isinstance(value, Tensor):
         return None
     for other in (*first, *after.names):

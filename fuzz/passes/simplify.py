@@ -1,16 +1,18 @@
-"""Reduction passes that make plainer what stays: trees, modes, scenario, arguments, storages, operators."""
+"""Reduction passes that make plainer what stays: trees, blocks, scenario, arguments, storages, operators."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 
+from fuzz.blocks import unwrapped
 from fuzz.passes.base import Edit, Pass, plainer
 from fuzz.passes.deletion import leaves
 from fuzz.passes.scenarios import of_inputs, of_scenarios
 from fuzz.program import (
     Argument,
     Lit,
+    Loop,
     Program,
     Ref,
     Root,
@@ -48,19 +50,26 @@ def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 # ---------------------------------------------------------------------------------------------------------
-# modes and scenario
+# blocks and scenario
 
 
-def _modes(program: Program) -> Sequence[Edit]:
-    return [i for i, statement in enumerate(program.statements) if statement.mode != "inherit"]
+def _block_edits(program: Program) -> Sequence[Edit]:
+    """A block is taken from around its statements; a loop turns once."""
+    edits: list[Edit] = []
+    for i, block in enumerate(program.blocks):
+        edits.append((i, "gone"))
+        if isinstance(block, Loop) and block.count > 1:
+            edits.append((i, "once"))
+    return edits
 
 
-def _drop_modes(program: Program, edits: frozenset[Edit]) -> Program:
-    statements = tuple(
-        dataclasses.replace(statement, mode="inherit") if i in edits else statement
-        for i, statement in enumerate(program.statements)
+def _plainer_blocks(program: Program, edits: frozenset[Edit]) -> Program:
+    blocks = tuple(
+        dataclasses.replace(block, count=1) if isinstance(block, Loop) and (i, "once") in edits else block
+        for i, block in enumerate(program.blocks)
     )
-    return dataclasses.replace(program, statements=statements)
+    gone = frozenset(i for i in range(len(blocks)) if (i, "gone") in edits)
+    return unwrapped(dataclasses.replace(program, blocks=blocks), gone)
 
 
 def _scenario_edits(program: Program) -> Sequence[Edit]:
@@ -170,7 +179,7 @@ def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 TREES = Pass("trees", _nested, _flatten)
-MODES = Pass("modes", _modes, _drop_modes)
+BLOCKS = Pass("blocks", _block_edits, _plainer_blocks)
 SCENARIO = of_scenarios(Pass("scenario", _scenario_edits, _plain_scenario))
 KINDS = of_inputs(Pass("arguments' kinds", _kind_edits, _plain_arguments))
 STORAGES = of_inputs(Pass("storages", _storage_edits, _plain_storages))

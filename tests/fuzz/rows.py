@@ -101,9 +101,9 @@ def single(
     results = () if row.metadata else tuple(f"v{i}" for i in range(len(outcome)))
     operands = tuple(f"a{i}" for i in range(len(row.operands)))
     try:
-        if refusals.illegal(state.use(row, operands, attributes, "inherit")):
+        if refusals.illegal(state.use(row, operands, attributes)):
             return None
-        state.apply(row, operands, attributes, results, "inherit")
+        state.apply(row, operands, attributes, results)
     except Breach:
         return None
     if state.undefined:

@@ -8,7 +8,7 @@ import pytest
 from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_IN_SCALAR, TWO_MUTATED_ALIASES, call, program
 
 from fuzz import buckets
-from fuzz.program import Program, Ref, Root, Scalar, Scenario, Storage, View
+from fuzz.program import Autocast, Loop, Program, Ref, Region, Root, Scalar, Scenario, Storage, View
 from oracles import CLAUSES, Finding
 
 
@@ -99,7 +99,10 @@ def _variants() -> list[Program]:
         replace(base, arguments=(view,)),
         replace(base, arguments=(replace(view, via="detach"),)),
         replace(base, arguments=(Root(0), view), parameters=(Ref("a0"), Ref("a1"))),
-        replace(base, statements=(replace(base.statements[0], mode="no_grad"),)),
+        *(
+            replace(base, statements=(replace(base.statements[0], block=0),), blocks=(block,))
+            for block in (Region("no_grad"), Autocast("bfloat16"), Loop(2))
+        ),
         replace(base, statements=(*base.statements, *base.statements)),
         program(call("t_", "a0")),
         program(call("squeeze_", "a0")),

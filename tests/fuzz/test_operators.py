@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from rows import singles
+from rows import COMMON, singles
 
 from fuzz.arguments import DTYPES as GENERATED_DTYPES
-from fuzz.operators import INVERSES, OPERATORS, Kind, Link, Operator
+from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Operator
 from fuzz.operators.dtypes import DTYPES, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
 from fuzz.operators.row import Meta
-from fuzz.program import Program, Root, View, begin, trace
+from fuzz.program import Autocast, Program, ProgramError, Root, View, begin, trace
 from fuzz.source import Loaded, load
 from fuzz.state import Tensor
 
@@ -29,7 +29,7 @@ def run(program: Program) -> tuple[Loaded, list[Any], list[Any]]:
     loaded = load(program)
     args, _, _ = loaded.make()
     torch.manual_seed(0)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), torch.enable_grad():  # which a row may leave changed
         warnings.simplefilter("error")
         return loaded, list(args), list(loaded.f(*args))
 
@@ -77,6 +77,32 @@ def test_rule_agrees_with_eager(name: str) -> None:
     assert bool(changed) == (row.mutates or row.metadata)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_autocast_makes_of_a_row_is_known(name: str, dtype: str) -> None:
+    row = OPERATORS[name]
+    tried = 0
+    converted = False
+    kinds = (COMMON | {"complex64"}, frozenset({"bfloat16", "float16", "int64", "bool"}))
+    for program in itertools.chain.from_iterable(singles(row, 8, dtypes=dtypes) for dtypes in kinds):
+        (statement,) = program.statements
+        statement = dataclasses.replace(statement, block=0)
+        inside = dataclasses.replace(program, statements=(statement,), blocks=(Autocast(dtype),))
+        try:
+            state = trace(inside)
+        except ProgramError:
+            assert name in AUTOCAST
+            continue
+        tried += 1
+        loaded, _, results = run(inside)
+        for known, real in zip(statement.results, results, strict=True):
+            agree(state.tensor(known), real, loaded.text)
+            converted |= state.tensor(known).meta.dtype != trace(program).tensor(known).meta.dtype
+    refusing = AUTOCAST.get(name) == "mixed" or name.startswith("conv")
+    assert tried >= 3 or refusing
+    assert converted == (name in AUTOCAST and not refusing)
+
+
 @pytest.mark.parametrize("name", INVERSES)
 def test_an_inverse_takes_back_what_its_row_did(name: str) -> None:
     for program in itertools.islice(singles(OPERATORS[name], 12), 12):
@@ -89,7 +115,7 @@ def test_an_inverse_takes_back_what_its_row_did(name: str) -> None:
 
 def check_links(program: Program, row: Operator, args: list[Any], results: list[Any], text: str) -> None:
     statement = program.statements[0]
-    metas = begin(program).use(row, statement.operands, {}, "inherit").metas
+    metas = begin(program).use(row, statement.operands, {}).metas
     outcome = row.rule(metas, dict(statement.attributes))
     for (_, link), real in zip(outcome, results, strict=True):
         assert any(real is arg for arg in args) == (link is Link.SELF), text
@@ -115,7 +141,8 @@ def test_random_rows_and_no_others_draw(name: str) -> None:
         loaded = load(program)
         args = loaded.make()[0]
         before = torch.get_rng_state()
-        loaded.f(*args)
+        with torch.enable_grad():
+            loaded.f(*args)
         drew = drew or not torch.equal(before, torch.get_rng_state())
     assert drew == row.random
 

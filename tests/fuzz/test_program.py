@@ -17,12 +17,16 @@ from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.program import (
     FORMAT,
+    Autocast,
+    Branch,
     Call,
     Dict,
     Lit,
+    Loop,
     Program,
     ProgramError,
     Ref,
+    Region,
     Root,
     Same,
     Scalar,
@@ -47,7 +51,7 @@ PROGRAM = Program(
     parameters=(Ref("a0"), Seq("list", (Ref("a1"), Dict((("k", Ref("a2")),)))), Ref("a3"), Ref("a4")),
     statements=(
         Statement("sin", ("a0",), (), ("v0",)),
-        Statement("unbind", ("v0",), (("dim", 0),), ("v1", "v2", "v3"), "no_grad"),
+        Statement("unbind", ("v0",), (("dim", 0),), ("v1", "v2", "v3"), 0),
         Statement("select", ("a0",), (("dim", 0), ("index", 1)), ("v4",)),
         Statement("mul_number_", ("v4",), (("value", 2.0),), ()),
         Statement("zeros", (), (("size", (2, 3)), ("dtype", "float64")), ("v5",)),
@@ -64,14 +68,38 @@ PROGRAM = Program(
             Scenario("cuda:1"),
         ),
     ),
+    blocks=(Region("no_grad"),),
+)
+# A program with a block of each kind. The second call takes the other arm.
+BLOCKS = Program(
+    storages=(Storage("float32", (2, 2), 1),),
+    arguments=(Root(0), Scalar(3)),
+    parameters=(Ref("a0"), Ref("a1")),
+    statements=(
+        Statement("sin", ("a0",), (), ("v0",)),
+        Statement("mm", ("v0", "a0"), (), ("v1",), 1),
+        Statement("cos", ("v0",), (), ("v0",), 0),
+        Statement("mul_argument", ("v0", "a1"), (), ("v2",), 2),
+        Statement("exp", ("v0",), (), ("v2",), 4),
+    ),
+    returns=Seq("tuple", (Ref("v0"), Ref("v1"), Ref("v2"))),
+    later=(Call((Storage("float32", (2, 2), 1),), (Root(0), Scalar(None)), Scenario()),),
+    blocks=(
+        Loop(3),
+        Autocast("bfloat16", within=0),
+        Branch("a1", 3),
+        Branch("a1", 3, False),
+        Region("checkpoint", within=3),
+    ),
 )
 # What the formats before the fourth can say of it.
 OLD = dataclasses.replace(PROGRAM, scenario=Scenario("cuda:1", False, (0, 2)), later=())
 
 
-def test_a_program_survives_json() -> None:
-    text = json.dumps(to_json(PROGRAM), allow_nan=False)
-    assert from_json(json.loads(text)) == PROGRAM
+@pytest.mark.parametrize("program", [PROGRAM, BLOCKS])
+def test_a_program_survives_json(program: Program) -> None:
+    text = json.dumps(to_json(program), allow_nan=False)
+    assert from_json(json.loads(text)) == program
 
 
 @given(programs())
@@ -86,15 +114,24 @@ def test_many_generated_programs_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 
+def drop_format_6(document: dict[str, Any]) -> None:
+    """Take away what format 6 brought: blocks. A statement had a mode."""
+    blocks = document.pop("blocks")
+    for statement in document["statements"]:
+        number = statement.pop("block")
+        statement["mode"] = "inherit" if number < 0 else blocks[number]["kind"]
+
+
 def drop_format_5(document: dict[str, Any]) -> None:
-    """Take away what format 5 brought: special values."""
+    """Take away what format 5 brought, too: special values."""
+    drop_format_6(document)
     for call in (document, *document["later"]):
         for storage in call["storages"]:
             assert storage.pop("special") is False
 
 
 def drop_format_4(document: dict[str, Any]) -> None:
-    """Take away what formats 4 and 5 brought: later calls, and steps."""
+    """Take away what formats 4 to 6 brought: later calls, and steps."""
     drop_format_5(document)
     del document["later"]
     del document["scenario"]["steps"]
@@ -148,6 +185,23 @@ def test_a_document_of_format_4_is_read() -> None:
         from_json(document)
 
 
+def test_a_document_of_format_5_is_read() -> None:
+    document = to_json(PROGRAM)
+    document["format"] = 5
+    drop_format_6(document)
+    before = copy.deepcopy(document)
+    assert from_json(document) == PROGRAM
+    assert document == before
+    document["statements"][2]["mode"] = "enable_grad"
+    document["statements"][4]["mode"] = "enable_grad"
+    program = from_json(document)
+    assert program.blocks == (Region("no_grad"), Region("enable_grad"), Region("enable_grad"))
+    assert [statement.block for statement in program.statements] == [-1, 0, 1, -1, 2]
+    document["statements"][0]["mode"] = "autocast"
+    with pytest.raises(ProgramError, match=r"statements\[0\].mode: 'autocast' is not known"):
+        from_json(document)
+
+
 def test_references_are_in_order() -> None:
     assert list(references(PROGRAM.returns)) == ["v0", "a4", "v5"]
 
@@ -196,10 +250,22 @@ def nested_list(depth: int) -> Any:
     return value
 
 
+def loop(count: object) -> dict[str, object]:
+    return {"kind": "for", "count": count, "within": -1}
+
+
+def branch(argument: str) -> dict[str, object]:
+    return {"kind": "if", "argument": argument, "value": 1, "holds": True, "within": -1}
+
+
+def autocast(dtype: str) -> dict[str, object]:
+    return {"kind": "autocast", "dtype": dtype, "enabled": True, "within": -1}
+
+
 HOSTILE: list[tuple[Change, str, str]] = [
     (put("format", value=FORMAT + 1), "format", f"found format version {FORMAT + 1}, expected {FORMAT}"),
-    (put("format", value="1"), "format", "expected 5"),
-    (put("format", value=True), "format", "expected 5"),
+    (put("format", value="1"), "format", f"expected {FORMAT}"),
+    (put("format", value=True), "format", f"expected {FORMAT}"),
     (drop("format"), "format", "found format version None"),
     (drop("storages"), "program", "'storages' is missing"),
     (put("extra", value=1), "program", "unknown field 'extra'"),
@@ -260,9 +326,24 @@ HOSTILE: list[tuple[Change, str, str]] = [
     (put("statements", 0, "results", value=["a9"]), "statements[0].results", "an argument's name"),
     (put("statements", 2, "results", value=["v0"]), "statements[2]", "defined already"),
     (put("statements", 1, "results", value=["v1", "v2"]), "statements[1]", "it has 3 results, not 2"),
-    (put("statements", 0, "mode", value="autocast"), "statements[0].mode", "'autocast' is not known"),
+    (put("statements", 0, "block", value="autocast"), "statements[0].block", "expected an integer"),
+    (put("statements", 0, "block", value=1), "statements[0].block", "there is no such block"),
+    (put("statements", 4, "block", value=0), "statements", "block 0 do not stand together"),
+    (put("statements", 1, "block", value=-1), "blocks[0]", "no statement is in it"),
+    (put("blocks", value=[{}] * 33), "blocks", "33 items, at most 32"),
+    (put("blocks", 0, "kind", value="while"), "blocks[0].kind", "unknown block 'while'"),
+    (put("blocks", 0, "kind", value=["for"]), "blocks[0].kind", "unknown block a list"),
+    (put("blocks", 0, "within", value=0), "blocks[0].within", "0 is out of range"),
+    (put("blocks", 0, value=loop(0)), "blocks[0].count", "0 is out of range"),
+    (put("blocks", 0, value=loop(10**9)), "blocks[0].count", "out of range"),
+    (put("blocks", 0, value=loop(True)), "blocks[0].count", "expected an integer"),
+    (put("blocks", 0, value=branch("a0")), "blocks[0]", "a0 is no Python value"),
+    (put("blocks", 0, value=branch("v0")), "blocks[0]", "v0 is no Python value"),
+    (put("blocks", 0, value=branch("a9")), "blocks[0]", "a9 is no Python value"),
+    (put("blocks", 0, value=branch("a4; exit()")), "blocks[0].argument", "is not a name"),
+    (put("blocks", 0, value=autocast("float64")), "blocks[0].dtype", "'float64' is not known"),
     (put("statements", 0, "code", value="x"), "statements[0]", "unknown field 'code'"),
-    (drop("statements", 0, "mode"), "statements[0]", "'mode' is missing"),
+    (drop("statements", 0, "block"), "statements[0]", "'block' is missing"),
     (drop("statements", 2, "attributes", "dim"), "statements[2].attributes", "'dim' is missing"),
     (put("statements", 2, "attributes", "out", value=1), "statements[2].attributes", "unknown field 'out'"),
     (
@@ -338,6 +419,70 @@ def test_values_cannot_grow_without_bound() -> None:
         from_json(to_json(program))
     assert tracemalloc.get_traced_memory()[1] < 10**7
     tracemalloc.stop()
+
+
+BAD_BLOCKS: dict[str, tuple[Program, str]] = {
+    "too deep": (
+        dataclasses.replace(BLOCKS, blocks=(*BLOCKS.blocks[:3], *(Loop(1, i) for i in (-1, 3, 4, 5)))),
+        r"blocks\[6\].within: nested too deeply",
+    ),
+    "in a checkpoint": (
+        dataclasses.replace(BLOCKS, blocks=(*BLOCKS.blocks, Loop(1, 4))),
+        r"blocks\[5\].within: a block in a checkpoint",
+    ),
+    "asks again": (
+        dataclasses.replace(BLOCKS, blocks=(*BLOCKS.blocks[:4], Branch("a1", 3, within=3))),
+        r"blocks\[4\]: a block around it asks the same",
+    ),
+    "an arm that is not taken does not fit": (
+        dataclasses.replace(
+            BLOCKS,
+            statements=(*BLOCKS.statements[:4], Statement("exp", ("v9",), (), ("v2",), 4)),
+        ),
+        r"blocks\[3\], if taken, statements\[4\]: exp: v9 is not defined",
+    ),
+    "not bound by the other arm": (
+        dataclasses.replace(
+            BLOCKS,
+            statements=(*BLOCKS.statements[:4], Statement("exp", ("v0",), (), ("v3",), 4)),
+        ),
+        r"later\[0\] with returns: v2 is not defined",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_BLOCKS)
+def test_bad_blocks_are_refused(name: str) -> None:
+    program, message = BAD_BLOCKS[name]
+    with pytest.raises(ProgramError, match=message):
+        check(program)
+
+
+def test_a_text_that_differs_between_turns_is_refused() -> None:
+    """The index is taken modulo a length that grows from turn to turn."""
+    index = Statement("arange", (), (("count", 2), ("dtype", "int64")), ("v0",))
+    chosen = Statement("index_select", ("v1", "v0"), (("dim", 0),), ("v2",), 0)
+    longer = Statement("cat", ("v1", "v1"), (("dim", 0),), ("v1",), 0)
+    program = Program(
+        (Storage("float32", (2,), 1),),
+        (Root(0),),
+        (Ref("a0"),),
+        (index, Statement("clone", ("a0",), (), ("v1",)), chosen, longer),
+        Lit(None),
+        blocks=(Loop(2),),
+    )
+    with pytest.raises(ProgramError, match=r"statements\[2\]: its text has another size"):
+        check(program)
+    check(dataclasses.replace(program, blocks=(Loop(1),)))
+
+
+def test_turns_are_bounded() -> None:
+    neg = Statement("neg", ("a0",), (), ("v0",), 2)
+    program = dataclasses.replace(
+        BLOCKS, statements=(neg,) * 10, returns=Lit(None), blocks=(Loop(4), Loop(4, 0), Loop(4, 1)), later=()
+    )
+    with pytest.raises(ProgramError, match="more than 400 statements run"):
+        check(program)
 
 
 def test_undefined_writes_are_refused() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fuzz.blocks import around, executed
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.operators import OPERATORS, Kind
@@ -18,6 +19,7 @@ from fuzz.program import (
     Program,
     ProgramError,
     Ref,
+    Region,
     Root,
     Same,
     Scenario,
@@ -43,14 +45,14 @@ def hidden_write(program: Program) -> bool:
     state = begin(program)
     arguments = {f"a{i}" for i in range(len(program.arguments))}
     written: set[int] = set()
-    for i, statement in enumerate(program.statements):
+    for i, statement in executed(program):
         row = OPERATORS[statement.operator]
         if row.mutates and statement.operands[0] not in arguments:
             base = state.tensor(statement.operands[0]).base
             written.add(id(base))
         elif any(id(state.names[name]) in written for name in statement.operands if name in arguments):
             return True
-        advance(state, i, statement)
+        advance(state, i, statement, program.blocks)
     return False
 
 
@@ -77,7 +79,9 @@ def no_grad_view_returned(program: Program) -> bool:
     made = {
         name
         for s in program.statements
-        if s.mode == "no_grad" and OPERATORS[s.operator].kind is Kind.VIEW
+        if s.block >= 0
+        and Region("no_grad") in map(program.blocks.__getitem__, around(program.blocks, s.block))
+        and OPERATORS[s.operator].kind is Kind.VIEW
         for name in s.results
     }
     return any(name in made for name in references(program.returns))
@@ -85,8 +89,8 @@ def no_grad_view_returned(program: Program) -> bool:
 
 def aliases_returned(program: Program) -> bool:
     state = begin(program)
-    for i, statement in enumerate(program.statements):
-        advance(state, i, statement)
+    for i, statement in executed(program):
+        advance(state, i, statement, program.blocks)
     values = [state.names[name] for name in references(program.returns) if name[0] == "v"]
     tensors = [value for value in values if isinstance(value, Tensor)]
     return any(a is not b and a.memory == b.memory for a in tensors for b in tensors)

@@ -45,7 +45,7 @@ def illegal(program: Program) -> str | None:
     state = begin(program)
     for i, statement in enumerate(program.statements):
         row = OPERATORS[statement.operator]
-        use = state.use(row, statement.operands, dict(statement.attributes), statement.mode)
+        use = state.use(row, statement.operands, dict(statement.attributes))
         reason = refusals.illegal(use)
         if reason:
             return reason

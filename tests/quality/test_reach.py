@@ -26,6 +26,7 @@ RARE = {
         "metadata: grown from nothing",
         "metadata: onto another argument",
         "repeat: other number",
+        "data: channels-last",
     },
     "aliasing": {
         *("data: expanded", "output: nothing", "repeat: other number"),
@@ -34,11 +35,12 @@ RARE = {
     "metadata": {
         *("data: expanded", "data: filled through expand", "alias: many slices"),
         "repeat: other number",
+        "data: channels-last",
     },
     "scenarios": {
         *("metadata: grown from nothing", "metadata: onto another argument", "metadata: both of a group"),
         *("data: expanded", "metadata: onto a new storage", "data: undone", "metadata: undone"),
-        "data: filled through expand",
+        *("data: filled through expand", "metadata: grown"),
     },
 }
 
@@ -55,6 +57,16 @@ KINDS = {
         *("data: slice", "data: 0-d", "data: channels-last", "data: filled through expand", "data: expanded"),
     ),
     "checkpoint": ("mode: checkpoint",),
+    "autocast, and grad modes that are left behind": (
+        *("mode: autocast", "mode: autocast off", "mode: left changed"),
+    ),
+    "branches and loops": (
+        *("flow: branch", "flow: other branch", "flow: loop", "flow: carried", "flow: nested"),
+        "repeat: other branch",
+    ),
+    "hooks, custom functions, out=": (
+        *("gradient: hook", "gradient: custom function", "data: given as out"),
+    ),
     "inference mode": (
         *("data: under inference mode", "mode: inference", "mode: inference_mode", "output: inference"),
     ),
@@ -131,8 +143,11 @@ TOGETHER = {
         "mode: enable_grad",
         "mode: inference_mode",
         "mode: checkpoint",
+        "mode: autocast",
         "mode: grad off",
     ),
+    "flow": ("flow: branch", "flow: loop", "flow: nested"),
+    "autograd": ("gradient: hook", "gradient: custom function"),
     "calls": (
         *("repeat: same kind", "repeat: other size", "repeat: other strides", "repeat: other dtype"),
         *("repeat: other gradient", "repeat: other aliases", "repeat: other duplicates"),

@@ -1,0 +1,264 @@
+"""The generator's middle: a program under construction, statement by statement on a `State`.
+
+What eager refuses is not appended, nor what it leaves undefined, but for reckless programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import prod
+
+from fuzz import refusals
+from fuzz.arguments import MAX_ELEMENTS, Inputs
+from fuzz.blocks import Modes
+from fuzz.choices import Choices
+from fuzz.ir import Block
+from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
+from fuzz.operators.dtypes import BOOL, ITEM_SIZE
+from fuzz.operators.parts import INDEX, anything
+from fuzz.operators.row import Constant, Meta, Result, Size
+from fuzz.profiles import ROWS_OF, Profile
+from fuzz.program import Statement
+from fuzz.state import Breach, State, Tensor
+
+MAX_RANK = 5
+MAX_PIECES = 4  # results of one statement
+MAX_SWARM = 6  # rows of one family in a swarm's program
+TRIES = 12  # for one statement, before the program is left shorter
+
+
+class Builder:
+    """The statements of one program under construction."""
+
+    def __init__(self, choices: Choices, profile: Profile, state: State, inputs: Inputs) -> None:
+        self.choices = choices
+        self.profile = profile
+        self.state = state
+        self.inputs = inputs
+        self.mode = state.grad, state.inference  # of the call
+        self.statements: list[Statement] = []
+        self.blocks: list[Block] = []
+        self.block = -1  # where the next statement stands
+        self.modes: Modes | None = None
+        self.bound: list[str] = []  # names that may be bound anew, because they are carried or chosen
+        self.hidden: set[str] = set()  # names that not every way through the program binds
+        self.sizes: dict[int, Size] = {}  # in the text of statements of blocks
+        self.used: set[str] = set()
+        self.count = 0
+        self.room = choices.integer(*profile.statements)  # for so many statements
+        self.reckless = choices.chance(profile.reckless)
+        self.over = False
+        self.tickets = _tickets(choices, profile)
+        self.pool: list[tuple[str, Tensor]] = []
+        self.numbers: list[str] = []
+        self.values: list[tuple[str, Constant]] = []
+        self.take(state)
+        self.memories = {tensor.memory for _, tensor in self.pool}
+
+    def take(self, state: State) -> None:
+        """Go on with another state."""
+        self.state = state
+        self.pool, self.numbers, self.values = [], [], []
+        for name, value in state.names.items():
+            if isinstance(value, Tensor):
+                if name not in self.hidden:
+                    self.pool.append((name, value))
+                continue
+            self.values.append((name, value))
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                self.numbers.append(name)
+
+    def step(self) -> None:
+        """One more statement, if one is found."""
+        before = len(self.statements)
+        for _ in range(TRIES):
+            if self.attempt():
+                break
+        self.room -= max(len(self.statements) - before, 1)
+
+    def attempt(self) -> bool:
+        """Try to append one statement."""
+        _, rows = self.choices.pick(self.tickets)
+        row = OPERATORS[self.choices.pick(rows)]
+        found = self.operands(row)
+        if found is None or self.append(row, *found) is None:
+            return False
+        self.perhaps_undo()
+        return True
+
+    def perhaps_undo(self) -> None:
+        """Now and then take back what the last statement did to a tensor."""
+        last, chance = self.statements[-1], self.profile.undo
+        inverse = INVERSES.get(last.operator)
+        if inverse is not None and chance and not self.over and self.choices.chance(chance):
+            row = OPERATORS[inverse]
+            metas = [self.state.tensor(name).meta for name in last.operands]
+            if metas[0].dtype in row.operands[0].dtypes:
+                self.append(row, last.operands, metas, dict(last.attributes))
+
+    def append(
+        self,
+        row: Operator,
+        operands: tuple[str, ...],
+        metas: Sequence[Meta],
+        attributes: dict[str, Constant] | None = None,
+        fits: Callable[[Meta], bool] | None = None,
+    ) -> str | None:
+        """Append a statement if eager accepts it and its result fits; its first result's name, or ""."""
+        choices, state = self.choices, self.state
+        try:
+            if attributes is None:
+                attributes = {}
+                for attribute in row.attributes:
+                    attributes[attribute.name] = attribute.draw(choices, metas, attributes)
+            use = state.use(row, operands, attributes, self.modes, metas)
+            outcome = state.infer(use)
+        except (Mismatch, Breach):
+            return None
+        if row.kind is Kind.HOOK and use.target.memory in self.memories:
+            return None  # a hook on an argument, which is there when the call is over
+        if len(outcome) > MAX_PIECES or (fits is not None and not fits(outcome[0].meta)):
+            return None
+        for result in outcome:
+            if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
+                return None
+        if refusals.corrupts(use, state.kept):
+            return None
+        if not self.reckless and refusals.hazard(use, state.kept):
+            return None
+        if state.kept.fragile and any(tensor.stale for tensor in use.tensors):
+            # Whether eager looks at its history depends on more than is known here.
+            same = any(result.link is Link.SELF for result in outcome)
+            if same or not (self.reckless and row.differentiable):
+                return None
+        if refusals.illegal(use):
+            if not self.reckless:
+                return None
+            self.over = True
+        results = []
+        if not row.metadata:
+            results = self.bind(outcome)
+        state.commit(use, outcome, results)
+        if row.kind is Kind.MODE:
+            self.modes = state.modes(self.blocks, self.block)
+        self.statements.append(
+            Statement(row.name, operands, tuple(attributes.items()), tuple(results), self.block)
+        )
+        self.used.update(operands)
+        self.used.difference_update(results)
+        self.pool += [(name, state.tensor(name)) for name in results]
+        if row.change is Change.RESIZE:
+            self.define(operands[0])
+        return results[0] if results else ""
+
+    def bind(self, outcome: Sequence[Result]) -> list[str]:
+        """Names for results: new ones, or in a branch or a loop one that stands for such a tensor already."""
+        if self.bound and len(outcome) == 1 and self.choices.chance(0.5):
+            meta = outcome[0].meta
+            alike = [n for n in self.bound if self.state.tensor(n).meta[:2] == meta[:2]]
+            if alike:
+                name = self.choices.pick(alike)
+                self.pool = [entry for entry in self.pool if entry[0] != name]
+                return [name]
+        self.count += len(outcome)
+        return [f"v{number}" for number in range(self.count - len(outcome), self.count)]
+
+    def define(self, name: str) -> None:
+        """Write to what `resize_` has added to a tensor's storage: to the new part or to all."""
+        state, choices = self.state, self.choices
+        tensor = state.tensor(name)
+        new = state.undefined.get(tensor.memory)
+        if not new:
+            return
+        meta = tensor.meta
+        value: dict[str, Constant] = {} if meta.dtype in BOOL else {"value": choices.pick((3, 2))}
+        if meta.size and value and choices.chance(0.6):
+            assert meta.stride is not None
+            row_size = meta.stride[0] * ITEM_SIZE[meta.dtype]
+            start = min(new) // row_size - meta.offset // meta.stride[0]
+            part: dict[str, Constant] = {"dim": 0, "start": max(start, 0), "end": meta.size[0], "step": 1}
+            self.append(OPERATORS["setitem_slice_number"], (name,), [meta], part | value)
+        if tensor.memory in state.undefined:
+            self.append(OPERATORS["fill_" if value else "zero_"], (name,), [meta], value)
+
+    def operands(self, row: Operator) -> tuple[tuple[str, ...], list[Meta]] | None:
+        """Operands that the row takes and what is known of them, or None where there are none."""
+        choices = self.choices
+        names: list[str] = []
+        metas: list[Meta] = []
+        for operand in row.operands:
+            if operand.number:
+                if not self.numbers:
+                    return None
+                names.append(choices.pick(self.numbers))
+                metas.append(self.state.meta(names[-1]))
+                continue
+            pool = self.pool
+            if not names and choices.chance(self.profile.focus):
+                pool = [entry for entry in pool if entry[1].memory in self.memories]
+            dtypes, fits = operand.dtypes, operand.fits
+            if fits is anything:
+                fitting = [name for name, tensor in pool if tensor.meta.dtype in dtypes]
+            else:
+                fitting = [
+                    name for name, tensor in pool if tensor.meta.dtype in dtypes and fits(tensor.meta, metas)
+                ]
+            if fitting:
+                names.append(choices.pick(fitting))
+            elif names and choices.chance(0.7):
+                made = self.supply(operand, names, metas)
+                if made is None:
+                    return None
+                names.append(made)
+            else:
+                return None
+            metas.append(self.state.tensor(names[-1]).meta)
+        return tuple(names), metas
+
+    def supply(self, operand: Operand, names: list[str], metas: list[Meta]) -> str | None:
+        """Make an operand that goes with those chosen already: an index, a mask, a factor, a twin."""
+
+        def fits(meta: Meta) -> bool:
+            return meta.dtype in operand.dtypes and operand.fits(meta, metas)
+
+        first = (names[0],)
+        size = metas[0].size
+        recipes: list[tuple[str, tuple[str, ...], dict[str, Constant]]]
+        if operand.dtypes == BOOL:
+            recipes = [("gt_number", first, {"value": 0.5}), ("logical_not", first, {})]
+        elif operand.dtypes == INDEX.dtypes:
+            recipes = [("arange", (), {"count": n, "dtype": "int64"}) for n in size]
+            recipes.append(("randint", (), {"size": size}))
+        else:
+            recipes = [("transpose", first, {"dim0": -2, "dim1": -1}), ("clone", first, {})]
+            recipes.append(("full", (), {"size": size[-1:], "value": 2, "dtype": metas[0].dtype}))
+        for name, operands, attributes in recipes:
+            if operands and metas[0].dtype not in OPERATORS[name].operands[0].dtypes:
+                continue
+            made = self.append(OPERATORS[name], operands, metas[: len(operands)], attributes, fits)
+            if made is not None:
+                return made
+        return None
+
+
+Tickets = Sequence[tuple[Kind, Sequence[str]]]
+
+
+def _tickets(choices: Choices, profile: Profile) -> Tickets:
+    """Families, each as often as its weight, with the rows that the program may use."""
+    if not profile.swarm:
+        return _all_tickets(profile)
+    tickets = []
+    for kind, rows in dict(_all_tickets(profile)).items():
+        if choices.chance(0.5):
+            some = [choices.pick(rows) for _ in range(choices.integer(1, MAX_SWARM))]
+            tickets.append((kind, some))
+    return tickets or _all_tickets(profile)
+
+
+@lru_cache(maxsize=64)
+def _all_tickets(profile: Profile) -> Tickets:
+    if not profile.kinds:
+        return [(row.kind, (name,)) for name, row in OPERATORS.items()]
+    return [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]

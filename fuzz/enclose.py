@@ -1,0 +1,210 @@
+"""The generator's blocks: regions, branches and loops around statements, within one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fuzz.again import followed, goes_on
+from fuzz.arguments import SCALARS
+from fuzz.blocks import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, executed
+from fuzz.builder import Builder
+from fuzz.ir import Autocast, Block, Branch, Lit, Loop, Program, Region, Scenario
+from fuzz.operators import OPERATORS
+from fuzz.operators.row import Constant, Size
+from fuzz.state import Tensor
+
+MAX_TURNS = 3  # of a loop
+NESTED = 0.2  # the chance that a block stands where a statement of a block could
+_KINDS = (
+    *("no_grad", "enable_grad") * 3,
+    *("inference_mode", "checkpoint") * 2,
+    *("autocast", "for") * 2,
+    *("hook", "hook", "set"),
+)
+
+Bound = Mapping[str, tuple[str, Size]]  # dtypes and sizes of what the statements of a block have bound
+
+
+def build(builder: Builder) -> None:
+    """Append statements and blocks while there is room."""
+    while builder.room > 0 and not builder.over:
+        if builder.choices.chance(builder.profile.mode) and len(builder.blocks) < MAX_BLOCKS - MAX_DEPTH:
+            enclose(builder)
+        else:
+            builder.step()
+
+
+def enclose(builder: Builder) -> None:
+    """Append a block, with up to three statements or blocks in it, a hook, or another grad mode.
+
+    Or nothing, if no statement is found.
+    """
+    choices, questions = builder.choices, _open_questions(builder)
+    kind = choices.pick(_KINDS)
+    if questions and choices.chance(0.4):
+        kind = "if"
+    match kind:
+        case "if":
+            _branch(builder, *choices.pick(questions))
+        case "for":
+            _loop(builder)
+        case "autocast":
+            dtype = choices.pick(("bfloat16", "bfloat16", "float16"))
+            _fill(builder, Autocast(dtype, not choices.chance(0.25), builder.block))
+        case "hook":
+            _hook(builder)
+        case "set":
+            builder.append(OPERATORS["set_grad_enabled"], (), [])
+        case mode:
+            _fill(builder, Region(mode, builder.block))
+
+
+def _hook(builder: Builder) -> None:
+    """A hook on a tensor of the function's own, if one has a gradient."""
+    names = [(name, tensor) for name, tensor in builder.pool if tensor.requires_grad and name[0] == "v"]
+    if names:
+        name, tensor = builder.choices.pick(names)
+        builder.append(OPERATORS["register_hook"], (name,), [tensor.meta])
+
+
+def _fill(builder: Builder, block: Block, wanted: Bound | None = None) -> int | None:
+    """Append a block and what is in it, and copies that bind the rest of what is `wanted`.
+
+    Gives the block's number, or None where nothing is in it.
+    """
+    choices, outer = builder.choices, builder.block
+    number = len(builder.blocks)
+    builder.blocks.append(block)
+    before = len(builder.statements)
+    flat = block == Region("checkpoint", outer) or len(around(builder.blocks, number)) >= MAX_DEPTH
+    for _ in range(choices.integer(1, 3)):
+        _enter(builder, number)
+        if builder.over or builder.room <= 0:
+            break
+        if not flat and choices.chance(NESTED):
+            enclose(builder)
+        else:
+            builder.step()
+    _enter(builder, number)
+    if wanted and len(builder.statements) > before:
+        _bind_rest(builder, wanted)
+    _enter(builder, outer)
+    if len(builder.statements) == before:
+        del builder.blocks[number:]
+        return None
+    return number
+
+
+def _enter(builder: Builder, number: int) -> None:
+    builder.block = number
+    builder.modes = builder.state.modes(builder.blocks, number)
+
+
+def _bind_rest(builder: Builder, wanted: Bound) -> None:
+    """Bind the names that another arm has bound to copies of such tensors, while there are any."""
+    bound, builder.bound = builder.bound, []
+    while not builder.over and (kind := wanted.get(f"v{builder.count}")) is not None:
+        alike = [(name, tensor) for name, tensor in builder.pool if tensor.meta[:2] == kind]
+        if not alike:
+            break
+        name, tensor = builder.choices.pick(alike)
+        if builder.append(OPERATORS["clone"], (name,), [tensor.meta]) is None:
+            break
+    builder.bound = bound
+
+
+def _so_far(builder: Builder) -> Program:
+    """What there is, as a program of one call."""
+    grad, inference = builder.mode
+    inputs = builder.inputs
+    return Program(
+        inputs.storages,
+        inputs.arguments,
+        (),
+        tuple(builder.statements),
+        Lit(None),
+        Scenario(grad=grad, inference=inference),
+        blocks=tuple(builder.blocks),
+    )
+
+
+def _bindable(builder: Builder) -> list[str]:
+    """Names that a block may bind anew."""
+    return [name for name, _ in builder.pool if name[0] == "v"]
+
+
+def _loop(builder: Builder) -> None:
+    """A loop of several turns; of one where another is not right, or eager refuses it."""
+    bound, builder.bound = builder.bound, _bindable(builder)
+    number = _fill(builder, Loop(1, builder.block))
+    builder.bound = bound
+    if number is None or builder.reckless:
+        return
+    once = _so_far(builder)
+    turn = [(i, s) for i, s in executed(once) if number in around(once.blocks, s.block)]
+    turns = builder.choices.integer(2, MAX_TURNS)
+    if all(goes_on(builder.state, once, turn, builder.sizes) for _ in range(turns - 1)):
+        builder.blocks[number] = Loop(turns, builder.block)
+        builder.take(builder.state)
+    else:
+        state = followed(once, {})
+        assert state is not None
+        builder.take(state)
+    _enter(builder, builder.block)
+
+
+def _open_questions(builder: Builder) -> list[tuple[str, Constant]]:
+    """The Python values that no block here has asked for."""
+    asked = {arm.argument for arm in branches(builder.blocks, builder.block)}
+    return [(name, value) for name, value in builder.values if name not in asked]
+
+
+def _branch(builder: Builder, argument: str, value: Constant) -> None:
+    """One or both arms of an `if`. Below it, names are known that either binds alike."""
+    choices = builder.choices
+    asked = value if choices.chance(0.6) else choices.pick(SCALARS)
+    bindable = _bindable(builder)
+    first = builder.count
+    last = first
+    arms: list[Bound] = []
+    for holds in (True, False) if choices.chance(0.8) else (True,):
+        builder.count = first
+        branch = Branch(argument, asked, holds, builder.block)
+        wanted = arms[0] if arms else {}
+        if (value == asked) == holds:
+            arms.append(_arm(builder, branch, bindable, wanted))
+        else:
+            arms.append(_other_arm(builder, branch, bindable, wanted))
+        last = max(last, builder.count)
+    builder.count = last
+    names = {name for arm in arms for name in arm} - set(bindable)
+    builder.hidden |= {name for name in names if len(arms) < 2 or arms[0].get(name) != arms[1].get(name)}
+    builder.take(builder.state)
+
+
+def _arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
+    before = len(builder.statements)
+    bound, builder.bound = builder.bound, bindable
+    _fill(builder, branch, wanted)
+    builder.bound = bound
+    made = {name for statement in builder.statements[before:] for name in statement.results}
+    tensors = {name: builder.state.names.get(name) for name in made - builder.hidden}
+    return {name: value.meta[:2] for name, value in tensors.items() if isinstance(value, Tensor)}
+
+
+def _other_arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
+    """An arm that the first call does not take: built on what would be known if it did."""
+    so_far = _so_far(builder)
+    program = assumed(replace(so_far, blocks=(*so_far.blocks, branch)), len(so_far.blocks))
+    state = followed(program, {})
+    if state is None:
+        return {}
+    inputs, known, over = builder.inputs, builder.state, builder.over
+    builder.inputs = replace(inputs, arguments=program.arguments)
+    builder.take(state)
+    bound = _arm(builder, branch, bindable, wanted)
+    builder.inputs, builder.over = inputs, over
+    builder.take(known)
+    _enter(builder, builder.block)
+    return bound

@@ -1,0 +1,176 @@
+"""What a program does with autograd itself: custom functions of several shapes, hooks, the grad mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.operators.layout import contiguous
+from fuzz.operators.parts import NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, like
+from fuzz.operators.row import (
+    Attribute,
+    Attributes,
+    Expanded,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+# Keeps its input, and is not linear.
+_SQUARE = """
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x
+""".strip()
+
+# Keeps its result, and has another that is not differentiable.
+_EXP = """
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        result, small = x.exp(), x.abs() < 1
+        ctx.save_for_backward(result)
+        ctx.mark_non_differentiable(small)
+        return result, small
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        (result,) = ctx.saved_tensors
+        return gradient * result
+""".strip()
+
+# Gives the first input alone a gradient, if it needs one, and asks for no zeros in place of missing ones.
+_WEIGH = """
+class Weigh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (weight,) = ctx.saved_tensors
+        if gradient is None or not ctx.needs_input_grad[0]:
+            return None, None
+        return gradient * weight, None
+""".strip()
+
+# Its gradient is not that of what it does, and is made of a number that it keeps as an attribute.
+_SCALE = """
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x + factor
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+""".strip()
+
+
+def _row(
+    name: str,
+    kind: Kind,
+    source: str,
+    operands: tuple[Operand, ...],
+    rule: Rule,
+    saves: Saves = NOTHING,
+    attributes: tuple[Attribute, ...] = (),
+    *,
+    differentiable: bool = True,
+    defines: str = "",
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=kind,
+        operands=operands,
+        attributes=attributes,
+        rule=rule,
+        source=source,
+        mutates=False,
+        fills=None,
+        change=None,
+        expanded=Expanded.REFUSED,
+        overlap=False,
+        random=False,
+        differentiable=differentiable,
+        saves=saves,
+        defines=defines,
+    )
+
+
+def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(like(metas[0])),)
+
+
+def _flagged(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return Result(like(metas[0])), Result(like(metas[0], "bool"))
+
+
+def _weighed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    x, weight = metas
+    if x[:2] != weight[:2]:
+        raise Mismatch("a weight of another size or dtype")
+    plain = all(meta.stride == contiguous(meta.size) for meta in metas)
+    return (Result(Meta(x.dtype, x.size, contiguous(x.size) if plain else None)),)
+
+
+def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return ()
+
+
+_REAL = Operand(frozenset({"float32", "float64"}), SMOOTH.fits)
+_TWIN = Operand(_REAL.dtypes, lambda meta, earlier: meta[:2] == earlier[0][:2])
+
+ROWS = (
+    _row("function_square", Kind.FUNCTION, "Square.apply({0})", (_REAL,), _alike, SELF, defines=_SQUARE),
+    _row("function_exp", Kind.FUNCTION, "Exp.apply({0})", (_REAL,), _flagged, RESULT, defines=_EXP),
+    _row(
+        "function_weigh",
+        Kind.FUNCTION,
+        "Weigh.apply({0}, {1})",
+        (_REAL, _TWIN),
+        _weighed,
+        ((1, (0, 1)),),
+        defines=_WEIGH,
+    ),
+    _row(
+        "function_scale",
+        Kind.FUNCTION,
+        "Scale.apply({0}, {value})",
+        (_REAL,),
+        _alike,
+        attributes=(VALUE,),
+        defines=_SCALE,
+    ),
+    _row(
+        "register_hook",
+        Kind.HOOK,
+        "{0}.register_hook(lambda gradient: gradient * {value})",
+        (SMOOTH,),
+        _nothing,
+        attributes=(VALUE,),
+    ),
+    _row(
+        "set_grad_enabled",
+        Kind.MODE,
+        "torch.set_grad_enabled({enabled})",
+        (),
+        _nothing,
+        attributes=(Attribute("enabled", "bool", draw_bool),),
+        differentiable=False,
+    ),
+)
