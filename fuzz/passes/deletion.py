@@ -71,9 +71,10 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
     for old in arguments:
         names[f"a{old}"] = _alike(before, after, f"a{old}", ())
     statements: list[Statement] = []
+    bound: dict[str, str] = {}
     results = 0
     for i, statement in enumerate(program.statements):
-        again = [names.get(name) for name in statement.results]  # bound in a block, and before
+        again = [bound.get(name) for name in statement.results]  # where a block binds it anew
         fresh = (f"v{results + j}" for j in range(len(again)))
         new_names = tuple(known or next(fresh) for known in again)
         operands = [names[name] for name in statement.operands]
@@ -91,6 +92,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
             advance(before, i, statement, program.blocks)
         if taken:
             results += again.count(None)
+            bound.update(zip(statement.results, new_names, strict=True))
             statements.append(moved)
             names.update(zip(statement.results, new_names, strict=True))
         else:

@@ -15,13 +15,18 @@ from fuzz.operators import OPERATORS, Kind
 from fuzz.passes import PASSES, measure
 from fuzz.passes.deletion import without
 from fuzz.program import (
+    Autocast,
+    Block,
+    Branch,
     Lit,
+    Loop,
     Program,
     ProgramError,
     Ref,
     Region,
     Root,
     Same,
+    Scalar,
     Scenario,
     Seq,
     Statement,
@@ -297,3 +302,72 @@ def test_what_cannot_be_replaced_takes_its_users_with_it() -> None:
     smaller = without(program, frozenset(), frozenset({1}))
     check(smaller)
     assert len(smaller.arguments) == 2
+
+
+IN_BLOCKS = Program(
+    storages=(Storage("float32", (2, 2), 0),),
+    arguments=(Root(0), Scalar(3), Scalar(0.5)),
+    parameters=(Ref("a0"), Ref("a1"), Ref("a2")),
+    statements=(
+        Statement("sin", ("a0",), (), ("v0",)),
+        Statement("cos", ("v0",), (), ("v0",), 0),
+        Statement("mm", ("v0", "a0"), (), ("v1",), 1),
+        Statement("exp", ("v0",), (), ("v2",), 2),
+        Statement("neg", ("v0",), (), ("v2",), 3),
+        Statement("mul_number_", ("v0",), (("value", 3.0),), (), 4),
+    ),
+    returns=Seq("tuple", (Ref("v1"), Ref("v2"))),
+    blocks=(
+        *(Loop(3), Autocast("float16", within=0), Branch("a1", 3), Branch("a1", 3, False)),
+        Region("no_grad"),
+    ),
+)
+
+
+def _has(operator: str, *kinds: type) -> Predicate:
+    """The operator stands in blocks of these kinds, whatever else it stands in."""
+
+    def predicate(program: Program) -> bool:
+        return any(
+            s.operator == operator
+            and {*kinds} <= {type(program.blocks[number]) for number in around(program.blocks, s.block)}
+            for s in program.statements
+        )
+
+    return predicate
+
+
+@pytest.mark.parametrize(
+    ("predicate", "blocks"),
+    [
+        (_has("mm"), ()),
+        (_has("mm", Loop), (Loop(1),)),
+        (_has("mm", Autocast), (Autocast("float16"),)),
+        (_has("mm", Loop, Autocast), (Loop(1), Autocast("float16", within=0))),
+        (_has("neg", Branch), (Branch("a1", 3, False),)),
+        (lambda program: any(isinstance(b, Loop) and b.count == 3 for b in program.blocks), (Loop(3),)),
+    ],
+)
+def test_blocks_are_reduced(predicate: Predicate, blocks: tuple[Block, ...]) -> None:
+    check(IN_BLOCKS)
+    smallest = reduce(IN_BLOCKS, predicate).program
+    check(smallest)
+    assert len(smallest.statements) == 1
+    asked = [b.argument for b in smallest.blocks if isinstance(b, Branch)]
+    assert len(smallest.arguments) == 1 + len(asked)
+    renamed = tuple(dataclasses.replace(b, argument="a1") if asked else b for b in smallest.blocks)
+    assert renamed == blocks
+
+
+def test_a_branch_goes_with_the_argument_that_it_asks_for() -> None:
+    smaller = without(IN_BLOCKS, frozenset(), frozenset({1}))
+    check(smaller)
+    assert smaller.arguments == (Root(0), Scalar(0.5))
+    assert [s.operator for s in smaller.statements] == ["sin", "cos", "mm", "exp", "mul_number_"]
+    assert smaller.blocks == (Loop(3), Autocast("float16", within=0), Region("no_grad"))
+
+
+def test_a_name_that_is_carried_stays_one_name() -> None:
+    smaller = without(IN_BLOCKS, frozenset({3, 4, 5}))
+    assert smaller.statements[1] == Statement("cos", ("v0",), (), ("v0",), 0)
+    check(smaller)

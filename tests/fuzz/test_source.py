@@ -12,11 +12,15 @@ from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.operators.dtypes import DTYPES
 from fuzz.program import (
+    Autocast,
+    Branch,
     Dict,
     Lit,
+    Loop,
     Program,
     ProgramError,
     Ref,
+    Region,
     Root,
     Same,
     Scalar,
@@ -26,6 +30,7 @@ from fuzz.program import (
     Storage,
     View,
     check,
+    trace,
 )
 from fuzz.source import load, render, upcast
 
@@ -36,13 +41,14 @@ PROGRAM = Program(
     parameters=(Ref("a0"), Seq("list", (Ref("a1"), Dict((("key", Ref("a2")),)))), Ref("a3"), Ref("a4")),
     statements=(
         Statement("index_select", ("a0", "a3"), (("dim", -1),), ("v0",)),
-        Statement("t_", ("a0",), (), (), "no_grad"),
-        Statement("split", ("v0",), (("dim", 1), ("length", 2)), ("v1", "v2"), "no_grad"),
+        Statement("t_", ("a0",), (), (), 0),
+        Statement("split", ("v0",), (("dim", 1), ("length", 2)), ("v1", "v2"), 0),
         Statement("setitem_slice", ("v0", "a1"), (("dim", 1), ("start", 0), ("end", 4), ("step", 2)), ()),
         Statement("zeros", (), (("size", (2,)), ("dtype", "float64")), ("v3",)),
         Statement("mul_argument", ("a0", "a4"), (), ("v4",)),
     ),
     returns=Seq("tuple", (Ref("v1"), Lit(None), Dict((("k", Ref("a0")),)), Ref("v4"))),
+    blocks=(Region("no_grad"),),
 )
 
 TEXT = """\
@@ -84,10 +90,15 @@ def test_the_text_is_the_programs() -> None:
 
 
 def test_a_checkpointed_part_that_gives_nothing_is_called() -> None:
-    nothing = Statement("unbind", ("a0",), (("dim", 0),), (), "checkpoint")
+    nothing = Statement("unbind", ("a0",), (("dim", 0),), (), 0)
     double = Statement("mul_number", ("a0",), (("value", 2.0),), ("v0",))
     program = Program(
-        (Storage("float32", (0, 2), 1),), (Root(0),), (Ref("a0"),), (nothing, double), Ref("v0")
+        (Storage("float32", (0, 2), 1),),
+        (Root(0),),
+        (Ref("a0"),),
+        (nothing, double),
+        Ref("v0"),
+        blocks=(Region("checkpoint"),),
     )
     loaded = load(program)
     assert "\n    torch.utils.checkpoint.checkpoint(part0, a0, use_reentrant=False)\n" in loaded.text
@@ -215,6 +226,73 @@ def test_a_program_that_looks_at_bytes_has_no_twin() -> None:
 
 
 def test_an_invalid_program_is_not_run() -> None:
-    bad = dataclasses.replace(PROGRAM, statements=(Statement("sin", ("a3",), (), ("v0",)),))
+    bad = dataclasses.replace(PROGRAM, statements=(Statement("sin", ("a3",), (), ("v0",)),), blocks=())
     with pytest.raises(ProgramError, match=r"statements\[0\]: sin: a3 is int64"):
         load(bad)
+
+
+BLOCKS = Program(
+    storages=(Storage("float32", (2, 2), 1),),
+    arguments=(Root(0), Scalar("text")),
+    parameters=(Ref("a0"), Ref("a1")),
+    statements=(
+        Statement("clone", ("a0",), (), ("v0",)),
+        Statement("mm", ("v0", "a0"), (), ("v1",), 1),
+        Statement("mul_number", ("v0",), (("value", 2.0),), ("v0",), 0),
+        Statement("index_select", ("v0", "a2"), (("dim", 0),), ("v2",), 2),
+        Statement("cos", ("v0",), (), ("v0",), 4),
+        Statement("neg", ("v0",), (), ("v2",), 4),
+        Statement("set_grad_enabled", (), (("enabled", False),), ()),
+    ),
+    returns=Seq("tuple", (Ref("v1"), Ref("v2"))),
+    blocks=(
+        Loop(3),
+        Autocast("bfloat16", within=0),
+        Branch("a1", "text"),
+        Branch("a1", "text", False),
+        Region("checkpoint", within=3),
+    ),
+)
+BLOCKS = dataclasses.replace(
+    BLOCKS,
+    storages=(*BLOCKS.storages, Storage("int64", (3,), 1)),
+    arguments=(*BLOCKS.arguments, Root(1)),
+    parameters=(*BLOCKS.parameters, Ref("a2")),
+)
+
+
+def test_blocks_are_printed_one_in_another() -> None:
+    assert render(BLOCKS).split("def f")[1] == (
+        """(a0, a1, a2):
+    v0 = a0.clone()  # float32[2, 2]
+    for _ in range(3):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            v1 = v0 @ a0  # bfloat16[2, 2]
+        v0 = v0 * 2.0  # float32[2, 2]
+    if a1 == "text":
+        v2 = v0.index_select(0, a2 % 2)  # float32[3, 2]
+    else:
+        def part4(v0):
+            v0 = v0.cos()  # float32[2, 2]
+            v2 = v0.neg()  # float32[2, 2]
+            return v0, v2
+        v0, v2 = torch.utils.checkpoint.checkpoint(part4, v0, use_reentrant=False)
+    torch.set_grad_enabled(False)
+    return (v1, v2)
+"""
+    )
+
+
+@pytest.mark.parametrize("value", ["text", None])
+def test_blocks_run_as_their_outline_says(value: str | None) -> None:
+    program = dataclasses.replace(BLOCKS, arguments=(Root(0), Scalar(value), Root(1)))
+    loaded = load(program)
+    x, _, index = loaded.make()[0]
+    with torch.enable_grad():
+        product, chosen = loaded.f(x, value, index)
+        assert not torch.is_grad_enabled()
+    torch.testing.assert_close(product, ((x * 4).bfloat16() @ x.bfloat16()))
+    expected = (x * 8)[index % 2] if value == "text" else -(x * 8).cos()
+    torch.testing.assert_close(chosen, expected)
+    known = trace(program).tensor("v2").meta
+    assert known.size == tuple(chosen.shape)
