@@ -8,7 +8,7 @@ tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -96,33 +96,26 @@ def followed(program: Program, sizes: Sizes) -> State | None:
     """What is known at the end of a program of one call, if eager runs each of its statements, and a backward
     after it, to a defined end. `sizes` are those that are in the text already; others are added."""
     state = begin(program)
-    return state if goes_on(state, program, executed(program), sizes) else None
-
-
-def goes_on(
-    state: State, program: Program, statements: Iterable[tuple[int, Statement]], sizes: Sizes
-) -> bool:
-    """Whether a state can be taken over statements as `followed` says; where not, it is left in between."""
     try:
-        for i, statement in statements:
+        for i, statement in executed(program):
             row = OPERATORS[statement.operator]
             if row.sized and sizes.setdefault(i, size := _size(state, statement)) != size:
-                return False
+                return None
             modes = state.modes(program.blocks, statement.block)
             use = state.use(row, statement.operands, dict(statement.attributes), modes)
             outcome = state.infer(use)
             if not row.metadata and len(outcome) != len(statement.results):
-                return False
+                return None
             if any(tensor.stale for tensor in use.tensors) or refusals.illegal(use):
-                return False
+                return None
             if refusals.corrupts(use, state.kept) or refusals.hazard(use, state.kept):
-                return False
+                return None
             if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
-                return False
+                return None
             state.commit(use, outcome, statement.results)
     except Breach:
-        return False
-    return True
+        return None
+    return state
 
 
 def _size(state: State, statement: Statement) -> Size:

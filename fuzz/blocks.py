@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from fuzz.ir import Autocast, Block, Branch, Loop, Program, Region, Scalar, Statement
+from fuzz.ir import Autocast, Block, Branch, Lit, Loop, Program, Region, Scalar, Statement
 from fuzz.operators.row import Constant
 
 MAX_DEPTH = 3  # blocks in blocks
@@ -93,6 +93,11 @@ def answer(program: Program, branch: Branch) -> bool | None:
     return bool(argument.value == branch.value) == branch.holds
 
 
+def is_else(block: Block, before: Block | None) -> bool:
+    """Whether an arm is the `else` of the block just before it."""
+    return isinstance(block, Branch) and not block.holds and before == replace(block, holds=True)
+
+
 def executed(program: Program) -> Iterator[tuple[int, Statement]]:
     """The statements that a program's (first) call runs, in that order, each with its number.
 
@@ -129,14 +134,17 @@ def branches(blocks: Sequence[Block], number: int) -> list[Branch]:
     return [arm for outer in around(blocks, number) if isinstance(arm := blocks[outer], Branch)]
 
 
-def untaken(program: Program) -> list[tuple[int, Program]]:
-    """For each arm that the first call does not take, its number and the program with values that do."""
-    return [
-        (number, assumed(program, number))
-        for number, block in enumerate(program.blocks)
-        if isinstance(block, Branch)
-        and not all(answer(program, arm) for arm in branches(program.blocks, number))
-    ]
+def untaken(program: Program) -> Iterator[tuple[int, Program]]:
+    """For each arm that the first call does not take, its number and the program up to the arm's end, with
+    values that lead there. That returns nothing."""
+    for number, block in enumerate(program.blocks):
+        if not isinstance(block, Branch):
+            continue
+        if all(answer(program, arm) for arm in branches(program.blocks, number)):
+            continue
+        inside = [i for i, s in enumerate(program.statements) if number in around(program.blocks, s.block)]
+        other = assumed(program, number)
+        yield number, replace(other, statements=other.statements[: inside[-1] + 1], returns=Lit(None))
 
 
 def assumed(program: Program, number: int) -> Program:

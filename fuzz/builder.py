@@ -17,7 +17,7 @@ from fuzz.ir import Block
 from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.parts import INDEX, anything
-from fuzz.operators.row import Constant, Meta, Result, Size
+from fuzz.operators.row import Constant, Meta, Result
 from fuzz.profiles import ROWS_OF, Profile
 from fuzz.program import Statement
 from fuzz.state import Breach, State, Tensor
@@ -43,7 +43,6 @@ class Builder:
         self.modes: Modes | None = None
         self.bound: list[str] = []  # names that may be bound anew, because they are carried or chosen
         self.hidden: set[str] = set()  # names that not every way through the program binds
-        self.sizes: dict[int, Size] = {}  # in the text of statements of blocks
         self.used: set[str] = set()
         self.count = 0
         self.room = choices.integer(*profile.statements)  # for so many statements

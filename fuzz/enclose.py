@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fuzz.again import followed, goes_on
+from fuzz.again import followed
 from fuzz.arguments import SCALARS
-from fuzz.blocks import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, executed
+from fuzz.blocks import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
 from fuzz.builder import Builder
 from fuzz.ir import Autocast, Block, Branch, Lit, Loop, Program, Region, Scenario
 from fuzz.operators import OPERATORS
@@ -141,17 +141,23 @@ def _loop(builder: Builder) -> None:
     builder.bound = bound
     if number is None or builder.reckless:
         return
-    once = _so_far(builder)
-    turn = [(i, s) for i, s in executed(once) if number in around(once.blocks, s.block)]
     turns = builder.choices.integer(2, MAX_TURNS)
-    if all(goes_on(builder.state, once, turn, builder.sizes) for _ in range(turns - 1)):
-        builder.blocks[number] = Loop(turns, builder.block)
-        builder.take(builder.state)
-    else:
-        state = followed(once, {})
-        assert state is not None
-        builder.take(state)
+    if not _turns(builder, number, turns):
+        once = _turns(builder, number, 1)
+        assert once
     _enter(builder, builder.block)
+
+
+def _turns(builder: Builder, number: int, count: int) -> bool:
+    """Have a loop turn so many times, if eager runs that, whichever arms of the branches in it are taken."""
+    builder.blocks[number] = Loop(count, builder.block)
+    program = _so_far(builder)
+    others = (other for arm, other in untaken(program) if arm > number)
+    state = followed(program, {})
+    if state is None or (count > 1 and any(followed(other, {}) is None for other in others)):
+        return False
+    builder.take(state)
+    return True
 
 
 def _open_questions(builder: Builder) -> list[tuple[str, Constant]]:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from fuzz.blocks import MAX_EXECUTED, answer, around, branches, executed, outline, untaken
+from fuzz.blocks import (
+    MAX_EXECUTED,
+    Outline,
+    answer,
+    around,
+    branches,
+    executed,
+    is_else,
+    outline,
+    untaken,
+)
 from fuzz.document import ProgramError
 from fuzz.ir import (
     Block,
     Branch,
-    Lit,
     Program,
     Root,
     Same,
@@ -78,11 +86,26 @@ def sizes_in_text(program: Program) -> Sizes:
     """
     if not any(OPERATORS[statement.operator].sized for statement in program.statements):
         return {}
-    return _followed(begin(program), program)
+    sizes = _follow(begin(program), program)
+    return sizes_if_taken(program) | sizes
 
 
-def _followed(state: State, program: Program) -> Sizes:
-    """The sizes in the text, when the state has been taken over all of the first call."""
+def sizes_if_taken(program: Program) -> Sizes:
+    """The sizes in the text of what the first call does not come by.
+
+    That is part of the text, too, and has to fit the first call's arguments: ProgramError where it does not.
+    """
+    sizes: Sizes = {}
+    for number, other in untaken(program):
+        try:
+            sizes = _follow(begin(other), other) | sizes
+        except ProgramError as error:
+            raise ProgramError(f"blocks[{number}], if taken, {error.place}", error.what, error.hint) from None
+    return sizes
+
+
+def _follow(state: State, program: Program) -> Sizes:
+    """Take the state over all of the first call; the sizes in the text of what it comes by."""
     sizes: Sizes = {}
     for count, (i, statement) in enumerate(executed(program), start=1):
         if count > MAX_EXECUTED:
@@ -102,18 +125,10 @@ def agree(known: Sizes, found: Sizes) -> None:
             )
 
 
-def check_values(program: Program, first: bool = True) -> Sizes:
-    """The sizes in the text; ProgramError where the program cannot be called as its first call says.
-
-    What the first call does not come by is part of the text, too, and has to fit its arguments.
-    """
-    for number, other in untaken(program) if first else ():
-        try:
-            _followed(begin(other), until(other, number))
-        except ProgramError as error:
-            raise ProgramError(f"blocks[{number}], if taken, {error.place}", error.what, error.hint) from None
+def check_values(program: Program) -> Sizes:
+    """The sizes in the text that the first call comes by; ProgramError where it cannot be made."""
     state = begin(program)
-    sizes = _followed(state, program)
+    sizes = _follow(state, program)
     if state.undefined:
         raise ProgramError(
             "statements", "memory that resize_ has added is never written", "write to it, or do not grow"
@@ -155,7 +170,48 @@ def check_blocks(program: Program) -> None:
             raise ProgramError(f"blocks[{i}]", "a block around it asks the same", "ask for another argument")
 
 
-def until(program: Program, number: int) -> Program:
-    """The program up to a block's end; what it returns is left out."""
-    inside = [i for i, s in enumerate(program.statements) if number in around(program.blocks, s.block)]
-    return replace(program, statements=program.statements[: inside[-1] + 1], returns=Lit(None))
+def check_names(program: Program) -> None:
+    """That every way through the branches defines what is used and returned."""
+    if not any(isinstance(block, Branch) for block in program.blocks):
+        return
+    known = defined(program)
+    for name in references(program.returns):
+        if name not in known:
+            raise ProgramError("returns", f"{name} is not defined on every way", _ELSEWHERE)
+
+
+_ELSEWHERE = "bind it before the branch, or in both arms"
+
+
+def defined(program: Program) -> frozenset[str]:
+    """The names that a program has at its end, whichever arms of its branches are taken.
+
+    Raises ProgramError where a statement uses a name that it may come to without.
+    """
+    arguments = frozenset(f"a{i}" for i in range(len(program.arguments)))
+    return _defined(program, outline(program.statements, program.blocks), arguments)
+
+
+def _defined(program: Program, tree: Outline, known: frozenset[str]) -> frozenset[str]:
+    before: Block | None = None
+    first = known  # what is defined where the block before has been passed
+    for item in tree:
+        if isinstance(item, int):
+            statement = program.statements[item]
+            for name in statement.operands:
+                if name not in known:
+                    raise ProgramError(
+                        f"statements[{item}]", f"{name} is not defined on every way", _ELSEWHERE
+                    )
+            known |= frozenset(statement.results)
+            before = None
+            continue
+        number, content = item
+        block = program.blocks[number]
+        inside = _defined(program, content, known)
+        if not isinstance(block, Branch):
+            known = inside
+        elif is_else(block, before):
+            known |= first & inside
+        first, before = inside, block
+    return known

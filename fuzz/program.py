@@ -28,7 +28,18 @@ from fuzz.blocks import MAX_BLOCKS, MAX_TURNS, around
 from fuzz.blocks import MAX_DEPTH as MAX_WITHIN
 from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
 from fuzz.encode import FORMAT, to_json
-from fuzz.follow import Sizes, advance, agree, begin, check_blocks, check_values, sizes_in_text, trace, until
+from fuzz.follow import (
+    Sizes,
+    advance,
+    agree,
+    begin,
+    check_blocks,
+    check_names,
+    check_values,
+    sizes_if_taken,
+    sizes_in_text,
+    trace,
+)
 from fuzz.ir import (
     Argument,
     Autocast,
@@ -98,7 +109,6 @@ __all__ = [
     "sizes_in_text",
     "to_json",
     "trace",
-    "until",
 ]
 
 FORMATS = (*EARLIER, FORMAT)
@@ -199,9 +209,11 @@ def from_json(data: object) -> Program:
             raise ProgramError(f"{place}.scenario.device", "not the first call's", "use one device")
     first, *others = calls(program)
     sizes = check_values(first)
+    sizes = sizes_if_taken(first) | sizes
+    check_names(program)
     for i, other in enumerate(others):
         try:
-            agree(sizes, check_values(other, first=False))
+            agree(sizes, check_values(other))
         except ProgramError as error:
             raise ProgramError(f"later[{i}] with {error.place}", error.what, error.hint) from None
     return program

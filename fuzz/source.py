@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fuzz.blocks import Outline, executed, outline, untaken
+from fuzz.blocks import Outline, executed, is_else, outline, untaken
 from fuzz.ir import Autocast, Block, Branch, Loop, Region, calls, paths
 from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS
@@ -35,7 +35,6 @@ from fuzz.program import (
     advance,
     begin,
     check,
-    until,
 )
 from fuzz.state import State, Tensor
 
@@ -261,8 +260,8 @@ def _body(program: Program) -> Iterator[str]:
 def _statements(program: Program) -> dict[int, str]:
     """The line of each statement, also of those that the first call does not come by."""
     lines = _run(program)
-    for number, other in untaken(program):
-        lines = _run(until(other, number)) | lines
+    for _, other in untaken(program):
+        lines = _run(other) | lines
     return lines
 
 
@@ -306,7 +305,7 @@ def _head(block: Block, before: Block | None) -> str:
             on = "" if enabled else ", enabled=False"
             return f'with torch.autocast("cpu", dtype=torch.{dtype}{on}):'
         case Branch(argument, value, holds):
-            if not holds and before == replace(block, holds=True):
+            if is_else(block, before):
                 return "else:"
             return f"if {argument} {'==' if holds else '!='} {constant(value)}:"
         case Loop(count):

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from fuzz.choices import Random
+from fuzz.follow import defined
 from fuzz.generate import generate
 from fuzz.program import (
     FORMAT,
@@ -446,7 +447,27 @@ BAD_BLOCKS: dict[str, tuple[Program, str]] = {
             BLOCKS,
             statements=(*BLOCKS.statements[:4], Statement("exp", ("v0",), (), ("v3",), 4)),
         ),
-        r"later\[0\] with returns: v2 is not defined",
+        "returns: v2 is not defined on every way",
+    ),
+    "used after an arm that need not run": (
+        dataclasses.replace(
+            BLOCKS,
+            statements=(*BLOCKS.statements[:4], Statement("exp", ("v2",), (), ("v3",))),
+            blocks=BLOCKS.blocks[:3],
+            returns=Ref("v0"),
+            later=(),
+        ),
+        r"statements\[4\]: v2 is not defined on every way",
+    ),
+    "used in a block after the arm": (
+        dataclasses.replace(
+            BLOCKS,
+            statements=(*BLOCKS.statements[:4], Statement("exp", ("v2",), (), ("v3",), 3)),
+            blocks=(*BLOCKS.blocks[:3], Region("no_grad")),
+            returns=Ref("v0"),
+            later=(),
+        ),
+        r"statements\[4\]: v2 is not defined on every way",
     ),
 }
 
@@ -456,6 +477,42 @@ def test_bad_blocks_are_refused(name: str) -> None:
     program, message = BAD_BLOCKS[name]
     with pytest.raises(ProgramError, match=message):
         check(program)
+
+
+def test_what_both_arms_bind_or_what_was_bound_before_is_defined() -> None:
+    assert defined(BLOCKS) == {"a0", "a1", "v0", "v1", "v2"}
+    one_arm = dataclasses.replace(
+        BLOCKS, statements=BLOCKS.statements[:4], blocks=BLOCKS.blocks[:3], returns=Ref("v0"), later=()
+    )
+    check(one_arm)
+    assert defined(one_arm) == {"a0", "a1", "v0", "v1"}
+    # An arm that is no `else`, as something stands between.
+    between = Statement("sin", ("a0",), (), ("v3",))
+    apart = (*BLOCKS.statements[:4], between, BLOCKS.statements[4])
+    assert "v2" not in defined(dataclasses.replace(BLOCKS, statements=apart))
+
+
+def test_the_text_of_an_arm_has_one_size_in_all_calls() -> None:
+    """The index is taken modulo the length of an argument, in an arm that the first call does not take."""
+    chosen = Statement("index_select", ("a0", "a2"), (("dim", 0),), ("v0",), 0)
+    index = Storage("int64", (2,), 1)
+
+    def given(length: int, value: int) -> Call:
+        storages = (Storage("float32", (length,), 1), index)
+        return Call(storages, (Root(0), Scalar(value), Root(1)), Scenario())
+
+    def program(*later: Call) -> Program:
+        first = given(2, 1)
+        names = (Ref("a0"), Ref("a1"), Ref("a2"))
+        block = Branch("a1", 7)
+        return Program(
+            first.storages, first.arguments, names, (chosen,), Ref("a0"), later=later, blocks=(block,)
+        )
+
+    check(program(given(2, 7)))
+    check(program(given(3, 1)))
+    with pytest.raises(ProgramError, match=r"its text has another size now"):
+        check(program(given(3, 7)))
 
 
 def test_a_text_that_differs_between_turns_is_refused() -> None:

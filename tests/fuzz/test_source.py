@@ -274,7 +274,7 @@ def test_blocks_are_printed_one_in_another() -> None:
     else:
         def part4(v0):
             v0 = v0.cos()  # float32[2, 2]
-            v2 = v0.neg()  # float32[2, 2]
+            v2 = -v0  # float32[2, 2]
             return v0, v2
         v0, v2 = torch.utils.checkpoint.checkpoint(part4, v0, use_reentrant=False)
     torch.set_grad_enabled(False)

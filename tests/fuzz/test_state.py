@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from fuzz.program import (
     Program,
     ProgramError,
     Ref,
+    Region,
     Root,
     Seq,
     Statement,
@@ -45,11 +47,12 @@ def illegal(program: Program) -> str | None:
     state = begin(program)
     for i, statement in enumerate(program.statements):
         row = OPERATORS[statement.operator]
-        use = state.use(row, statement.operands, dict(statement.attributes))
+        modes = state.modes(program.blocks, statement.block)
+        use = state.use(row, statement.operands, dict(statement.attributes), modes)
         reason = refusals.illegal(use)
         if reason:
             return reason
-        advance(state, i, statement)
+        advance(state, i, statement, program.blocks)
     return None
 
 
@@ -91,8 +94,9 @@ def test_what_eager_refuses_is_known(name: str, storage: Storage, via: str, mode
         argument = View(0, (2, 3), (0, 1), 0)
     elif via != "root":
         argument = View(0, (3,), (1,), 1, via)
-    changed = Statement(statement.operator, statement.operands, statement.attributes, (), mode)
-    case = program(storage, argument, changed)
+    blocks = () if mode == "inherit" else (Region(mode),)
+    changed = replace(statement, block=len(blocks) - 1)
+    case = replace(program(storage, argument, changed), blocks=blocks)
     assert raises(case) == (illegal(case) is not None), load(case).text
 
 
