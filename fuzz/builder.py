@@ -19,7 +19,7 @@ from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.parts import INDEX, anything
 from fuzz.operators.row import Constant, Meta, Result
 from fuzz.profiles import ROWS_OF, Profile
-from fuzz.program import Statement
+from fuzz.program import Lit, Program, Scenario, Statement
 from fuzz.state import Breach, State, Tensor
 
 MAX_RANK = 5
@@ -54,6 +54,19 @@ class Builder:
         self.values: list[tuple[str, Constant]] = []
         self.take(state)
         self.memories = {tensor.memory for _, tensor in self.pool}
+
+    def program(self) -> Program:
+        """What there is, as a program of one call that returns nothing."""
+        grad, inference = self.mode
+        return Program(
+            self.inputs.storages,
+            self.inputs.arguments,
+            (),
+            tuple(self.statements),
+            Lit(None),
+            Scenario(grad=grad, inference=inference),
+            blocks=tuple(self.blocks),
+        )
 
     def take(self, state: State) -> None:
         """Go on with another state."""

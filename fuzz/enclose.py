@@ -9,7 +9,7 @@ from fuzz.again import followed
 from fuzz.arguments import SCALARS
 from fuzz.blocks import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
 from fuzz.builder import Builder
-from fuzz.ir import Autocast, Block, Branch, Lit, Loop, Program, Region, Scenario
+from fuzz.ir import Autocast, Block, Branch, Loop, Region
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Constant, Size
 from fuzz.state import Tensor
@@ -114,21 +114,6 @@ def _bind_rest(builder: Builder, wanted: Bound) -> None:
     builder.bound = bound
 
 
-def _so_far(builder: Builder) -> Program:
-    """What there is, as a program of one call."""
-    grad, inference = builder.mode
-    inputs = builder.inputs
-    return Program(
-        inputs.storages,
-        inputs.arguments,
-        (),
-        tuple(builder.statements),
-        Lit(None),
-        Scenario(grad=grad, inference=inference),
-        blocks=tuple(builder.blocks),
-    )
-
-
 def _bindable(builder: Builder) -> list[str]:
     """Names that a block may bind anew."""
     return [name for name, _ in builder.pool if name[0] == "v"]
@@ -151,7 +136,7 @@ def _loop(builder: Builder) -> None:
 def _turns(builder: Builder, number: int, count: int) -> bool:
     """Have a loop turn so many times, if eager runs that, whichever arms of the branches in it are taken."""
     builder.blocks[number] = Loop(count, builder.block)
-    program = _so_far(builder)
+    program = builder.program()
     others = (other for arm, other in untaken(program) if arm > number)
     state = followed(program, {})
     if state is None or (count > 1 and any(followed(other, {}) is None for other in others)):
@@ -201,7 +186,7 @@ def _arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -
 
 def _other_arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
     """An arm that the first call does not take: built on what would be known if it did."""
-    so_far = _so_far(builder)
+    so_far = builder.program()
     program = assumed(replace(so_far, blocks=(*so_far.blocks, branch)), len(so_far.blocks))
     state = followed(program, {})
     if state is None:

@@ -19,6 +19,7 @@ from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.builder import MAX_RANK, Builder
 from fuzz.choices import Choices
 from fuzz.enclose import build
+from fuzz.follow import defined
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Tree
 from fuzz.state import State
@@ -79,7 +80,8 @@ def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: Builde
     """What is not used by another statement, so that nothing goes unseen, and some more."""
     made = [name for statement in builder.statements for name in statement.results]
     if builder.blocks:
-        made = [name for name in dict.fromkeys(made) if name not in builder.hidden]
+        bound = defined(builder.program())
+        made = [name for name in dict.fromkeys(made) if name in bound]
     unused = [name for name in made if name not in builder.used]
     extra = [name for name in made if name in builder.used and choices.chance(0.25)]
     extra += [f"a{i}" for i in range(len(inputs.arguments)) if choices.chance(profile.passed)]

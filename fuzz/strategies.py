@@ -33,7 +33,8 @@ def programs(profile: str | Profile = "mixed") -> st.SearchStrategy[Program]:
             for function in (loaded.f, compiled):
                 args, leaves, tensors = loaded.make()
                 try:
-                    function(*args)
+                    with torch.enable_grad():  # a program may leave another grad mode behind
+                        function(*args)
                 except Exception:
                     return  # a few programs are refused by eager, on purpose
                 after.append(tensors)

@@ -9,6 +9,7 @@ from fuzz.choices import Random
 from fuzz.operators import Mismatch, Operator
 from fuzz.operators.layout import contiguous, extent
 from fuzz.operators.parts import as_number
+from fuzz.operators.row import Meta
 from fuzz.program import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
 from fuzz.state import Breach, State
 
@@ -29,6 +30,7 @@ SIZES = (
     (2, 2, 3, 2),
     (2, 3, 3),
 )
+FITTING = 4  # draws of an operand, until one fits
 
 
 def geometry(choices: Random, size: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
@@ -61,25 +63,28 @@ def single(
             arguments.append(Scalar(value))
             state.bind_scalar(name, value)
             metas.append(as_number(value))
+            if not operand.fits(metas[-1], metas[:-1]):
+                return None
         else:
             allowed = sorted(operand.dtypes & dtypes)
             if not allowed:
                 return None
-            size = choices.pick(SIZES)
-            if i and choices.chance(0.5):
-                size = metas[0].size
-            dtype = (
-                metas[0].dtype
-                if i and metas[0].dtype in allowed and choices.chance(0.7)
-                else choices.pick(allowed)
-            )
-            stride, offset = geometry(choices, size)
+            for _ in range(FITTING):
+                size = metas[0].size if i and choices.chance(0.5) else choices.pick(SIZES)
+                dtype = choices.pick(allowed)
+                if i and metas[0].dtype in allowed and choices.chance(0.7):
+                    dtype = metas[0].dtype
+                root = choices.chance(0.3)
+                stride, offset = (contiguous(size), 0) if root else geometry(choices, size)
+                if operand.fits(Meta(dtype, size, stride, offset), metas):
+                    break
+            else:
+                return None
             room = max(offset + extent(size, stride), 1)
             needs = dtype.startswith(("float", "bfloat")) and (
                 choices.chance(0.5) if grad is None else grad[i]
             )
             leaf = not dtype.startswith(("float", "bfloat"))
-            root = choices.chance(0.3)
             storages.append(Storage(dtype, size if root else (room,), 3 * i + 1, needs, leaf))
             number = state.allocate(dtype, storages[-1].size, needs, leaf)
             if root:
@@ -89,8 +94,6 @@ def single(
                 arguments.append(View(number, size, stride, offset))
                 state.bind_view(name, number, size, stride, offset, "view", None, False)
             metas.append(state.tensor(name).meta)
-        if not operand.fits(metas[-1], metas[:-1]):
-            return None
     attributes: dict[str, object] = {}
     try:
         for attribute in row.attributes:

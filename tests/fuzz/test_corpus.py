@@ -126,7 +126,7 @@ HOSTILE = {
     "empty": ("", "at line 1, column 1"),
     "truncated": (dumps(CASE)[:700], "at line "),
     "not an object": ("[1, 2]", "not an object"),
-    "another format": (_changed(lambda data: data.update(format=6)), "at format: found format version 6"),
+    "another format": (_changed(lambda data: data.update(format=7)), "at format: found format version 7"),
     "a format that is no version": (_changed(lambda data: data.update(format=True)), "at format"),
     "unknown operator": (
         _changed(lambda data: data["program"]["statements"][0].update(operator="os.system")),
