@@ -71,11 +71,12 @@ def differences(
 def _run(sides: Sides) -> Iterator[Difference]:
     eager, target = sides.eager, sides.target
     if target.raised is not None and target.refused is not None:
+        yield from _ambient_left(sides, refused=True)
         yield from _marks_left(sides, refused=True)
     elif not same_exception(eager.raised, target.raised):
         yield difference("errors", "call", "the call", outcome(eager.raised), outcome(target.raised))
     elif eager.raised is not None:
-        yield from _ambient(sides)
+        yield from _ambient_left(sides, refused=False)
         yield from _marks_left(sides, refused=False)
     else:
         yield from _ambient(sides)
@@ -146,6 +147,17 @@ def _ambient(sides: Sides) -> Iterator[Difference]:
             if left != right:
                 name = field.name.replace("_", " ") + suffix
                 yield difference("ambient", name, name, str(left), str(right))
+
+
+def _ambient_left(sides: Sides, refused: bool) -> Iterator[Difference]:
+    """What the target changed of the ambient state before it raised, and eager had left alone by then."""
+    eager, target = sides.eager, sides.target
+    for field in fields(target.ambient):
+        before, left = (getattr(state, field.name) for state in (target.ambient_before, target.ambient))
+        here = getattr(eager.ambient_before if refused else eager.ambient, field.name)
+        if left not in (before, here):
+            name = field.name.replace("_", " ")
+            yield difference("ambient", name, name, str(here), str(left))
 
 
 def _randomness(sides: Sides) -> Iterator[Difference]:

@@ -168,6 +168,7 @@ class Observation:
     `raised` is the call's own exception; `refused` is the reason when the call or a backward was refused.
     `states` holds each known tensor once, under its name: first the `inputs` (arguments, leaves, other
     tensors, and storages that an argument was moved away from), then the outputs that are none of these.
+    `ambient_before` and `ambient` are the state that the call was made in, and the one that it left.
     `drew` says whether the call took random numbers; `generator` and `generator_after_backward` are
     digests of the generators' states. When the call raised, `before` has the inputs before the call, and
     everything below it is empty.
@@ -184,6 +185,7 @@ class Observation:
     refused: str | None
     states: tuple[TensorState, ...]
     inputs: int
+    ambient_before: Ambient
     ambient: Ambient
     drew: bool
     generator: str

@@ -99,6 +99,7 @@ def _observe(
     result = error = None
     with torch.inference_mode(asked.inference or ambient.inference_mode):
         torch.set_grad_enabled(asked.grad)
+        before = record_ambient()
         try:
             with as_asked():
                 result = function(*inputs.arguments.args)
@@ -112,6 +113,7 @@ def _observe(
         refused=None if error is None or asked.refusal is None else asked.refusal(error),
         states=(),
         inputs=0,
+        ambient_before=before,
         ambient=left,
         drew=drawn != fresh,
         generator=drawn,

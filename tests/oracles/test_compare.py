@@ -473,6 +473,15 @@ def test_what_eager_changes_before_it_raises_is_not_held_against_the_target() ->
     assert compare(eager, observe(checks_first, case.make)) == ()
     assert compare(observe(checks_first, case.make), eager) != ()
 
+    def leaves_grad_mode_off(x: Tensor) -> Tensor:
+        torch.set_grad_enabled(False)
+        return x.reshape(5)
+
+    left, untouched = (observe(f, case.make) for f in (leaves_grad_mode_off, checks_first))
+    assert compare(left, untouched) == compare(left, left) == ()
+    found = compare(untouched, left)
+    assert [(finding.clause, finding.path) for finding in found] == [("ambient", "grad mode")]
+
 
 def test_refused_calls_are_only_judged_by_the_marks_that_they_left() -> None:
     class Unsupported(RuntimeError):
@@ -491,6 +500,13 @@ def test_refused_calls_are_only_judged_by_the_marks_that_they_left() -> None:
     assert compare(eager, observe(refuses, case.make, refusal=refusal)) == ()
     late = compare(eager, observe(refuses_late, case.make, refusal=refusal))
     assert [(finding.clause, finding.path) for finding in late] == [("input-data", "arg[0]")]
+
+    def refuses_and_leaves_grad_mode_off(x: Tensor) -> Tensor:
+        torch.set_grad_enabled(False)
+        raise Unsupported("no")
+
+    left = compare(eager, observe(refuses_and_leaves_grad_mode_off, case.make, refusal=refusal))
+    assert [(finding.clause, finding.path) for finding in left] == [("ambient", "grad mode")]
 
 
 def test_a_refused_backward_still_shows_what_was_wrong_before() -> None:
