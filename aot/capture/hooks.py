@@ -74,7 +74,9 @@ class Hooks:
 
         def recorded(*gradients: Any) -> Any:
             result = hook(*gradients)
-            if result is None and self._in_backward():
+            # (A tensor that no gradient comes to has None, and that is what it gives back.)
+            given = any(gradient is not None for gradient in gradients)
+            if result is None and given and self._in_backward():
                 raise UnsupportedHook(
                     "a hook that the function or one of its modules has registered returns nothing: what "
                     "else it does would be done once, when compiling, and not in every backward; register it "

@@ -159,7 +159,7 @@ ROWS = (
     _row(
         "register_hook",
         Kind.HOOK,
-        "{0}.register_hook(lambda gradient: gradient * {value})",
+        "{0}.register_hook(lambda gradient: gradient if gradient is None else gradient * {value})",
         (SMOOTH,),
         _nothing,
         attributes=(VALUE,),

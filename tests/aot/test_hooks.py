@@ -55,6 +55,16 @@ def test_a_hook_that_computes_with_the_functions_tensors() -> None:
     assert_agrees(f, lambda: [leaf(3), values(3, start=3)], grad=True)
 
 
+def test_a_hook_to_which_no_gradient_comes_gives_back_none() -> None:
+    def f(x: Tensor) -> Tensor:
+        seen, unseen = (x * 2).unbind()
+        seen.register_hook(lambda g: g if g is None else g * 10)
+        unseen.register_hook(lambda g: g if g is None else g * 10)
+        return seen.sin()
+
+    assert_agrees(f, lambda: [leaf(2, 3)], grad=True)
+
+
 def test_a_hook_on_a_node() -> None:
     def f(x: Tensor) -> Tensor:
         y = x.sin()
