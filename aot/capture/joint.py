@@ -267,7 +267,7 @@ class _Recording:
                 for gradient in recorded.gradients.values():
                     gradients.extend(recorder.read(part) for part in plain_parts(gradient))
             further = self._further(nodes.nodes, recorded)
-            segment = self._segment(nodes.entrances, recorded, keeps, mine, self._led_to(nodes.nodes))
+            segment = self._segment(nodes.entrances, recorded, keeps, mine)
             frees = any(saves_something(node) for node in nodes.nodes)
             joins = _joins(graph, nodes)
             turn = turns[firsts[len(segments)]]
@@ -313,7 +313,6 @@ class _Recording:
         recorded: Recorded,
         kept: tuple[Kept, ...],
         own: Collection[Key],
-        led_to: Iterable[Target],
     ) -> Segment:
         gradients: list[Gradient] = []
         for target, gradient in recorded.gradients.items():
@@ -331,7 +330,7 @@ class _Recording:
                 for e, (edge, value) in enumerate(entrances.items())
             ),
             # Formulas that give nothing (a norm of order 0) run all the same, and check what they keep.
-            tuple(gradients) or tuple(Gradient(target, (), 0) for target in led_to),
+            tuple(gradients) or tuple(Gradient(t, (), 0) for t in recorded.exits if isinstance(t, Target)),
             kept=kept,
         )
 
@@ -359,11 +358,6 @@ class _Recording:
                 seen.add(key[0])
                 stack.extend((n, k) for n, k in key[0].next_functions if n is not None)
         return list(found)
-
-    def _led_to(self, nodes: Iterable[Node]) -> list[Target]:
-        """The targets that come right after some nodes of the autograd graph."""
-        edges = dict.fromkeys((n, k) for node in nodes for n, k in node.next_functions if n is not None)
-        return [self.ends[edge] for edge in edges if edge in self.ends]
 
     def _level(
         self, entrances: Mapping[Key, int | None], recorded: Recorded, further: Iterable[Key]

@@ -232,6 +232,56 @@ def test_a_formula_that_gives_nothing_still_checks_what_it_keeps() -> None:
     assert_agrees(lambda x: torch.linalg.vector_norm(x, 0), lambda: [leaf(3)])
 
 
+class Weighed(torch.autograd.Function):
+    """Keeps its weight, and gives it no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None]:
+        (weight,) = ctx.saved_tensors
+        return gradient * weight if ctx.needs_input_grad[0] else None, None
+
+
+def _of_a_written_argument(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.mul_(2)
+    return x, Weighed.apply(y, x)
+
+
+def _of_a_result(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    weight = x * 2
+    return weight, Weighed.apply(y, weight)
+
+
+def _of_an_argument(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return x * 2, Weighed.apply(y, x)
+
+
+@pytest.mark.parametrize("written", ["argument", "result", "nothing"])
+@pytest.mark.parametrize("f", [_of_a_written_argument, _of_a_result, _of_an_argument])
+def test_a_function_that_gives_nothing_still_checks_what_it_keeps(
+    f: Callable[..., tuple[Tensor, ...]], written: str
+) -> None:
+    """Of a result, of an argument that the call has written, and of one that it has not."""
+    seen = []
+    for function in both(f):
+        x = non_leaf(3)
+        before = torch.autograd.graph.get_gradient_edge(x)
+        results = function(x, values(3, start=3))
+        with torch.no_grad():
+            if written != "nothing":
+                (x if written == "argument" else results[0]).mul_(2)
+        loss = results[1].sum()
+        seen.append(outcome(lambda: torch.autograd.grad(loss, before, allow_unused=True)[0]))  # noqa: B023
+    assert seen[0] == seen[1]
+    kept = "argument" if f is _of_an_argument else "result"
+    same = f is _of_a_written_argument and written == "argument"
+    assert _kind(seen[0]) == (written == kept or same)
+
+
 @pytest.mark.parametrize("operation", [torch.max, torch.prod, torch.sin], ids=["max", "prod", "sin"])
 def test_a_backward_that_leads_nowhere_still_checks_what_it_keeps(operation: Callable[..., Tensor]) -> None:
     """A view of a leaf that was taken under no_grad says that it requires grad."""
