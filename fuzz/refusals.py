@@ -54,10 +54,15 @@ def illegal(use: Use) -> str | None:
 
 
 def unfit(use: Use) -> str | None:
-    """Why no program registers this hook, or sets the grad mode here, or None."""
+    """Why no program registers this hook, sets the grad mode here or calls this custom function, or None."""
     if use.row.kind is Kind.MODE:
         if use.contained or use.inference:
             return "the grad mode is set where it is put back, or means nothing"
+        return None
+    if use.row.kind is Kind.FUNCTION:
+        # A custom function above it would make zeros of the gradient that is missing, in eager alone.
+        if any(t.requires_grad and (t.grad_fn or t.base is not None) for t in use.tensors[1:]):
+            return "an operand that gets no gradient has a history"
         return None
     tensor = use.target
     if use.repeated or use.inference or not tensor.requires_grad:

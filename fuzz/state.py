@@ -42,7 +42,7 @@ from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
 __all__ = ["Breach", "State", "Tensor", "Use"]
 
-SPECIAL = (Kind.HOOK, Kind.MODE)
+SPECIAL = (Kind.HOOK, Kind.MODE, Kind.FUNCTION)
 _READS = (Link.FRESH, Link.MAYBE)  # results that are made of their operands' elements
 
 
