@@ -56,10 +56,11 @@ def is_part(real: torch.dtype, number: torch.dtype) -> bool:
     return number.is_complex and number.to_real() == real
 
 
-def stretch_of_bytes(tensor: Tensor, start: int, count: int) -> Tensor:
-    """`count` bytes of the storage that a tensor lies in, uint8, flat, outside autograd."""
+def reinterpreted(tensor: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:
+    """A stretch of the storage that a tensor lies in as another dtype, flat, outside autograd: `count`
+    elements of that dtype, the first of which is number `start`."""
     storage = tensor.untyped_storage()
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, start, (count,), (1,))
+    return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, start, (count,), (1,))
 
 
 def may_alias(op: internals.OpOverload) -> bool:

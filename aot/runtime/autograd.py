@@ -99,7 +99,7 @@ def build(
         "untold": internals.untold,
         "set_creation_meta": internals.set_creation_meta,
         "inference_tensor": internals.inference_tensor,
-        "stretch_of_bytes": views.stretch_of_bytes,
+        "reinterpreted": views.reinterpreted,
         "counter": _counter,
         "modified": _modified,
         "once_more": _once_more,

@@ -146,7 +146,8 @@ class _Call:
                 source = f"physical({name})" if graph_input.lazy else f"{name}.detach()"
                 source = as_strided(self.writer, source, where)
             elif where is not None:
-                source = f"stretch_of_bytes({name}, {self.writer.literal((where.offset, *where.size))[1:-1]})"
+                start_and_count = self.writer.literal((where.offset, *where.size))[1:-1]
+                source = f"reinterpreted({name}, {where.dtype}, {start_and_count})"
             elif graph_input.lazy:
                 source = f"physical({name})"
             elif graph_input.tensor in written:  # compiled graphs need not count their writes

@@ -847,3 +847,18 @@ def test_values_of_what_overlaps_itself_do_not_depend_on_how_they_lie() -> None:
     (expected, x), (given, y) = make(), make()
     assert torch.equal(aot.aot_function(f, dense)(y), f(x))
     assert torch.equal(given, expected)
+
+
+@pytest.mark.parametrize("last", [torch.view_as_complex, lambda t: t.view(torch.int32), lambda t: t])
+def test_a_stretch_of_numbers_beside_an_argument_of_another_dtype(last: Callable[..., Tensor]) -> None:
+    """The stretch that two arguments show is of their dtype, whichever argument it is taken from."""
+
+    def f(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        a.mul_(1.5)
+        return torch.nn.functional.selu(b), c.clone()
+
+    def make() -> list[Tensor]:
+        whole = values(2, 4)
+        return [whole.as_strided((1, 4), (4, 1), 4), whole.as_strided((4,), (1,), 4), last(whole[0, 2:])]
+
+    assert_agrees(f, make)
