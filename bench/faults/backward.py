@@ -141,7 +141,7 @@ FAULTS = (
     ),
     _fault(
         name="a tangent that is a gradient hides others",
-        module="aot.capture.again",
+        module="aot.capture.backward",
         find="found[numbers[edge]] = tangent.fake if known is None else known + tangent.fake",
         replace="found[numbers[edge]] = tangent.fake",
         clauses=("double-backward",),

@@ -208,8 +208,8 @@ FAULTS = (
     _fault(
         name="changes of metadata count as made in grad mode",
         module="aot.capture.moving",
-        find="event = Reshape(func, tuple(args[1:]), kwargs, Mode.now(), stale)",
-        replace="event = Reshape(func, tuple(args[1:]), kwargs, Mode.GRAD, stale)",
+        find="mode = Mode.INSIDE if self.inside else Mode.now()",
+        replace="mode = Mode.INSIDE if self.inside else Mode.GRAD",
         clauses=("gradients", "errors", "autograd-metadata"),
         wrong="`t_` under no_grad moves gradients.",
     ),

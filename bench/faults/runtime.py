@@ -198,9 +198,9 @@ FAULTS = (
     _fault(
         name="the last arguments are kept",
         module="aot.api",
-        find="        outputs = specialization.call(*given)\n        return",
-        replace="        outputs = specialization.call(*given)\n"
-        "        type(self).last = arguments\n        return",
+        find="        return specialization.answer(arguments.all, leaves)",
+        replace="        type(self).last = arguments\n"
+        "        return specialization.answer(arguments.all, leaves)",
         clauses=("lifetime",),
         wrong="The arguments of the last call live on when the caller has dropped them.",
     ),
