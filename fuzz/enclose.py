@@ -10,7 +10,7 @@ from fuzz.arguments import SCALARS
 from fuzz.blocks import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
 from fuzz.builder import Builder
 from fuzz.ir import Autocast, Block, Branch, Loop, Region
-from fuzz.operators import OPERATORS
+from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.row import Constant, Size
 from fuzz.state import Tensor
 
@@ -44,6 +44,9 @@ def enclose(builder: Builder) -> None:
     kind = choices.pick(_KINDS)
     if questions and choices.chance(0.4):
         kind = "if"
+    kinds = dict(builder.profile.kinds)
+    if kind in ("hook", "set") and kinds and Kind.FUNCTION not in kinds:
+        return  # a profile without what deals with autograd itself
     match kind:
         case "if":
             _branch(builder, *choices.pick(questions))

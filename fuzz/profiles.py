@@ -32,7 +32,7 @@ _KINDS: Weights = (
     (Kind.NEURAL, 1),
     (Kind.ALGEBRA, 1),
     (Kind.FUNCTION, 1),
-)  # hooks and grad modes are drawn with blocks
+)  # hooks and grad modes are drawn with blocks, where there are functions
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def test_generated_programs(seed: int, profile: str, folder: Path) -> None:
         outcomes[result.outcome] += 1
         assert result.outcome != "finding", (result.reason, program)
     assert outcomes["agree"] >= 3
-    assert sum(one.read for one in made) >= 3
+    assert sum(one.read for one in made) >= 2  # of custom functions nothing is kept
 
 
 def test_a_second_derivative_records_the_function_when_it_is_asked_for() -> None:

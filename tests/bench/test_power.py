@@ -153,7 +153,7 @@ def test_a_stream_ends_with_its_time(workers: Workers) -> None:
 
 
 _LEAVE = Fault(
-    "a crash", "runtime", "aot.api", "        outputs = specialization.call(*given)\n",
+    "a crash", "runtime", "aot.api", "        return specialization.answer(arguments.all, leaves)\n",
     "        import os\n        os._exit(3)\n", ("errors",), "The process ends."
 )  # fmt: skip
 
