@@ -206,6 +206,9 @@ class _Lowering(fx.Interpreter):
             return result
         if node.target is call_with_grad or _is_empty_complex(node):
             return self._whole(node)
+        # (Decompositions of operations that are given `out=` do not take it.)
+        if _is_given_out(node):
+            return self._whole(node)
         # (Its sizes are known because all is that it reads.)
         if (
             isinstance(node.target, internals.OpOverload)
@@ -241,6 +244,12 @@ def _is_empty_complex(node: fx.Node) -> bool:
         and isinstance(node.target, internals.OpOverload)
         and all(returned.alias_info is None for returned in node.target._schema.returns)
     )
+
+
+def _is_given_out(node: fx.Node) -> bool:
+    """Whether it is an operation that writes to arguments which are given by name."""
+    written = node.args[1] if node.target is call_on_clones else ()
+    return isinstance(written, (tuple, list)) and any(isinstance(name, str) for name in written)
 
 
 def _writes_within(graph: fx.GraphModule) -> bool:

@@ -69,3 +69,11 @@ def moved_version(tensor: Tensor) -> Iterator[None]:
         yield
     finally:
         internals.set_versions((tensor,), (before,))
+
+
+def detached_in_place() -> RuntimeError:
+    """Eager's complaint, in eager's words, of a tensor that a backward keeps and whose history is gone."""
+    return RuntimeError(
+        "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+        "This is not supported, please use out-of-place `.detach()` instead"
+    )

@@ -83,6 +83,15 @@ class Level:
     released: bool
 
 
+def laid_out(like: Tensor) -> Geometry:
+    """How the tangent of a plain tensor is guessed to lie: as the tensor, or row-major where that shows one
+    element twice."""
+    where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
+    if where.overlaps_itself_somehow:
+        where = where._replace(stride=torch.empty(like.shape, device="meta").stride())
+    return where
+
+
 class Engine:
     """Runs the backward of a trace.
 
@@ -131,9 +140,8 @@ class Engine:
                     self.segments[number].tangents[entrance] = tangent
 
     def tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
-        """A new tangent: laid out as the tensor is, or row-major where that shows one element twice; of a
-        wrapper subclass, made of such in the same way, which is a guess that it may correct if it is not
-        `exact`."""
+        """A new tangent (`laid_out`); of a wrapper subclass, made of such in the same way, which is a guess
+        that it may correct if it is not `exact`."""
         if not is_wrapper(like):
             return self._plain_tangent(like, tracked)
         coerce = getattr(like, "__coerce_tangent_metadata__", None)
@@ -150,9 +158,7 @@ class Engine:
         return Tangent(fake, nodes, Layout(tuple(w for part in parts for w in part.layout.wheres), meta))
 
     def _plain_tangent(self, like: Tensor, tracked: bool = False) -> Tangent:
-        where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
-        if where.overlaps_itself_somehow:
-            where = where._replace(stride=torch.empty(like.shape, device="meta").stride())
+        where = laid_out(like)
         fake = self._recorder.lifetimes.note(fake_of(where, like.device, self._recorder.builder.symbolic))
         self._tangents += 1
         node = self._recorder.builder.placeholder(f"{self._name}_{self._tangents}", meta_of(fake))

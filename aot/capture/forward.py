@@ -7,6 +7,7 @@ behind: the recorder with its graph, the fakes of the arguments as they are now,
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +121,11 @@ def run_once(
                 _inference_mode(inference, grad),
             ):
                 with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):
-                    result = function(leaves)
+                    try:
+                        result = function(leaves)
+                    except BaseException as error:
+                        _leave_modes(error)
+                        raise
                 nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
@@ -169,6 +174,14 @@ def run_once(
         replaced,
         visible,
     )
+
+
+def _leave_modes(error: BaseException) -> None:
+    """Let go of the modes that graphs of Dynamo's have entered (`_enter_inference_mode`), to leave them after
+    what has raised: when they go, they put back what was on when they came, and that is this trace."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.startswith("<eval_with_key>"):  # fx's name for what it has generated
+            frame.clear()
 
 
 def _take_apart(

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
+from aot.capture.backward import Engine, Level, Recorded, Tangent, laid_out, without_autocast
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
@@ -32,6 +32,7 @@ from aot.capture.segments import (
     key_of,
 )
 from aot.capture.storages import StorageState
+from aot.capture.trace import fake_of
 from aot.capture.visible import eliminate_dead_code
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
@@ -91,6 +92,7 @@ class Segment:
         entrances: where gradients come in. Their tangents are the segment's tangents, in order.
         gradients: what goes out, in the order of their results; nothing, where nothing leads to an argument.
         failure: the type and text of what eager's backward raises here.
+        failing: the strides of the gradients for which it does, if there are others for which it does not.
         kept: what of the caller's the backward keeps.
         further: where gradients of the gradients go besides.
         frees: whether eager's backward frees something, so that a second one raises.
@@ -101,6 +103,7 @@ class Segment:
     entrances: tuple[Entrance, ...]
     gradients: tuple[Gradient, ...]
     failure: tuple[type[Exception], str] | None = None
+    failing: tuple[int, ...] | None = None
     kept: tuple[Kept, ...] = ()
     further: tuple[Target, ...] = ()
     frees: bool = False
@@ -230,7 +233,7 @@ class _Recording:
     def run(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
         recorder = self.forward.recorder
-        failing: dict[int, Exception] = {}
+        failing: dict[int, _Failure] = {}
         graph, engine = self._cut(self.exposed)
         try:
             with without_autocast():
@@ -289,14 +292,14 @@ class _Recording:
                 )
             node.meta["segment"] = number
 
-    def _cut(self, exposed: list[Exposed]) -> tuple[Graph, Engine]:
+    def _cut(self, exposed: list[Exposed], likes: Mapping[int, Tensor] | None = None) -> tuple[Graph, Engine]:
         graph = Graph(exposed, self.ends)
-        return graph, Engine(self.forward.recorder, graph, self.ends, self.histories)
+        return graph, Engine(self.forward.recorder, graph, self.ends, likes or self.histories)
 
-    def _failing(self) -> dict[int, Exception]:
+    def _failing(self) -> dict[int, _Failure]:
         """The values whose backward raises, each on its own: what does not need what was modified in place
         is fine."""
-        failing: dict[int, Exception] = {}
+        failing: dict[int, _Failure] = {}
         for value in self.histories:
             # (What the caller's own histories lead to is reached as well.)
             only = [e for e in self.exposed if e.value in (value, None)]
@@ -304,8 +307,26 @@ class _Recording:
                 with without_autocast():
                     self._cut(only)[1].run()
             except Exception as error:
-                failing[value] = error
+                where = None if is_wrapper(self.histories[value]) else laid_out(self.histories[value])
+                if where is not None and self._fails_otherwise(value, where, only):
+                    where = None
+                failing[value] = _Failure(error, None if where is None else where.stride)
         return failing
+
+    def _fails_otherwise(self, value: int, where: Geometry, exposed: list[Exposed]) -> bool:
+        """Whether a backward that raises for a gradient raises for one that lies otherwise as well: some
+        kernels do not take all strides (oneDNN's `gelu_backward`)."""
+        columns = torch.empty(where.size[::-1], device="meta").stride()[::-1]
+        if columns == where.stride:
+            columns = torch.empty(where.size, device="meta").stride()
+        recorder, device = self.forward.recorder, self.histories[value].device
+        like = fake_of(where._replace(stride=columns), device, recorder.builder.symbolic)
+        try:
+            with without_autocast():
+                self._cut(exposed, {**self.histories, value: recorder.lifetimes.note(like)})[1].run()
+        except Exception:
+            return True
+        return False
 
     def _segment(
         self,
@@ -380,7 +401,7 @@ class _Recording:
         self,
         engine: Engine,
         value: int,
-        failure: Exception | None,
+        failure: _Failure | None,
         tangents: list[fx.Node],
         gradients: list[fx.Node],
     ) -> Segment:
@@ -389,7 +410,7 @@ class _Recording:
         if failure is not None:
             entrance = self._entrance(value, edge, None)
             targets = tuple(Gradient(target, (), 0) for target in self._reached(edge))
-            return Segment((entrance,), targets, (type(failure), str(failure)))
+            return Segment((entrance,), targets, (type(failure.error), str(failure.error)), failure.strides)
         if edge not in self.ends:
             return Segment((self._entrance(value, edge, None),), ())
         tangent = engine.tangent(self.histories[value])
@@ -428,6 +449,14 @@ class _Recording:
             return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
         layout = None if tangent is None else tangent.layout
         return Entrance(value, tuple(like.shape), like.dtype, like.device, layout, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a value's backward raises, and for which strides of its gradient; None for any."""
+
+    error: Exception
+    strides: tuple[int, ...] | None
 
 
 def _joins(graph: Graph, nodes: NodeSet) -> bool:

@@ -31,12 +31,15 @@ class Kept:
         tangents: the segment's tangents (bit j for the j-th) whose backward unpacks it, as far as that is
             shown.
         counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
+        attached: the tangents whose backward unpacks the very tensor, which has a history, and so raises when
+            that has been taken from it (`detach_`).
     """
 
     tensor: int | None
     root: int | None
     tangents: int
     counted: bool = True
+    attached: int = 0
 
 
 def find_kept(
@@ -48,6 +51,7 @@ def find_kept(
         return engine.segments[number].mask(reached)
 
     saved: list[dict[int, list[tuple[Tensor, int]]]] = [{} for _ in graph.segments]  # by storage
+    attached: list[dict[int, int]] = [{} for _ in graph.segments]  # masks by tensor
     # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
     # counts as well. A custom function unpacks it whichever of its results are differentiated.
     unchecked: list[set[int]] = [set() for _ in graph.segments]  # storages that unpack hooks have given back
@@ -70,7 +74,11 @@ def find_kept(
         was_run = bool(engine.segments[number].gradients)
         for node, reach in (segment.reach if was_run else segment.reach | graph.idle(number)).items():
             unpacked = node in recorder.unpacked or not was_run
-            saved_here = (*_saved_tensors(node), *_given_to_checkpoints(node))
+            own = tuple(_saved_tensors(node))
+            for tensor in own:
+                if tensor.grad_fn is not None:
+                    attached[number][id(tensor)] = attached[number].get(id(tensor), 0) | reach
+            saved_here = (*own, *_given_to_checkpoints(node))
             for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
                 known.append((tensor, reach))
@@ -100,13 +108,15 @@ def find_kept(
         for i, fake in enumerate(arguments):
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
-                kept.append(Kept(i, None, tangents(number, mask)))
+                history = tangents(number, attached[number].get(id(fake), 0))
+                kept.append(Kept(i, None, tangents(number, mask), attached=history))
             elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(i, None, 0, counted=False))
         for k, fake in enumerate(roots):
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
-                kept.append(Kept(None, k, tangents(number, mask)))
+                history = tangents(number, attached[number].get(id(fake), 0))
+                kept.append(Kept(None, k, tangents(number, mask), attached=history))
             elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(None, k, 0, counted=False))
         found.append(tuple(kept))

@@ -22,6 +22,7 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.capture.replaced import unwatched
 from aot.errors import DoubleBackwardUnsupported
+from aot.versions import detached_in_place
 
 aten = torch.ops.aten
 
@@ -69,10 +70,7 @@ def _saved(ctx: Any) -> tuple[Tensor, Tensor]:
     # (What Python's functions save, autograd gives back although it was detached.)
     given = None if ctx.given is None else ctx.given()
     if given is not None and given.grad_fn is None:
-        raise RuntimeError(
-            "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
-            "This is not supported, please use out-of-place `.detach()` instead"
-        )
+        raise detached_in_place()
     given, result = ctx.saved_tensors
     return given, result
 

@@ -28,9 +28,10 @@ from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
-from aot.runtime.tangents import OtherTangent, restrided
+from aot.runtime.tangents import OtherTangent, fails, restrided
 from aot.subclasses import is_nested, is_wrapper
 from aot.symbols import Symbols
+from aot.versions import detached_in_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ def build(
         "edge_of": _edge_of,
         "edge_of_written": _edge_of_written,
         "Geometry": Geometry,
+        "fails": fails,
         "tangent": restrided,
         "OtherTangent": OtherTangent,
         "physical": views.physical,
@@ -102,6 +104,9 @@ def build(
         "reinterpreted": views.reinterpreted,
         "counter": _counter,
         "modified": _modified,
+        "weakly": weakref.ref,
+        "is_detached": _is_detached,
+        "detached_in_place": detached_in_place,
         "once_more": _once_more,
         "spent": _spent,
         "freed": _freed,
@@ -317,6 +322,11 @@ def _spent() -> RuntimeError:
         "Trying to backward through the graph a second time, after a backward that raised: it was allowed to "
         "overwrite what was saved. Specify retain_graph=True to backward a second time."
     )
+
+
+def _is_detached(tensor: Tensor | None) -> bool:
+    """Whether a tensor that had a history is there, and has none any more."""
+    return tensor is not None and tensor.grad_fn is None
 
 
 def _modified(counter: Tensor, version: int, size: torch.Size) -> RuntimeError:

@@ -29,6 +29,8 @@ def write_backward(
     if segment.failure is not None:
         kind, text = segment.failure
         writer.line("if g0 is not None:")
+        if segment.failing is not None:
+            writer.line(f"    fails({writer.literal(segment.failing)}, g0)")
         writer.line(f"    raise {writer.name('error', kind)}({text!r})")
     several = len(set(tangents)) > 1
     everything = (1 << len(tangents)) - 1
@@ -51,6 +53,10 @@ def write_backward(
         needed = f"given & {watch.tangents} and " if partial else ""
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
         writer.line(f"    raise modified(*ctx.watched[{i}])")
+    for i, kept in enumerate(part.attached):
+        needed = f"given & {kept.attached} and " if several and kept.attached != everything else ""
+        writer.line(f"if {needed}is_detached(ctx.attached[{i}]()):")
+        writer.line("    raise detached_in_place()")
     inputs = [f"s{i}" for i in range(len(part.saved))]
     extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
     if inputs or extra:

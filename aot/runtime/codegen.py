@@ -454,6 +454,9 @@ class _Call:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.watched]
                 watched = "".join(f"(counter({n}), {n}._version, {n}.shape), " for n in names)
                 self.writer.line(f"b{number}[0].watched = ({watched})")
+            if part.attached:
+                names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.attached]
+                self.writer.line(f"b{number}[0].attached = {_tuple([f'weakly({n})' for n in names])}")
             resident = [
                 as_strided(self.writer, f"t{one.tensor}.detach()", one.where)
                 for one in part.saved

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from aot.capture.joint import Joint, Segment
+from aot.capture.kept import Kept
 from aot.effects import Change, Effects, Output, Root, Write
 from aot.geometry import Geometry
 from aot.runtime.order import Item, arrange
@@ -40,6 +41,7 @@ class Part:
     """A segment of the backward, and what is kept for it: see `saving`.
 
     Attributes:
+        attached: what must not have lost its history.
         from_start: the tangents that must lie at the start of their storage, counted as the graph takes them.
     """
 
@@ -48,6 +50,10 @@ class Part:
     watched: tuple[Watch, ...]
     own: tuple[Own, ...]
     from_start: frozenset[int]
+
+    @property
+    def attached(self) -> tuple[Kept, ...]:
+        return tuple(kept for kept in self.segment.kept if kept.attached)
 
 
 @dataclass(frozen=True, slots=True)

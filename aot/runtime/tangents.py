@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aot.errors import UnsupportedTangent
 from aot.subclasses import (
     Layout,
     SubclassCreationMeta,
@@ -84,6 +85,21 @@ def restrided(
     if given.stride() == stride and not (from_start and given.storage_offset()):
         return given
     return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
+
+
+def fails(stride: tuple[int, ...], given: Tensor) -> None:
+    """Let a gradient pass for which eager's backward raises, because it has these strides.
+
+    Raises:
+        UnsupportedTangent: it has others.
+    """
+    strides = zip(given.shape, given.stride(), stride, strict=True)
+    if not is_wrapper(given) and all(n == 1 or one == other for n, one, other in strides):
+        return
+    raise UnsupportedTangent(
+        f"the backward of a result raises for a gradient with strides {stride}, and may not for one with "
+        f"{tuple(given.stride())}; give it one that is laid out as the result"
+    )
 
 
 def put_together(layouts: Sequence[Layout], values: Iterator[Tensor | None]) -> list[Tensor | None]:

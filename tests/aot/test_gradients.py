@@ -633,3 +633,36 @@ def test_a_tangent_that_is_read_by_strides_and_does_not_begin_with_its_storage()
             first = [r[0] if isinstance(r, tuple) else r for r in results]
             theirs, ours = (torch.autograd.grad(r, x, given, create_graph=create_graph)[0] for r in first)
             assert torch.equal(theirs, ours) and torch.equal(ours, torch.full((4,), 10.0))
+
+
+def test_a_backward_that_raises_for_some_strides_is_refused_for_others() -> None:
+    """oneDNN's `gelu_backward` does not take those of a diagonal of a row-major tensor."""
+
+    def f(x: Tensor) -> Tensor:
+        return torch.diag_embed(torch.nn.functional.gelu(x))
+
+    x = torch.ones(2, 2, 2, requires_grad=True)
+    rows, columns = torch.ones(2, 2, 2, 2), torch.ones(2, 2, 2, 2).permute(3, 2, 1, 0)
+    with pytest.raises(RuntimeError, match="could not construct a memory descriptor") as eagers:
+        f(x).backward(rows)
+    compiled = aot.aot_function(f, aot.nop)
+    with pytest.raises(RuntimeError) as ours:
+        compiled(x).backward(rows)
+    assert str(ours.value) == str(eagers.value)
+    f(x).backward(columns)  # which eager can
+    with pytest.raises(errors.UnsupportedTangent, match="laid out as the result"):
+        compiled(x).backward(columns)
+
+
+def test_a_backward_that_raises_for_all_strides_raises_for_all() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = x.exp()
+        result = y.sin().outer(y.new_ones(2))
+        y.add_(1)
+        return result
+
+    for gradient in (torch.ones(3, 2), torch.ones(2, 3).t()):
+        for function in (f, aot.aot_function(f, aot.nop)):
+            x = torch.ones(3, requires_grad=True)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                function(x).backward(gradient)

@@ -174,6 +174,21 @@ def test_what_inductor_cannot_take_apart_stays_whole() -> None:
     assert x.grad is not None and x.grad.shape == (0,)
 
 
+def test_what_is_given_as_out() -> None:
+    """Decompositions of operations that are given `out=` do not take it."""
+
+    def f(x: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+        made = torch.empty(2, 2)
+        torch.mm(x, x, out=made)
+        torch.add(x, made, alpha=2, out=given)
+        return made, given
+
+    x = torch.arange(4.0).reshape(2, 2)
+    mine, eagers = torch.zeros(2, 2).t(), torch.zeros(2, 2).t()
+    torch.testing.assert_close(compiled(f)(x, mine), f(x, eagers))
+    torch.testing.assert_close(mine, eagers)
+
+
 def test_complex_products_of_nothing() -> None:
     """Inductor views complex numbers as pairs of real ones, which must be dense."""
     x = torch.zeros(0, dtype=torch.complex64, requires_grad=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,6 +25,26 @@ def fresh() -> Iterator[None]:
 
 def compiled(function: Any, **options: Any) -> Any:
     return torch.compile(function, backend="aotfuzz", **options)
+
+
+def test_a_graph_that_raises_in_a_mode_of_its_own_leaves_none_behind() -> None:
+    """Dynamo's graphs enter inference mode by one call and leave it by another."""
+
+    def f(x: Tensor) -> Tensor:
+        with torch.inference_mode(), torch.enable_grad():
+            x.relu_()
+        return x
+
+    collecting = gc.isenabled()
+    gc.disable()  # what is left must not wait for it
+    try:
+        with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+            compiled(f)(torch.ones(3).expand(2, 3))
+        assert torch.empty(2).sin().shape == (2,)
+        assert not torch.is_inference_mode_enabled()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 MODULES: list[tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = [

@@ -55,6 +55,32 @@ class TestModifiedBetween:
     def test_an_argument_that_backward_does_not_need(self) -> None:
         assert self.check(lambda x: x * 2, lambda a, o: a[0].mul_(2), lambda: leaf(3)) == [False]
 
+    @pytest.mark.parametrize(
+        "f, output, raises",
+        [
+            (lambda x: x.sin(), None, True),
+            (lambda x: x * 2, None, False),
+            (lambda x: x.view(-1).sin(), None, False),  # the view is kept
+            (lambda x: (x.exp(), x.sin()), None, True),  # of the second alone
+            (lambda x: x.exp(), None, False),
+            (lambda x: (v := x * 1, v * v), 0, True),
+            (lambda x: (v := x.exp(), v * 2), 0, False),  # a result that its own node keeps
+        ],
+    )
+    def test_what_backward_needs_is_detached(
+        self, f: Callable[..., Any], output: int | None, raises: bool
+    ) -> None:
+        said = []
+        for function in both(f):
+            x = torch.tensor([1.0, 2.0], requires_grad=True)
+            y = x * 1
+            results = function(y)
+            results = results if isinstance(results, tuple) else (results,)
+            (y if output is None else results[output]).detach_()
+            said.append(outcome(lambda x=x, last=results[-1]: listed(torch.autograd.grad(last.sum(), x))))
+        assert said[0] == said[1]
+        assert ("detached in-place" in str(said[0])) == raises
+
     def test_the_argument_that_the_other_needs(self) -> None:
         def f(x: Tensor, y: Tensor) -> Tensor:
             return x * y

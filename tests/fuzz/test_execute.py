@@ -46,7 +46,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import fuzz.execute as execute_module
 from fuzz.execute import Result, execute
-from fuzz.program import Program, Ref, Seq
+from fuzz.program import Program, Ref, Seq, Statement, Storage
 from fuzz.targets import Target, find, reset_dynamo
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -165,6 +165,24 @@ def test_what_the_control_does_not_do_is_a_finding(
     assert [finding.clause for finding in result.findings][:1] == ([] if clause is None else [clause])
     # What it shares with the control is not among them.
     assert set(result.findings) <= set(execute(program, _target(compiler)).findings)
+
+
+def test_what_the_control_raises_too_proves_nothing_whatever_else_is_raised() -> None:
+    """Dynamo drops that a hook asks whether there is a gradient. After a write to a result there is another
+    reason to raise, and which of them is met first is nobody's business."""
+    statements = (
+        call("mul_number", "a0", to="v0", value=2.0),
+        Statement("unbind", ("v0",), (("dim", 0),), ("v1", "v2")),
+        call("register_hook", "v1", value=2.0),
+        call("sigmoid", "v2", to="v3"),
+    )
+    storage = Storage("float32", (2, 2), seed=1, requires_grad=True)
+    two = program(*statements, returns=Ref("v3"), storage=storage)
+    target = find("aot-compile")
+    target.prepare()
+    result = execute(two, target)
+    assert result.outcome == "poisoned"
+    assert result.reason.startswith("torch-dynamo does it too: errors/backward")
 
 
 def test_what_the_control_does_wrong_elsewhere_does_not_count() -> None:
