@@ -16,6 +16,7 @@ from fuzz.choices import Choices
 from fuzz.ir import Block
 from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
+from fuzz.operators.layout import contiguous
 from fuzz.operators.parts import INDEX, anything
 from fuzz.operators.row import Constant, Meta, Result
 from fuzz.profiles import ROWS_OF, Profile
@@ -25,6 +26,7 @@ from fuzz.state import Breach, State, Tensor
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
 MAX_SWARM = 6  # rows of one family in a swarm's program
+SPARE = 2  # statements beyond those that a program has room for, that make operands of others
 TRIES = 12  # for one statement, before the program is left shorter
 
 
@@ -46,6 +48,7 @@ class Builder:
         self.used: set[str] = set()
         self.count = 0
         self.room = choices.integer(*profile.statements)  # for so many statements
+        self.most = self.room + SPARE
         self.reckless = choices.chance(profile.reckless)
         self.over = False
         self.tickets = _tickets(choices, profile)
@@ -54,6 +57,11 @@ class Builder:
         self.values: list[tuple[str, Constant]] = []
         self.take(state)
         self.memories = {tensor.memory for _, tensor in self.pool}
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for what only makes another statement's operand."""
+        return len(self.statements) + 1 >= self.most
 
     def program(self) -> Program:
         """What there is, as a program of one call that returns nothing."""
@@ -199,7 +207,7 @@ class Builder:
         choices = self.choices
         names: list[str] = []
         metas: list[Meta] = []
-        for operand in row.operands:
+        for number, operand in enumerate(row.operands):
             if operand.number:
                 if not self.numbers:
                     return None
@@ -216,9 +224,13 @@ class Builder:
                 fitting = [
                     name for name, tensor in pool if tensor.meta.dtype in dtypes and fits(tensor.meta, metas)
                 ]
+            if row.statistics and not self.reckless:
+                fitting = [name for name in fitting if name not in names]
+                if number in row.statistics:
+                    fitting = self.statistics(operand, fitting, names, metas)
             if fitting:
                 names.append(choices.pick(fitting))
-            elif names and choices.chance(0.7):
+            elif names and not self.full and choices.chance(0.7):
                 made = self.supply(operand, names, metas)
                 if made is None:
                     return None
@@ -227,6 +239,37 @@ class Builder:
                 return None
             metas.append(self.state.tensor(names[-1]).meta)
         return tuple(names), metas
+
+    def statistics(
+        self, operand: Operand, fitting: Sequence[str], names: Sequence[str], metas: Sequence[Meta]
+    ) -> list[str]:
+        """Those of the fitting names that eager takes for one more statistic; else an alias that it takes: of
+        another one, detached, or a row of something larger."""
+        state = self.state
+        grad = state.grad if self.modes is None else self.modes.grad
+        found = [name for name in fitting if not (grad and state.tensor(name).requires_grad)]
+        if found or self.full:
+            return found
+        taken = {state.tensor(name).memory for name in names}
+        larger = [
+            (name, tensor)
+            for name, tensor in self.pool
+            if tensor.memory not in taken
+            and len(tensor.meta.size) > 1
+            and operand.fits(tensor.meta._replace(size=tensor.meta.size[1:]), metas)
+        ]
+        shown = [name for name, tensor in larger if tensor.memory in self.memories]
+        rows = fitting or shown or [name for name, _ in larger]
+        if not rows:
+            return []
+        name = self.choices.pick(rows)
+        meta = state.tensor(name).meta
+        made: str | None = name
+        if grad and state.tensor(name).requires_grad:
+            made = self.append(OPERATORS["detach"], (name,), [meta])
+        if made is not None and not fitting:
+            made = self.append(OPERATORS["select"], (made,), [meta], {"dim": 0, "index": 0})
+        return [] if made is None else [made]
 
     def supply(self, operand: Operand, names: list[str], metas: list[Meta]) -> str | None:
         """Make an operand that goes with those chosen already: an index, a mask, a factor, a twin."""
@@ -244,7 +287,10 @@ class Builder:
             recipes.append(("randint", (), {"size": size}))
         else:
             recipes = [("transpose", first, {"dim0": -2, "dim1": -1}), ("clone", first, {})]
-            recipes.append(("full", (), {"size": size[-1:], "value": 2, "dtype": metas[0].dtype}))
+            dtype = metas[0].dtype
+            for made_size in (size[-1:], size[1:2], (*size[:-2], *metas[-1].size[-1:], *size[-1:])):
+                if fits(Meta(dtype, made_size, contiguous(made_size))):
+                    recipes.append(("full", (), {"size": made_size, "value": 2, "dtype": dtype}))
         for name, operands, attributes in recipes:
             if operands and metas[0].dtype not in OPERATORS[name].operands[0].dtypes:
                 continue

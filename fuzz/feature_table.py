@@ -68,6 +68,7 @@ def _table() -> Mapping[str, str]:
             "data: expanded": "another write to a tensor with elements that overlap, which eager refuses",
             "data: undone": "a write to an argument is taken back by the next statement",
             "data: given as out": "the result of an operator goes to a tensor that is there",
+            "data: beside a result": "an operator that makes a result writes to an argument, too",
             "data: twice": "one storage is written to by two statements",
             "data: several arguments": "several arguments are written to",
             "data: member of a group": "one of several arguments on a storage is written to",

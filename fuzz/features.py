@@ -213,15 +213,18 @@ class _Walk:
                 self.add("mode: left changed")
         if row.given:
             self.add("data: given as out")
-        if row.mutates:
-            self.write(row, operands[0])
+        for number in row.writes:
+            self.write(row, operands[number])
+            if use.inference and operands[number].memory in self.memories:
+                self.add("data: under inference mode")
+            if row.statistics and operands[number].memory in self.memories:
+                self.add("data: beside a result")
+        if row.writes:
             before = self.program.statements[index - 1] if index else None
             if before is not None and INVERSES.get(before.operator) == row.name:
                 same = (before.operands, before.attributes) == (statement.operands, statement.attributes)
                 if same and operands[0].memory in self.memories:
                     self.add("data: undone")
-            if use.inference and operands[0].memory in self.memories:
-                self.add("data: under inference mode")
         if row.metadata:
             self.reshape(row, operands)
         size = operands[0].meta.size if operands else ()

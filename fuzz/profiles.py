@@ -18,7 +18,7 @@ Weights = tuple[tuple[Kind, int], ...]
 _KINDS: Weights = (
     (Kind.POINTWISE, 6),
     (Kind.VIEW, 6),
-    (Kind.IN_PLACE, 7),
+    (Kind.IN_PLACE, 8),
     (Kind.REDUCTION, 2),
     (Kind.MATMUL, 2),
     (Kind.INDEXING, 2),
@@ -28,8 +28,9 @@ _KINDS: Weights = (
     (Kind.CONVERT, 1),
     (Kind.JOIN, 1),
     (Kind.RANDOM, 1),
-    (Kind.SCATTER, 1),
+    (Kind.SCATTER, 2),
     (Kind.NEURAL, 1),
+    (Kind.NORMALIZATION, 2),
     (Kind.ALGEBRA, 1),
     (Kind.FUNCTION, 1),
 )  # hooks and grad modes are drawn with blocks, where there are functions

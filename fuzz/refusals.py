@@ -6,8 +6,8 @@ Each function gives a reason in words, or None; nothing changes.
 from __future__ import annotations
 
 from fuzz.operators.layout import overlaps_itself, shares_elements
-from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Result
-from fuzz.tensors import Kept, Use
+from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Operator, Result
+from fuzz.tensors import Kept, Tensor, Use
 
 MOVES = (Change.STORAGE, Change.UNTYPED)
 SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
@@ -24,15 +24,21 @@ def illegal(use: Use) -> str | None:
                 return "an operand is a view whose base was written to"
         if use.handles_inference and _saves_inference(use):
             return "a backward would need a tensor that was made under inference mode"
-    if not row.mutates and row.change is None:
+    if use.grad and any(tensors[number].requires_grad for number in row.statistics):
+        return "a statistic requires grad"
+    if not row.writes and row.change is None:
+        return None
+    for number in row.writes or (0,):
+        inferred = tensors[number].inference and not use.inference
+        if inferred and row.counted and row.change not in SILENT:
+            return "the tensor written to was made under inference mode"
+        if row.writes and row.expanded is Expanded.REFUSED:
+            written = _written(use, number)
+            if written.stride is not None and overlaps_itself(written):
+                return "the tensor written to is expanded"
+    if row.statistics:
         return None
     target = tensors[0]
-    if target.inference and not use.inference and row.change not in SILENT:
-        return "the tensor written to was made under inference mode"
-    if row.mutates and row.expanded is Expanded.REFUSED:
-        written = _written(use)
-        if written.stride is not None and overlaps_itself(written):
-            return "the tensor written to is expanded"
     match row.change:
         case Change.RESIZE if target.requires_grad:
             return "the tensor resized requires grad"
@@ -76,7 +82,7 @@ def unfit(use: Use) -> str | None:
 def hazard(use: Use, kept: Kept) -> str | None:
     """Why eager raises later, in backward or at the next use of a view, or None."""
     row, tensors = use.row, use.tensors
-    if not row.mutates and row.change is None:
+    if not row.writes and row.change is None:
         return None
     target = tensors[0]
     if row.change in SILENT:
@@ -85,16 +91,29 @@ def hazard(use: Use, kept: Kept) -> str | None:
         if row.change is Change.DETACH and target.requires_grad:
             if target.clock.viewed:
                 return "its views have a history that goes nowhere"
-            if any(memory == target.memory for memory, _, _ in kept.saved):
+            if any(memory == target.memory for memory, *_ in kept.saved):
                 return "a backward needs the history that it loses"
         return None
     if row.metadata and target.requires_grad and not use.grad:
         return "its history does not know of the new metadata"
     if row.change in MOVES and use.followed:
         return "set_ has no derivative"
-    if target.clock.split and use.followed:
+    if target.clock.split and use.followed and not row.statistics:
         return "a view and its base no longer go together"
-    for memory, clock, version in kept.saved:
+    if not row.counted:
+        return None
+    for number in row.writes or (0,):
+        reason = _needed(use, number, kept)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _needed(use: Use, number: int, kept: Kept) -> str | None:
+    """Why eager raises later where the version counter of an operand moves, or None."""
+    row, tensors = use.row, use.tensors
+    target = tensors[number]
+    for memory, clock, version, _ in kept.saved:
         if memory == target.memory and clock is target.clock and version == clock.version:
             return "a backward needs the old values"
     for view in kept.fragile:
@@ -104,7 +123,7 @@ def hazard(use: Use, kept: Kept) -> str | None:
     if use.grad and row.differentiable:
         for which, when in row.saves:
             # What is kept of the target itself is cloned first; of another name for it, it is not.
-            if not isinstance(which, int) or which == 0 or tensors[which].clock is not target.clock:
+            if not isinstance(which, int) or which == number or tensors[which].clock is not target.clock:
                 continue
             if any(tensors[i].requires_grad for i in when):
                 return "its own backward needs an operand that it writes to"
@@ -113,34 +132,50 @@ def hazard(use: Use, kept: Kept) -> str | None:
 
 def corrupts(use: Use, kept: Kept) -> bool:
     """Whether what a backward needs is changed without autograd's noticing: undefined gradients."""
-    change = use.row.change
-    if not use.row.mutates and change is None:
+    row = use.row
+    if not row.writes and row.change is None:
         return False
-    target = use.tensors[0]
+    return any(_corrupts(row, use.tensors[number], kept) for number in row.writes or (0,))
+
+
+def _corrupts(row: Operator, target: Tensor, kept: Kept) -> bool:
+    change = row.change
     if target.memory in kept.reread:
         return True
     if change is Change.DATA:
-        return any(memory == target.memory and clock is target.clock for memory, clock, _ in kept.saved)
+        return any(memory == target.memory and clock is target.clock for memory, clock, *_ in kept.saved)
     if change in SILENT:
         return False
     if target.memory in kept.unsafe:
         return True
-    return any(memory == target.memory and clock is not target.clock for memory, clock, _ in kept.saved)
+    return any(
+        read and memory == target.memory and (clock is not target.clock or not row.counted)
+        for memory, clock, _, read in kept.saved
+    )
 
 
 def undefined_write(use: Use) -> str | None:
     """Why eager's result of a write is undefined, or None."""
-    target, *others = use.tensors
+    for number in use.row.writes:
+        reason = _undefined_write(use, number)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _undefined_write(use: Use, number: int) -> str | None:
+    target = use.tensors[number]
+    others = [tensor for i, tensor in enumerate(use.tensors) if i != number]
     row, meta = use.row, target.meta
     if meta.stride is None:
         if target.base is not None or any(other.memory == target.memory for other in others):
             return "a write to a view whose strides are not modelled"
         return None
-    meta = _written(use)
+    meta = _written(use, number)
     assert meta.stride is not None
     if row.expanded is not Expanded.ALLOWED and overlaps_itself(meta):
-        if row.expanded is Expanded.DEPRECATED:
-            return "a write to a tensor whose elements overlap is deprecated"
+        if row.expanded is Expanded.UNDEFINED:
+            return "a write to a tensor whose elements overlap is not defined for good"
         if not any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride, strict=True)):
             return "a write to a tensor whose elements overlap has no defined result"
     base = target.base
@@ -174,9 +209,9 @@ def unmodelled_inference(use: Use, outcome: tuple[Result, ...]) -> str | None:
     return None
 
 
-def _written(use: Use) -> Meta:
-    """The elements that a mutating row writes."""
-    return use.tensors[0].meta if use.row.fills is None else use.row.fills(use.metas, use.attributes)
+def _written(use: Use, number: int) -> Meta:
+    """The elements of an operand that a row writes."""
+    return use.tensors[number].meta if use.row.fills is None else use.row.fills(use.metas, use.attributes)
 
 
 def _saves_inference(use: Use) -> bool:

@@ -153,8 +153,8 @@ class State:
         value = self.names[name]
         if not isinstance(value, Tensor):
             return False
-        for memory, clock, _ in self.kept.saved:
-            if memory == value.memory and clock is not value.clock:
+        for memory, clock, _, read in self.kept.saved:
+            if read and memory == value.memory and clock is not value.clock:
                 return True
         return value.memory in self.kept.reread
 
@@ -234,7 +234,7 @@ class State:
     def infer(self, use: Use) -> tuple[Result, ...]:
         """What a statement would give. Raises Breach where it is not valid; changes nothing."""
         row = use.row
-        if use.repeated and (row.mutates or row.change is not None or row.random or row.defines):
+        if use.repeated and (row.writes or row.change is not None or row.random or row.defines):
             raise Breach("a write or a draw that a backward repeats")
         if use.repeated and use.handles_inference:
             raise Breach("a tensor made under inference mode, which checkpoint would keep")
@@ -248,14 +248,14 @@ class State:
             raise Breach(str(mismatch)) from None
         if row.change is None and any(meta.conj or meta.neg for meta in use.metas):
             outcome = tuple(map(_resolved, outcome))
-        reads = row.mutates
+        reads = bool(row.writes)
         for meta, link in outcome:
             if meta.dtype not in DTYPES:
                 raise Breach(f"a {meta.dtype} result")
             if len(meta.size) > MAX_RANK or prod(meta.size) > MAX_ELEMENTS:
                 raise Breach(f"a result of size {meta.size} is larger than any program's tensor")
             reads = reads or link in _READS
-        undefined = refusals.undefined_write(use) if row.mutates else None
+        undefined = refusals.undefined_write(use) if row.writes else None
         if undefined is None and (use.inference or use.handles_inference):
             undefined = refusals.unmodelled_inference(use, outcome)
         if undefined is not None:
@@ -280,17 +280,20 @@ class State:
             self.kept.hooked.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
         made: list[Tensor] = []
-        if row.mutates or row.change is not None:
+        if row.writes or row.change is not None:
             target = tensors[0]
             if refusals.hazard(use, self.kept):
                 self.hazards += 1
             if row.change is not None:
                 self._change(row.change, tensors, outcome[0].meta, use.attributes)
-            if row.change not in refusals.SILENT:
-                self._write(target, tracked and target.meta.dtype in INEXACT)
+            for number in row.writes or (0,):
+                if row.counted and row.change not in refusals.SILENT:
+                    written, follows = tensors[number], tracked and number not in row.statistics
+                    self._write(written, follows and written.meta.dtype in INEXACT)
             if row.fills is not None and target.memory in self.undefined:
                 self._fill(target.memory, row.fills([tensor.meta for tensor in tensors], use.attributes))
-            made.append(target)
+            if not row.statistics:
+                made.append(target)
         for name, result in zip(results, outcome, strict=False):
             if result.link is Link.FRESH:
                 needed = tracked and result.meta.dtype in INEXACT
@@ -322,7 +325,8 @@ class State:
                     kept = use.tensors[which]
                 else:
                     kept = made[0 if which == "result" else 1]
-                self.kept.saved.append((kept.memory, kept.clock, kept.clock.version))
+                read = use.row.counted or which not in use.row.writes  # it would read what it has written to
+                self.kept.saved.append((kept.memory, kept.clock, kept.clock.version, read))
 
     # ----------------------------------------------------------------------------------------------------
 

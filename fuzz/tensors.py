@@ -68,7 +68,8 @@ class Kept:
     __slots__ = ("fragile", "hooked", "reread", "saved", "unsafe")
 
     def __init__(self) -> None:
-        self.saved: list[tuple[int, Clock, int]] = []  # memory, clock and version that a backward needs
+        # Memory, clock and version that a backward needs, and whether it reads the values, too.
+        self.saved: list[tuple[int, Clock, int, bool]] = []
         self.fragile: list[Tensor] = []  # views that a write to their base makes stale
         self.hooked: set[int] = set()  # memories with a tensor that has a hook
         self.unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined

@@ -39,7 +39,9 @@ def _row(
         attributes=attributes,
         rule=rule,
         source=source,
-        mutates=False,
+        writes=(),
+        counted=True,
+        statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
@@ -143,6 +145,50 @@ def _back_transformed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Re
     return _left_open(REAL_OF[result.meta.dtype], size)
 
 
+def _transformed_twice(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if len(metas[0].size) < 2 or 0 in metas[0].size:
+        raise Mismatch("nothing to transform")
+    dtype = metas[0].dtype
+    return _left_open(dtype if dtype in COMPLEX else COMPLEX_OF[dtype], metas[0].size)
+
+
+def _distances(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    _paired(metas, 2, 2)
+    (m, k), (n, other) = metas[0].size, metas[1].size
+    if k != other or 0 in (m, n, k):
+        raise Mismatch("the points have other dimensions, or there are none")
+    return fresh(metas[0].dtype, (m, n))
+
+
+# Matrices whose inverse is well conditioned: rounding stays rounding.
+_POSITIVE = "{0} @ {0}.mT + torch.eye({0}.shape[0], dtype={0}.dtype, device={0}.device)"
+
+
+def _positive(metas: Sequence[Meta]) -> int:
+    """The number of rows of the matrix that is made of operand 0."""
+    size = metas[0].size
+    if len(size) != 2 or 0 in size:
+        raise Mismatch("a matrix with elements is needed")
+    return size[0]
+
+
+def _inverted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    n = _positive(metas)
+    return _left_open(metas[0].dtype, (n, n))
+
+
+def _taken_apart(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _inverted(metas, attributes) * 2
+
+
+def _solved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    n = _positive(metas)
+    size = metas[1].size
+    if size[:1] != (n,) or len(size) > 2 or 0 in size or metas[0].dtype != metas[1].dtype:
+        raise Mismatch("as many right sides as rows are needed")
+    return _left_open(metas[0].dtype, size)
+
+
 def _rank(*ranks: int, dtypes: frozenset[str] = INEXACT) -> Operand:
     return Operand(dtypes, lambda meta, earlier: len(meta.size) in ranks)
 
@@ -163,6 +209,13 @@ def _with(rank: int, here: int, there: int) -> Operand:
 _MATRIX = _rank(2)
 _COMPLEX = _rank(1, 2, 3, dtypes=COMPLEX)
 _REAL = _rank(1, 2, 3, dtypes=_PRECISE - COMPLEX)
+_POINTS = _rank(2, dtypes=_PRECISE - COMPLEX)
+_SIDES = Operand(
+    _PRECISE - COMPLEX,
+    lambda meta, earlier: meta.size[:1] == earlier[0].size[:1] and meta.dtype == earlier[0].dtype,
+)
+_SPECTRUM = _rank(2, 3, dtypes=_PRECISE)
+_BOTH: Saves = ((0, (0,)), ("result", (0,)))
 _THREES = Operand(INEXACT, lambda meta, earlier: meta.size[-1:] == (3,))
 _TWIN = Operand(INEXACT, lambda meta, earlier: meta[:2] == earlier[0][:2])
 
@@ -189,4 +242,28 @@ ROWS = (
     _row("ifft", "torch.fft.ifft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)),
     _row("rfft", "torch.fft.rfft({0}, dim={dim})", (_REAL,), _half_transformed, SELF, (FILLED_DIM,)),
     _row("irfft", "torch.fft.irfft({0}, dim={dim})", (_COMPLEX,), _back_transformed, NOTHING, (FILLED_DIM,)),
+    _row("fft2", "torch.fft.fft2({0})", (_SPECTRUM,), _transformed_twice, NOTHING),
+    _row(
+        "cdist",
+        "torch.cdist({0}, {1})",
+        (_POINTS, _with(2, 1, 1)),
+        _distances,
+        ((0, (0, 1)), (1, (0, 1)), ("result", (0, 1))),
+    ),
+    _row("linalg_inv", f"torch.linalg.inv({_POSITIVE})", (_POINTS,), _inverted, _BOTH),
+    _row("linalg_cholesky", f"torch.linalg.cholesky({_POSITIVE})", (_POINTS,), _inverted, _BOTH),
+    _row(
+        "linalg_qr",
+        f"torch.linalg.qr({_POSITIVE})",
+        (_POINTS,),
+        _taken_apart,
+        ((0, (0,)), ("result", (0,)), ("second", (0,))),
+    ),
+    _row(
+        "linalg_solve",
+        f"torch.linalg.solve({_POSITIVE}, {{1}})",
+        (_POINTS, _SIDES),
+        _solved,
+        ((0, (0,)), ("result", (0, 1))),
+    ),
 )

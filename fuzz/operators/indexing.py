@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, promote
+from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, INTEGERS, promote
 from fuzz.operators.layout import broadcast, contiguous, dimension, expandable, is_contiguous
 from fuzz.operators.parts import (
     ANY,
@@ -22,6 +22,7 @@ from fuzz.operators.parts import (
     ints,
     lengths,
     like,
+    same_dtype,
     sized_dim,
     text,
 )
@@ -60,7 +61,9 @@ def _row(
         attributes=attributes,
         rule=rule,
         source=source,
-        mutates=False,
+        writes=(),
+        counted=True,
+        statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
@@ -152,6 +155,12 @@ def _embedded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     if len(weight.size) != 2 or weight.size[0] == 0:
         raise Mismatch("an embedding needs a matrix with rows")
     return fresh(weight.dtype, index.size + weight.size[1:])
+
+
+def _searched(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if len(metas[0].size) != 1 or metas[0].dtype != metas[1].dtype:
+        raise Mismatch("a vector, and values of its dtype, are needed")
+    return fresh("int64", metas[1].size)
 
 
 def _joined(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
@@ -265,6 +274,12 @@ ROWS = (
         (_FILLED, _VECTOR),
         _index_selected,
         (FILLED_DIM,),
+    ),
+    _row(
+        "searchsorted",
+        "torch.searchsorted({0}.sort().values, {1}.contiguous())",
+        (_of_rank(1, dtypes=INTEGERS), Operand(INTEGERS, same_dtype)),
+        _searched,
     ),
     _row(
         "gather",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote
 from fuzz.operators.geometry import sliced
-from fuzz.operators.layout import broadcast, dimension, expandable
+from fuzz.operators.layout import dimension, expandable
 from fuzz.operators.parts import (
     ANY,
     ARITHMETIC,
@@ -70,7 +70,9 @@ def in_place(
         attributes=attributes,
         rule=rule,
         source=source,
-        mutates=True,
+        writes=(0,),
+        counted=True,
+        statistics=(),
         fills=fills,
         change=None,
         expanded=expanded,
@@ -221,14 +223,6 @@ def _multiplied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     return ()
 
 
-def _given(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    """The result of the other operands goes into operand 0, which has its size."""
-    target, *others = metas
-    if broadcast(*(meta.size for meta in others)) != target.size:
-        raise Mismatch("the result has another size")
-    return stored([target, *others], promote(others))
-
-
 # ---------------------------------------------------------------------------------------------------------
 # operands and attributes
 
@@ -305,7 +299,6 @@ _SLICED = (DIM, START, END, STEP)
 _ARITHMETIC = NUMERIC | COMPLEX
 _INTO = Operand(DTYPES, expands)
 _NUMBERS_INTO = Operand(_ARITHMETIC, expands)
-_GIVEN = Operand(NUMERIC | COMPLEX, expands)
 _FLOATS_INTO = Operand(INEXACT, lambda meta, earlier: same_dtype(meta, earlier) and expands(meta, earlier))
 _VECTOR = Operand(INDEX.dtypes, lambda meta, earlier: len(meta.size) == 1)
 _MATRIX = Operand(INEXACT, lambda meta, earlier: len(meta.size) == 2)
@@ -343,17 +336,6 @@ ROWS = (
         (_MATRIX, Operand(INEXACT, _rows), Operand(INEXACT, _columns)),
         _multiplied,
         ((1, (2,)), (2, (1,))),
-        overlap=False,
-    ),
-    in_place("add_out", "torch.add({1}, {2}, out={0})", (ARITHMETIC, _GIVEN, _GIVEN), _given, fills=whole),
-    in_place("mul_out", "torch.mul({1}, {2}, out={0})", (ARITHMETIC, _GIVEN, _GIVEN), _given, fills=whole),
-    in_place("sin_out", "torch.sin({1}, out={0})", (SMOOTH, _FLOATS_INTO), _given, fills=whole),
-    in_place(
-        "mm_out",
-        "torch.mm({1}, {2}, out={0})",
-        (_MATRIX, Operand(INEXACT, _rows), Operand(INEXACT, _columns)),
-        _multiplied,
-        fills=whole,
         overlap=False,
     ),
     _number("add_number_"),
@@ -399,7 +381,7 @@ ROWS = (
         _masked,
         ((1, (0,)),),
         (_FILL,),
-        expanded=Expanded.DEPRECATED,
+        expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
     in_place(
@@ -409,7 +391,7 @@ ROWS = (
         _index_filled,
         NOTHING,
         (FILLED_DIM, _FILL),
-        expanded=Expanded.DEPRECATED,
+        expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
     in_place(
@@ -465,7 +447,7 @@ ROWS = (
         _mask_chosen,
         ((1, (0,)),),
         (_FILL,),
-        expanded=Expanded.DEPRECATED,
+        expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
     in_place(
@@ -475,7 +457,7 @@ ROWS = (
         _first_dim_filled,
         NOTHING,
         (_FILL,),
-        expanded=Expanded.DEPRECATED,
+        expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
 )

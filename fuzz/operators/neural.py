@@ -1,14 +1,13 @@
-"""What networks are made of: convolutions, pooling, normalization, padding and losses over classes."""
+"""What networks are made of: convolutions, pooling, padding and losses over classes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import FLOATS
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import INDEX, NOTHING, SELF, VALUE, integer
+from fuzz.operators.parts import INDEX, NOTHING, SELF, VALUE, draw_bool, integer
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -25,28 +24,37 @@ from fuzz.operators.row import (
     Size,
 )
 
-_SINGLE = frozenset({"float32", "float64"})  # half precision is not implemented on every CPU
+SINGLE = frozenset({"float32", "float64"})  # half precision is not implemented on every CPU
 
 
-def _row(
+def neural(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
     rule: Rule,
     saves: Saves,
     attributes: tuple[Attribute, ...] = (),
+    *,
+    writes: tuple[int, ...] = (),
+    counted: bool = True,
+    statistics: tuple[int, ...] = (),
+    expanded: Expanded = Expanded.REFUSED,
+    kind: Kind = Kind.NEURAL,
 ) -> Operator:
+    """A row of the family."""
     return Operator(
         name=name,
-        kind=Kind.NEURAL,
+        kind=kind,
         operands=operands,
         attributes=attributes,
         rule=rule,
         source=source,
-        mutates=False,
+        writes=writes,
+        counted=counted,
+        statistics=statistics,
         fills=None,
         change=None,
-        expanded=Expanded.REFUSED,
+        expanded=expanded,
         overlap=False,
         random=False,
         differentiable=True,
@@ -55,13 +63,13 @@ def _row(
     )
 
 
-def _made(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+def made(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     """A new tensor, contiguous if the input is; kernels choose its strides otherwise."""
     plain = metas[0].stride == contiguous(metas[0].size)
     return (Result(Meta(metas[0].dtype, size, contiguous(size) if plain else None)),)
 
 
-def _alike(metas: Sequence[Meta]) -> None:
+def alike(metas: Sequence[Meta]) -> None:
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")
     if any(0 in meta.size for meta in metas):
@@ -70,7 +78,7 @@ def _alike(metas: Sequence[Meta]) -> None:
 
 def _convolved(transposed: bool) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        _alike(metas)
+        alike(metas)
         x, weight = metas
         padding = integer(attributes, "padding")
         if len(weight.size) not in (3, 4) or len(x.size) != len(weight.size) or not 0 <= padding <= 1:
@@ -93,38 +101,72 @@ def _convolved(transposed: bool) -> Rule:
     return rule
 
 
+def _convolved_volume(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """A volume without a batch, and the kernel of one channel."""
+    alike(metas)
+    (channels, *volume), kernel = metas[0].size, metas[1].size
+    padding = integer(attributes, "padding")
+    if len(volume) != 3 or len(kernel) != 4 or kernel[0] != channels or not 0 <= padding <= 1:
+        raise Mismatch("a volume, a kernel for as many channels, and a padding of 0 or 1, are needed")
+    space = tuple(n - k + 1 + 2 * padding for n, k in zip(volume, kernel[1:], strict=True))
+    if min(space) < 1:
+        raise Mismatch("the kernel is larger than the volume")
+    return (Result(Meta(metas[0].dtype, (1, *space), None)),)
+
+
 def _pooled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """Windows of two by two that overlap, or do not."""
-    _alike(metas)
+    alike(metas)
     size, step = metas[0].size, integer(attributes, "step")
     if len(size) not in (3, 4) or min(size[-2:]) < 2 or not 1 <= step <= 2:
         raise Mismatch("too small for windows of two by two")
     space = tuple((n - 2) // step + 1 for n in size[-2:])
-    return _made(metas, size[:-2] + space)
+    return made(metas, size[:-2] + space)
+
+
+def _pooled_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """Windows of two that overlap, or do not."""
+    alike(metas)
+    size, step = metas[0].size, integer(attributes, "step")
+    if len(size) not in (2, 3) or size[-1] < 2 or not 1 <= step <= 2:
+        raise Mismatch("too small for windows of two")
+    return (Result(Meta(metas[0].dtype, (*size[:-1], (size[-1] - 2) // step + 1), None)),)
+
+
+def _enlarged(times: float, *ranks: int) -> Rule:
+    """As many times as large in space."""
+
+    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        alike(metas)
+        size = metas[0].size
+        if len(size) not in ranks:
+            raise Mismatch("batches of channels are needed")
+        return made(metas, size[:2] + tuple(int(times * n) for n in size[2:]))
+
+    return rule
+
+
+def _attended(rank: int) -> Rule:
+    """Contiguous queries, keys and values: of others, kernels choose what a backward keeps."""
+
+    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        alike(metas)
+        query, key, value = (meta.size for meta in metas)
+        if len(query) != rank or key != value or key != (*query[:-2], *key[-2:-1], query[-1]):
+            raise Mismatch("queries, keys and values do not fit")
+        if any(meta.stride != contiguous(meta.size) for meta in metas):
+            raise Mismatch("queries, keys or values are not contiguous")
+        return (Result(Meta(metas[0].dtype, query, None)),)
+
+    return rule
 
 
 def _averaged(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    _alike(metas)
+    alike(metas)
     size = metas[0].size
     if len(size) not in (3, 4):
         raise Mismatch("a tensor of rank 3 or 4 is needed")
     return (Result(Meta(metas[0].dtype, (*size[:-2], 2, 2), None)),)
-
-
-def _batch_normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    _alike(metas)
-    size = metas[0].size
-    if len(size) < 2 or prod(size) // size[1] < 2:
-        raise Mismatch("more than one value for each channel is needed")
-    return _made(metas, size)
-
-
-def _grouped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    _alike(metas)
-    size = metas[0].size
-    if len(size) < 2 or prod(size[1:]) < 2 or metas[0].stride != contiguous(size):
-        raise Mismatch("a contiguous tensor of rank 2 or more is needed: of any other a copy is kept")
-    return _made(metas, size)
 
 
 def _padded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -134,14 +176,14 @@ def _padded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     last = size[-1] + integer(attributes, "before") + integer(attributes, "after")
     if last < 1 or max(abs(integer(attributes, name)) for name in ("before", "after")) > 3:
         raise Mismatch("nothing is left, or too much is added")
-    return _made(metas, (*size[:-1], last))
+    return made(metas, (*size[:-1], last))
 
 
 def _reflected(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size = metas[0].size
     if len(size) not in (2, 3) or 0 in size or size[-1] < 2:
         raise Mismatch("a tensor of rank 2 or 3, with two elements in a row, is needed")
-    return _made(metas, (*size[:-1], size[-1] + 2))
+    return made(metas, (*size[:-1], size[-1] + 2))
 
 
 def _halved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -155,6 +197,14 @@ def _classified(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     x, target = metas
     if len(x.size) != 2 or target.size != x.size[:1] or 0 in x.size:
         raise Mismatch("scores of classes, and a class for each row, are needed")
+    return (Result(Meta(x.dtype, (), ())),)
+
+
+def _labelled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """One label for each sequence of scores; class 0 is the blank."""
+    x, target = metas
+    if len(x.size) != 3 or target.size != x.size[1:2] or 0 in x.size or x.size[2] < 2:
+        raise Mismatch("scores of two classes or more, and a label for each sequence, are needed")
     return (Result(Meta(x.dtype, (), ())),)
 
 
@@ -181,6 +231,16 @@ def _kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
     )
 
 
+def _volume_kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    x = earlier[0]
+    return (
+        meta.dtype == x.dtype
+        and meta.size[:1] == x.size[:1]
+        and len(meta.size) == 4
+        and all(k <= n for k, n in zip(meta.size[1:], x.size[1:], strict=True))
+    )
+
+
 def _back_kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
     return (
         meta.dtype == earlier[0].dtype
@@ -193,102 +253,166 @@ def _classes(meta: Meta, earlier: Sequence[Meta]) -> bool:
     return meta.size == earlier[0].size[:1]
 
 
+def _labels(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta.size == earlier[0].size[1:2]
+
+
+def _keys(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    size = earlier[0].size
+    return (
+        meta.dtype == earlier[0].dtype
+        and len(meta.size) == len(size)
+        and (meta.size[:-2], meta.size[-1]) == (size[:-2], size[-1])
+    )
+
+
+def _values(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    return meta[:2] == earlier[1][:2]
+
+
 def _twin(meta: Meta, earlier: Sequence[Meta]) -> bool:
     return meta.size == earlier[0].size and meta.dtype == earlier[0].dtype
 
 
-_SPATIAL = Operand(_SINGLE, lambda meta, earlier: len(meta.size) in (3, 4) and 0 not in meta.size)
-_SEQUENCE = Operand(_SINGLE, lambda meta, earlier: len(meta.size) == 3 and 0 not in meta.size)
-_IMAGE = Operand(_SINGLE, lambda meta, earlier: len(meta.size) == 4 and 0 not in meta.size)
-_CHANNELS = Operand(_SINGLE, lambda meta, earlier: len(meta.size) > 1 and 0 not in meta.size)
-_RANKED = Operand(_SINGLE, lambda meta, earlier: len(meta.size) > 0)
-_SCORES = Operand(_SINGLE, lambda meta, earlier: len(meta.size) == 2 and 0 not in meta.size)
-_REAL = Operand(_SINGLE, lambda meta, earlier: True)
+_SPATIAL = Operand(SINGLE, lambda meta, earlier: len(meta.size) in (3, 4) and 0 not in meta.size)
+_SEQUENCE = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 3 and 0 not in meta.size)
+_IMAGE = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 4 and 0 not in meta.size)
+_ROWS = Operand(SINGLE, lambda meta, earlier: len(meta.size) in (2, 3) and 0 not in meta.size)
+_RANKED = Operand(SINGLE, lambda meta, earlier: len(meta.size) > 0)
+_SCORES = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 2 and 0 not in meta.size)
+_REAL = Operand(SINGLE, lambda meta, earlier: True)
 _TWIN = Operand(FLOATS, _twin)
 _LABELS = Operand(INDEX.dtypes, _classes)
 _PADDING = Attribute("padding", "int", lambda choices, metas, chosen: choices.integer(0, 1))
 _STEP = Attribute("step", "int", lambda choices, metas, chosen: choices.integer(1, 2))
+_CAUSAL = Attribute("causal", "bool", draw_bool)
 _EDGES = (Attribute("before", "int", _draw_edge), Attribute("after", "int", _draw_edge))
 _PAIR: Saves = ((0, (0, 1)), (1, (0, 1)))
-_FUNCTION = "torch.nn.functional."
+FUNCTION = "torch.nn.functional."
+
+
+def _attention(name: str, rank: int, saves: Saves) -> Operator:
+    """Attention with other kernels, which keep other things, for each rank."""
+    return neural(
+        name,
+        FUNCTION + "scaled_dot_product_attention({0}, {1}, {2}, is_causal={causal})",
+        (_SEQUENCE if rank == 3 else _IMAGE, Operand(SINGLE, _keys), Operand(SINGLE, _values)),
+        _attended(rank),
+        saves,
+        (_CAUSAL,),
+    )
+
 
 ROWS = (
-    _row(
+    neural(
         "conv1d",
-        _FUNCTION + "conv1d({0}, {1}, padding={padding})",
-        (_SEQUENCE, Operand(_SINGLE, _kernel)),
+        FUNCTION + "conv1d({0}, {1}, padding={padding})",
+        (_SEQUENCE, Operand(SINGLE, _kernel)),
         _convolved(False),
         _PAIR,
         (_PADDING,),
     ),
-    _row(
+    neural(
         "conv2d",
-        _FUNCTION + "conv2d({0}, {1}, padding={padding})",
-        (_IMAGE, Operand(_SINGLE, _kernel)),
+        FUNCTION + "conv2d({0}, {1}, padding={padding})",
+        (_IMAGE, Operand(SINGLE, _kernel)),
         _convolved(False),
         _PAIR,
         (_PADDING,),
     ),
-    _row(
+    neural(
+        "conv3d",
+        FUNCTION + "conv3d({0}, {1}.unsqueeze(0), padding={padding})",
+        (_IMAGE, Operand(SINGLE, _volume_kernel)),
+        _convolved_volume,
+        _PAIR,
+        (_PADDING,),
+    ),
+    neural(
         "conv_transpose1d",
-        _FUNCTION + "conv_transpose1d({0}, {1}, padding={padding})",
-        (_SEQUENCE, Operand(_SINGLE, _back_kernel)),
+        FUNCTION + "conv_transpose1d({0}, {1}, padding={padding})",
+        (_SEQUENCE, Operand(SINGLE, _back_kernel)),
         _convolved(True),
         _PAIR,
         (_PADDING,),
     ),
-    _row("avg_pool2d", _FUNCTION + "avg_pool2d({0}, 2, {step})", (_SPATIAL,), _pooled, SELF, (_STEP,)),
-    _row("max_pool2d", _FUNCTION + "max_pool2d({0}, 2, {step})", (_SPATIAL,), _pooled, SELF, (_STEP,)),
-    _row(
+    neural("avg_pool2d", FUNCTION + "avg_pool2d({0}, 2, {step})", (_SPATIAL,), _pooled, SELF, (_STEP,)),
+    neural("max_pool2d", FUNCTION + "max_pool2d({0}, 2, {step})", (_SPATIAL,), _pooled, SELF, (_STEP,)),
+    neural("max_pool1d", FUNCTION + "max_pool1d({0}, 2, {step})", (_ROWS,), _pooled_rows, SELF, (_STEP,)),
+    neural(
+        "interpolate_nearest",
+        FUNCTION + "interpolate({0}, scale_factor=2)",
+        (_SPATIAL,),
+        _enlarged(2, 3, 4),
+        NOTHING,
+    ),
+    neural(
+        "interpolate_linear",
+        FUNCTION + 'interpolate({0}, scale_factor=2, mode="linear")',
+        (_SEQUENCE,),
+        _enlarged(2, 3),
+        NOTHING,
+    ),
+    neural(
+        "interpolate_bilinear",
+        FUNCTION + 'interpolate({0}, scale_factor=1.5, mode="bilinear", align_corners=True)',
+        (_IMAGE,),
+        _enlarged(1.5, 4),
+        NOTHING,
+    ),
+    _attention("attention", 3, ((2, (0, 1)),)),
+    _attention("attention_heads", 4, tuple((kept, (0, 1, 2)) for kept in (0, 1, 2, "result"))),
+    neural(
         "adaptive_avg_pool2d",
-        _FUNCTION + "adaptive_avg_pool2d({0}, 2)",
+        FUNCTION + "adaptive_avg_pool2d({0}, 2)",
         (_SPATIAL,),
         _averaged,
         SELF,
     ),
-    _row(
-        "batch_norm",
-        _FUNCTION + "batch_norm({0}, None, None, training=True)",
-        (_CHANNELS,),
-        _batch_normalized,
-        SELF,
-    ),
-    _row("group_norm", _FUNCTION + "group_norm({0}, 1)", (_CHANNELS,), _grouped, SELF),
-    _row(
+    neural(
         "pad",
-        _FUNCTION + "pad({0}, ({before}, {after}), value={value})",
+        FUNCTION + "pad({0}, ({before}, {after}), value={value})",
         (_RANKED,),
         _padded,
         NOTHING,
         (*_EDGES, VALUE),
     ),
-    _row(
+    neural(
         "pad_reflect",
-        _FUNCTION + 'pad({0}, (1, 1), mode="reflect")',
+        FUNCTION + 'pad({0}, (1, 1), mode="reflect")',
         (_RANKED,),
         _reflected,
         SELF,
     ),
-    _row("glu", _FUNCTION + "glu({0})", (_RANKED,), _halved, SELF),
-    _row(
+    neural("glu", FUNCTION + "glu({0})", (_RANKED,), _halved, SELF),
+    neural(
         "cross_entropy",
-        _FUNCTION + "cross_entropy({0}, {1} % {0}.shape[1])",
+        FUNCTION + "cross_entropy({0}, {1} % {0}.shape[1])",
         (_SCORES, _LABELS),
         _classified,
         NOTHING,
     ),
-    _row(
+    neural(
         "nll_loss",
-        _FUNCTION + "nll_loss({0}, {1} % {0}.shape[1])",
+        FUNCTION + "nll_loss({0}, {1} % {0}.shape[1])",
         (_SCORES, _LABELS),
         _classified,
         SELF,
     ),
-    _row("smooth_l1_loss", _FUNCTION + "smooth_l1_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
-    _row("huber_loss", _FUNCTION + "huber_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
-    _row(
+    neural(
+        "ctc_loss",
+        FUNCTION
+        + "ctc_loss({0}.log_softmax(2), {1} % ({0}.shape[2] - 1) + 1, ({0}.shape[0],) * {0}.shape[1], "
+        '(1,) * {0}.shape[1], reduction="sum", zero_infinity=True)',
+        (_SEQUENCE, Operand(INDEX.dtypes, _labels)),
+        _labelled,
+        NOTHING,
+    ),
+    neural("smooth_l1_loss", FUNCTION + "smooth_l1_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
+    neural("huber_loss", FUNCTION + "huber_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
+    neural(
         "binary_cross_entropy_with_logits",
-        _FUNCTION + "binary_cross_entropy_with_logits({0}, {1})",
+        FUNCTION + "binary_cross_entropy_with_logits({0}, {1})",
         (_REAL, _TWIN),
         _compared,
         _PAIR,

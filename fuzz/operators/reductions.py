@@ -61,7 +61,9 @@ def _row(
         attributes=attributes,
         rule=rule,
         source=source,
-        mutates=False,
+        writes=(),
+        counted=True,
+        statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
@@ -140,6 +142,12 @@ def _and_indices(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
 def _sorted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dimension(attributes["dim"], len(metas[0].size))
     values = like(metas[0])
+    return (Result(values), Result(values._replace(dtype="int64")))
+
+
+def _scanned_with_indices(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    sized_dim(metas, attributes)
+    values = metas[0]._replace(stride=None, offset=0)
     return (Result(values), Result(values._replace(dtype="int64")))
 
 
@@ -228,6 +236,7 @@ ROWS = (
     _row("vector_norm", "torch.linalg.vector_norm({0})", REAL, _whole(_same), _BOTH),
     _row("cumsum", "{0}.cumsum({dim})", ARITHMETIC, _scanned, NOTHING, (DIM,)),
     _row("cumprod", "{0}.cumprod({dim})", NUMBERS, _scanned, _BOTH, (DIM,)),
+    _row("cummax", "{0}.cummax({dim})", NUMBERS, _scanned_with_indices, INDICES, (FILLED_DIM,)),
     _row("sort", "{0}.sort(dim={dim}, stable=True)", NUMBERS, _sorted, INDICES, (DIM,)),
     _row("softmax", "{0}.softmax({dim})", REAL, _softened, RESULT, (DIM,)),
     _row("log_softmax", "{0}.log_softmax({dim})", REAL, _softened, RESULT, (DIM,)),

@@ -1,7 +1,7 @@
 """What a row of the operator table says: the types that the table is made of.
 
 One row says everything about one operator: what it takes, what it gives, how it prints, and what it does to
-its first operand and to autograd. Every field of `Operator` is required, so that a half-filled row cannot
+its operands and to autograd. Every field of `Operator` is required, so that a half-filled row cannot
 be made; the short constructors of the families (`pointwise.unary`, `views.view`, ...) fill what a family
 has in common.
 """
@@ -73,7 +73,7 @@ class Expanded(StrEnum):
 
     REFUSED = "refused"
     ALLOWED = "allowed"  # each element gets the same value
-    DEPRECATED = "deprecated"  # allowed with a warning, and not defined for good
+    UNDEFINED = "undefined"  # allowed, of some operators with a warning, but not defined for good
 
 
 class Result(NamedTuple):
@@ -100,6 +100,7 @@ class Kind(StrEnum):
     JOIN = "join"
     CONVERT = "convert"
     NEURAL = "neural"
+    NORMALIZATION = "normalization"
     ALGEBRA = "algebra"
     FUNCTION = "function"  # a custom autograd.Function that makes no view
     HOOK = "hook"  # registers a hook on operand 0
@@ -161,9 +162,10 @@ class Operator:
     """One row of the table.
 
     `rule` maps the operands' metadata and the attributes to the results, without running anything, and
-    raises Mismatch where eager would reject shapes, dtypes or attributes. A row that mutates has no results,
-    save that the rule of a row with a `change` returns its first operand's new metadata. `fills` gives the
-    elements that a mutating row writes without reading any of operand 0, or is None.
+    raises Mismatch where eager would reject shapes, dtypes or attributes. A row that writes to operand 0 has
+    no results, save that the rule of a row with a `change` returns that operand's new metadata. `fills` gives
+    the elements of operand 0 that such a row writes without reading any of them, or is None. Other operands
+    that are written to are `statistics`, kept beside the results: they get no history.
     `source` is a format string: `{0}`, `{1}` are the operands, `{dim}` an attribute by its name, `{n}` the
     size of operand 0 along `dim` (along dimension 0 where there is no `dim`), `{elements}` its number of
     elements, `{slice}` an index made of dim, start, end and step, and `{device}` a device argument with a
@@ -176,13 +178,15 @@ class Operator:
     attributes: tuple[Attribute, ...]
     rule: Rule
     source: str
-    mutates: bool  # writes the data of operand 0
+    writes: tuple[int, ...]  # the operands whose data it writes
+    counted: bool  # their version counters notice
+    statistics: tuple[int, ...]  # the operands that have no derivative: eager refuses those that require grad
     fills: Fills | None
     change: Change | None
     expanded: Expanded
-    overlap: bool  # a mutating row's other operands may be exactly operand 0's elements
+    overlap: bool  # other operands may be exactly the elements of one that is written to
     random: bool  # draws from the global generator
-    differentiable: bool  # its floating results (or operand 0, where it mutates) can require grad
+    differentiable: bool  # its floating results (or operand 0, where it writes to it) can require grad
     saves: Saves
     defines: str  # a class that `source` uses, defined ahead of the function, or ""
 

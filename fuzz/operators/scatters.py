@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fuzz.operators.dtypes import BOOL, COMPLEX, INEXACT, INTEGERS, NUMERIC
+from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, INTEGERS, NUMERIC
 from fuzz.operators.inplace import in_place, whole
 from fuzz.operators.layout import expandable
 from fuzz.operators.parts import (
@@ -18,6 +18,7 @@ from fuzz.operators.parts import (
     SMOOTH,
     VALUE,
     anything,
+    draw_bool,
     same_dtype,
     sized_dim,
     stored,
@@ -106,6 +107,24 @@ def _times_vector(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
     return ()
 
 
+def _times_batches(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """A product for each batch: into one of operand 0's matrices each, or summed up into its only one."""
+    target, left, right = (meta.size for meta in metas)
+    if len({meta.dtype for meta in metas}) > 1 or len(left) != 3 or len(right) != 3:
+        raise Mismatch("batches of matrices, of one dtype, are needed")
+    product = (left[0], left[1], right[2])
+    if left[0] != right[0] or left[2] != right[1] or target not in (product, product[1:]):
+        raise Mismatch("the matrices do not fit")
+    return ()
+
+
+def _normed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    sized_dim(metas, attributes)
+    if len(metas[0].size) < 2:
+        raise Mismatch("slices of a matrix or more are needed")
+    return ()
+
+
 def _outer_product(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     target, left, right = (meta.size for meta in metas)
     if len({meta.dtype for meta in metas}) > 1 or len(left) != 1 or target != left + right:
@@ -147,6 +166,16 @@ def _vector_of(meta: Meta, earlier: Sequence[Meta]) -> bool:
     return meta.size == earlier[1].size[1:] and same_dtype(meta, earlier)
 
 
+def _left_of_batches(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    size = earlier[0].size
+    return len(meta.size) == 3 and meta.size[-len(size) : 2] == size[:-1] and same_dtype(meta, earlier)
+
+
+def _right_of_batches(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    target, left = earlier[0].size, earlier[1].size
+    return meta.size == (left[0], left[2], target[-1]) and same_dtype(meta, earlier)
+
+
 def _outer(side: int) -> Operand:
     return Operand(
         INEXACT,
@@ -178,6 +207,8 @@ _FILL = Attribute(
         choices.pick((0.75, -2.5)) if metas[0].dtype in INEXACT else choices.pick((1, 3))
     ),
 )
+_INCLUDED = Attribute("include", "bool", draw_bool)
+_LEFT, _RIGHT = Operand(INEXACT, _left_of_batches), Operand(INEXACT, _right_of_batches)
 _FACTORS: Saves = ((1, (2,)), (2, (1,)))
 
 
@@ -189,13 +220,25 @@ def _drawn(name: str, source: str, operand: Operand = _SINGLE) -> Operator:
     return _write(name, source, (operand,), _nothing_more, fills=whole, random=True)
 
 
+def _reduced(how: str) -> Operator:
+    return _write(
+        f"scatter_reduce_{how}_",
+        f'{{0}}.scatter_reduce_({{dim}}, {{1}} % {{n}}, {{2}}, "{how}", include_self={{include}})',
+        (Operand(FLOATS, _RANKED.fits), _SLOTS, Operand(FLOATS, _like_index)),
+        _added,
+        ((2, (0, 2)), ("result", (0, 2))),
+        (FILLED_DIM, _INCLUDED),
+        overlap=False,
+    )
+
+
 ROWS = (
     _write(
         "index_put_",
         "{0}.index_put_(({1} % {n},), {2}, accumulate=True)",
         (_RANKED, _SOME, Operand(_ADDED, _values)),
         _accumulated,
-        expanded=Expanded.DEPRECATED,
+        expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
     _write(
@@ -215,6 +258,10 @@ ROWS = (
         (FILLED_DIM,),
         overlap=False,
     ),
+    _reduced("sum"),
+    _reduced("mean"),
+    _reduced("prod"),
+    _reduced("amax"),
     _write(
         "masked_scatter_",
         "{0}.masked_scatter_({1}, {2})",
@@ -242,6 +289,23 @@ ROWS = (
         _FACTORS,
         overlap=False,
     ),
+    _write(
+        "baddbmm_",
+        "{0}.baddbmm_({1}, {2})",
+        (_of_rank(3), _LEFT, _RIGHT),
+        _times_batches,
+        _FACTORS,
+        overlap=False,
+    ),
+    _write(
+        "addbmm_",
+        "{0}.addbmm_({1}, {2})",
+        (_of_rank(2), _LEFT, _RIGHT),
+        _times_batches,
+        _FACTORS,
+        overlap=False,
+    ),
+    _write("renorm_", "{0}.renorm_(2, {dim}, 1.5)", (_SINGLE,), _normed, SELF, (FILLED_DIM,)),
     _write(
         "addcdiv_",
         "{0}.addcdiv_({1}, {2}, value={value})",
@@ -271,4 +335,6 @@ ROWS = (
     _drawn("random_", "{0}.random_(0, 5)", _WHOLE),
     _drawn("exponential_", "{0}.exponential_()"),
     _drawn("geometric_", "{0}.geometric_(0.5)"),
+    _drawn("cauchy_", "{0}.cauchy_()"),
+    _drawn("log_normal_", "{0}.log_normal_()"),
 )

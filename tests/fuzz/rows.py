@@ -29,6 +29,7 @@ SIZES = (
     (0,),
     (2, 2, 3, 2),
     (2, 3, 3),
+    (2, 2, 2, 1),
 )
 FITTING = 4  # draws of an operand, until one fits
 
@@ -70,7 +71,11 @@ def single(
             if not allowed:
                 return None
             for _ in range(FITTING):
-                size = metas[0].size if i and choices.chance(0.5) else choices.pick(SIZES)
+                size = choices.pick(SIZES)
+                if i and choices.chance(0.7):
+                    size = metas[0].size
+                    if size and choices.chance(0.4):
+                        size = (choices.pick(size),)
                 dtype = choices.pick(allowed)
                 if i and metas[0].dtype in allowed and choices.chance(0.7):
                     dtype = metas[0].dtype

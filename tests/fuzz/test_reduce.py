@@ -52,9 +52,9 @@ def hidden_write(program: Program) -> bool:
     written: set[int] = set()
     for i, statement in executed(program):
         row = OPERATORS[statement.operator]
-        if row.mutates and statement.operands[0] not in arguments:
-            base = state.tensor(statement.operands[0]).base
-            written.add(id(base))
+        targets = [statement.operands[number] for number in row.writes]
+        if any(name not in arguments for name in targets):
+            written |= {id(state.tensor(name).base) for name in targets if name not in arguments}
         elif any(id(state.names[name]) in written for name in statement.operands if name in arguments):
             return True
         advance(state, i, statement, program.blocks)
@@ -66,7 +66,7 @@ def duplicate_written(program: Program) -> bool:
     twice = {f"a{i}" for i, a in enumerate(program.arguments) if isinstance(a, Same)}
     twice |= {f"a{a.argument}" for a in program.arguments if isinstance(a, Same)}
     return any(storage.requires_grad for storage in program.storages) and any(
-        OPERATORS[s.operator].mutates and s.operands[0] in twice for s in program.statements
+        s.operands[number] in twice for s in program.statements for number in OPERATORS[s.operator].writes
     )
 
 
@@ -103,7 +103,7 @@ def aliases_returned(program: Program) -> bool:
 
 def product_after_write(program: Program) -> bool:
     kinds = [OPERATORS[s.operator] for s in program.statements]
-    writes = [i for i, row in enumerate(kinds) if row.mutates]
+    writes = [i for i, row in enumerate(kinds) if row.writes]
     return bool(writes) and any(row.kind is Kind.MATMUL for row in kinds[writes[0] :])
 
 
@@ -145,7 +145,7 @@ def program_with(predicate: Predicate) -> Program:
 def other_strides_in_a_later_call(program: Program) -> bool:
     """Something is written in place, and a later call has an argument of other strides or another size."""
     features = set(scenario_features(program))
-    written = any(OPERATORS[s.operator].mutates for s in program.statements)
+    written = any(OPERATORS[s.operator].writes for s in program.statements)
     return written and bool(features & {"repeat: other strides", "repeat: other size"})
 
 

@@ -24,7 +24,7 @@ SEARCH = settings(max_examples=100, deadline=None, database=None, derandomize=Tr
 
 
 def writes(program: Program) -> bool:
-    return any(OPERATORS[statement.operator].mutates for statement in program.statements)
+    return any(OPERATORS[statement.operator].writes for statement in program.statements)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -47,7 +47,7 @@ def test_examples_run(program: Program) -> None:
             loaded.f(*args)
         except (RuntimeError, ValueError) as error:
             rows = [OPERATORS[statement.operator] for statement in program.statements]
-            assert any(row.mutates or row.metadata for row in rows), error
+            assert any(row.writes or row.metadata for row in rows), error
 
 
 def test_a_failing_example_shrinks() -> None:

@@ -30,7 +30,7 @@ RARE = {
     },
     "aliasing": {
         *("data: expanded", "output: nothing", "repeat: other number"),
-        *("metadata: grown from nothing", "metadata: both of a group"),
+        *("metadata: grown from nothing", "metadata: both of a group", "metadata: mul_resized_out"),
     },
     "metadata": {
         *("data: expanded", "data: filled through expand", "alias: many slices"),
@@ -40,7 +40,12 @@ RARE = {
     "scenarios": {
         *("metadata: grown from nothing", "metadata: onto another argument", "metadata: both of a group"),
         *("data: expanded", "metadata: onto a new storage", "data: undone", "metadata: undone"),
-        *("data: filled through expand", "metadata: grown"),
+        *(
+            "data: filled through expand",
+            "metadata: grown",
+            "metadata: mul_resized_out",
+            "metadata: set_empty_",
+        ),
     },
 }
 
@@ -52,6 +57,7 @@ KINDS = {
     ),
     "several writes, and what was written returned": (
         *("data: several arguments", "data: twice", "output: written argument", "data: view of an argument"),
+        "data: beside a result",
     ),
     "in-place on slices, 0-d, channels-last, expanded tensors": (
         *("data: slice", "data: 0-d", "data: channels-last", "data: filled through expand", "data: expanded"),
