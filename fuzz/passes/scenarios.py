@@ -10,13 +10,14 @@ from fuzz.program import Call, Program, Write, calls
 
 
 def _call_edits(program: Program) -> Sequence[Edit]:
-    """A later call stands for all of them, is left out, or is made like the first."""
+    """A later call stands for all of them, is left out, or is made like the first, unless that adds steps."""
     edits: list[Edit] = []
     for i, call in enumerate(program.later):
         edits += [("only", i), ("drop", i)]
         if (call.storages, call.arguments) != (program.storages, program.arguments):
             edits.append(("inputs", i))
-        if call.scenario != program.scenario:
+        fewer = len(program.scenario.steps) <= len(call.scenario.steps)
+        if fewer and call.scenario != program.scenario:
             edits.append(("scenario", i))
     return edits
 

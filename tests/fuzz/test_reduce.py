@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 
 import pytest
+from small_programs import DOUBLE_IN_PLACE
 
 from fuzz.blocks import around, executed
 from fuzz.choices import Random
@@ -14,10 +15,12 @@ from fuzz.generate import generate
 from fuzz.operators import OPERATORS, Kind
 from fuzz.passes import PASSES, measure
 from fuzz.passes.deletion import without
+from fuzz.passes.scenarios import CALLS
 from fuzz.program import (
     Autocast,
     Block,
     Branch,
+    Call,
     Lit,
     Loop,
     Program,
@@ -32,6 +35,7 @@ from fuzz.program import (
     Statement,
     Storage,
     View,
+    Write,
     advance,
     begin,
     calls,
@@ -166,6 +170,18 @@ def test_calls_and_steps_are_reduced(predicate: Predicate, statements: int, late
     assert {len(program.later) for program in smallest} == {later}
     assert max(sum(len(c.scenario.steps) for c in calls(program)) for program in smallest) <= steps
     assert max(reduction.evaluations for reduction in reductions) < 120
+
+
+@pytest.mark.parametrize(("first", "later"), [(2, 1), (1, 1), (1, 2)])
+def test_a_later_call_is_made_like_the_first_unless_that_adds_steps(first: int, later: int) -> None:
+    after = Scenario(steps=(Write("a0"),) * first)
+    other = Scenario(grad=False, steps=(Write("a0"),) * later)
+    case = dataclasses.replace(DOUBLE_IN_PLACE, scenario=after)
+    case = dataclasses.replace(case, later=(Call(case.storages, case.arguments, other),))
+    offered = ("scenario", 0) in CALLS.edits(case)
+    assert offered == (first <= later)
+    if offered:
+        assert measure(CALLS.apply(case, frozenset({("scenario", 0)})) or case) < measure(case)
 
 
 def test_nothing_is_evaluated_twice_and_everything_is_valid() -> None:
