@@ -26,7 +26,7 @@ from fuzz.state import Breach, State, Tensor
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
 MAX_SWARM = 6  # rows of one family in a swarm's program
-SPARE = 2  # statements beyond those that a program has room for, that make operands of others
+SPARE = 3  # statements that only make operands of others, beyond those that a program has room for
 TRIES = 12  # for one statement, before the program is left shorter
 
 
@@ -48,7 +48,7 @@ class Builder:
         self.used: set[str] = set()
         self.count = 0
         self.room = choices.integer(*profile.statements)  # for so many statements
-        self.most = self.room + SPARE
+        self.most = max(self.room, SPARE) + SPARE
         self.reckless = choices.chance(profile.reckless)
         self.over = False
         self.tickets = _tickets(choices, profile)
@@ -255,6 +255,7 @@ class Builder:
             (name, tensor)
             for name, tensor in self.pool
             if tensor.memory not in taken
+            and tensor.meta.dtype in operand.dtypes
             and len(tensor.meta.size) > 1
             and operand.fits(tensor.meta._replace(size=tensor.meta.size[1:]), metas)
         ]
