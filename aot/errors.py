@@ -137,8 +137,8 @@ class SubclassMutation(Unsupported):
 
 class UnsupportedTangent(Unsupported):
     """A backward is given a gradient of another type, or made otherwise, than it was recorded for, which the
-    tensor subclass does not coerce, and cannot be recorded again for that; or one with other strides, where it
-    raises for those that it was recorded for and not for all."""
+    tensor subclass does not coerce, and cannot be recorded again for that; or one with other strides, where
+    it raises for those that it was recorded for and not for all."""
 
 
 class AutogradStateMutation(Unsupported):

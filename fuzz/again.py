@@ -16,6 +16,8 @@ from fuzz import refusals
 from fuzz.arguments import MAX_ELEMENTS, SCALARS, lay_out, lay_out_again
 from fuzz.blocks import executed, other_value
 from fuzz.choices import Choices
+from fuzz.document import ProgramError
+from fuzz.follow import check_module
 from fuzz.ir import (
     Argument,
     Branch,
@@ -125,6 +127,10 @@ def _size(state: State, statement: Statement) -> Size:
 def runs(program: Program, sizes: Sizes) -> bool:
     """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
     sizes."""
+    try:
+        check_module(program, "")
+    except ProgramError:
+        return False
     state = followed(program, dict(sizes))
     if state is None:
         return False
@@ -233,7 +239,9 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A view is hidden from autograd, is not, or is in another way."""
-    places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and not a.leaf]
+    places = [
+        i for i, a in enumerate(call.arguments) if isinstance(a, View) and not a.leaf and a.via != "parameter"
+    ]
     if not places:
         return call
     place = choices.pick(places)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fuzz.choices import Choices
@@ -10,7 +10,7 @@ from fuzz.operators.dtypes import BOOL, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, rea
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
-from fuzz.program import Argument, Root, Same, Scalar, Storage, View
+from fuzz.program import Argument, Module, Root, Same, Scalar, Storage, View
 from fuzz.state import State
 
 DTYPES = (
@@ -30,10 +30,11 @@ _PARTNER = {**REAL_OF, **{real: whole for whole, real in REAL_OF.items()}}
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The storages and arguments of a program; a State knows them as a0, a1, ..."""
+    """The storages and arguments of a program, and what a module holds; a State knows them as a0, a1, ..."""
 
     storages: tuple[Storage, ...]
     arguments: tuple[Argument, ...]
+    module: Module | None = None
 
 
 def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
@@ -61,11 +62,34 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
         storage, slices = _flat_buffer(choices, len(storages))
         storages.append(storage)
         arguments += slices
+    module = _hold(choices, storages, arguments) if choices.chance(profile.module) else None
     for storage in storages:
         state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
     for i, argument in enumerate(arguments):
         _bind(state, f"a{i}", argument)
-    return Inputs(tuple(storages), tuple(arguments))
+    return Inputs(tuple(storages), tuple(arguments), module)
+
+
+def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> Module:
+    """A module that holds some of the arguments, and perhaps one more, which is its mode."""
+    held: list[str] = []
+    for i, argument in enumerate(arguments):
+        if choices.chance(0.4):
+            continue
+        held.append(f"a{i}")
+        if isinstance(argument, Scalar) or not choices.chance(0.7):
+            continue
+        if isinstance(argument, Root):
+            size = storages[argument.storage].size
+            argument = View(argument.storage, size, contiguous(size), 0)
+        if isinstance(argument, View):
+            leaf = (argument.dtype or storages[argument.storage].dtype) in INEXACT and choices.chance(0.8)
+            arguments[i] = replace(argument, via="parameter", leaf=leaf)
+    training = None
+    if choices.chance(0.5):
+        training = f"a{len(arguments)}"
+        arguments.append(Scalar(choices.chance(0.5)))
+    return Module(tuple(held), training)
 
 
 def _bind(state: State, name: str, argument: Argument) -> None:

@@ -13,6 +13,7 @@ from fuzz.ir import (
     Dict,
     Lit,
     Loop,
+    Module,
     Program,
     Ref,
     Region,
@@ -29,7 +30,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 6
+FORMAT = 7
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -50,6 +51,7 @@ def to_json(program: Program) -> dict[str, Any]:
             for s in program.statements
         ],
         "blocks": [_block_to_json(block) for block in program.blocks],
+        "module": None if program.module is None else _module_to_json(program.module),
         "returns": _tree_to_json(program.returns),
         "scenario": _scenario_to_json(program.scenario),
         "later": [
@@ -61,6 +63,10 @@ def to_json(program: Program) -> dict[str, Any]:
             for call in program.later
         ],
     }
+
+
+def _module_to_json(module: Module) -> dict[str, Any]:
+    return {"held": list(module.held), "training": module.training}
 
 
 def _block_to_json(block: Block) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
+import torch
+
 import oracles
 from fuzz import buckets, corpus
 from fuzz.ir import Program, calls, where_names_are
@@ -325,10 +327,25 @@ class _Compiled:
             raise Escape(f"{type(error).__name__}: {error}") from error
 
 
+class _NotedModule(torch.nn.Module):
+    """A module, of which each run is noted."""
+
+    def __init__(self, module: torch.nn.Module, note: Callable[[None], None]) -> None:
+        super().__init__()
+        self.module = module
+        self.note = note
+
+    def forward(self, *args: Any) -> Any:
+        self.note(None)
+        return self.module(*args)
+
+
 def _noted(function: Function, runs: list[None]) -> Function:
     """The function, of which each run is noted. (It refers to nothing else: a compiler may look at all that
     a function refers to, as our own does.)"""
     note = runs.append
+    if isinstance(function, torch.nn.Module):
+        return _NotedModule(function, note)
 
     def noted(*args: Any) -> Any:
         note(None)

@@ -19,6 +19,7 @@ from fuzz.ir import (
     Dict,
     Lit,
     Loop,
+    Module,
     Program,
     Ref,
     Region,
@@ -95,6 +96,7 @@ class _Walk:
         self.given = {id(tensor): tensor.meta for tensor in self.inputs}
         self.laid_otherwise: set[int] = set()  # arguments whose metadata was another one for some time
         self.turned: set[int] = set()  # statements that have run
+        self.held: set[int] = set()  # arguments that a module holds
         self.unsettled: set[int] = set()  # views of arguments whose metadata had been changed
 
     def add(self, *names: str) -> None:
@@ -120,6 +122,8 @@ class _Walk:
                     self.add("argument: duplicate")
                 case Scalar():
                     self.add("argument: scalar")
+        if self.program.module is not None:
+            self.module(self.program.module)
         if any(storage.special for storage in self.program.storages):
             self.add("argument: special values")
         if not all(isinstance(tree, Ref) for tree in self.program.parameters):
@@ -138,6 +142,27 @@ class _Walk:
                 self.add("alias: flat buffer")
                 if len(group) > 7:
                     self.add("alias: many slices")
+
+    def module(self, module: Module) -> None:
+        held = [self.state.names[name] for name in module.held]
+        tensors = [value for value in held if isinstance(value, Tensor)]
+        parameters = {
+            id(self.state.names[f"a{i}"])
+            for i, argument in enumerate(self.program.arguments)
+            if isinstance(argument, View) and argument.via == "parameter"
+        }
+        self.add("module: its function")
+        if len(tensors) < len(held):
+            self.add("module: attribute")
+        if len(set(map(id, tensors))) < len(tensors):
+            self.add("module: tied")
+        if parameters & set(map(id, tensors)):
+            self.add("module: parameter")
+        if any(id(tensor) not in parameters for tensor in tensors):
+            self.add("module: buffer")
+        if module.training is not None:
+            self.add(f"module: {'training' if self.state.names[module.training] else 'evaluation'}")
+        self.held = set(map(id, tensors))
 
     def argument(self, tensor: Tensor) -> None:
         meta = tensor.meta
@@ -247,8 +272,10 @@ class _Walk:
                 self.add(f"mode: {mode}")
             case Autocast(_, enabled):
                 self.add("mode: autocast" if enabled else "mode: autocast off")
-            case Branch(_, _, holds):
+            case Branch(argument, _, holds):
                 self.add("flow: branch" if holds else "flow: other branch")
+                if self.program.module is not None and argument == self.program.module.training:
+                    self.add("flow: training")
             case Loop():
                 self.add("flow: loop")
         if block.within >= 0:
@@ -269,6 +296,8 @@ class _Walk:
     def write(self, row: Operator, target: Tensor) -> None:
         meta, grad = target.meta, target.requires_grad
         self.add(f"data: {self.whose(target)}")
+        if id(target) in self.held:
+            self.add("data: of a module")
         if not meta.size:
             self.add("data: 0-d")
         elif "{slice}" in row.source:

@@ -53,6 +53,16 @@ def begin(program: Program) -> State:
     return state
 
 
+def check_module(program: Program, place: str) -> None:
+    """Raise `ProgramError` if a module holds in some call what it cannot hold as that."""
+    module = program.module
+    if module is not None and module.training is not None:
+        argument = program.arguments[int(module.training[1:])]
+        if not isinstance(argument, Scalar) or not isinstance(argument.value, bool):
+            where = f"{place}arguments[{module.training[1:]}]"
+            raise ProgramError(where, "a module's `training` is no bool", "give True or False")
+
+
 def advance(state: State, index: int, statement: Statement, blocks: Sequence[Block] = ()) -> None:
     """Take a state over statement number `index` of a program with these blocks. Nothing runs.
 

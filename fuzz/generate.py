@@ -46,7 +46,7 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     builder = Builder(choices, profile, state, inputs)
     build(builder)
     state = builder.state
-    parameters = _parameters(choices, profile, len(inputs.arguments))
+    parameters = _parameters(choices, profile, inputs)
     returns = _returns(choices, profile, inputs, builder)
     differentiate = _differentiate(choices, profile)
     steps = draw_steps(choices, profile, state, returns)
@@ -58,6 +58,7 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         returns,
         Scenario("cpu", grad, differentiate, inference, steps),
         blocks=tuple(builder.blocks),
+        module=inputs.module,
     )
     later = draw_later(choices, profile, program)
     return replace(program, later=later) if later else program
@@ -67,10 +68,13 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
 # trees and scenario
 
 
-def _parameters(choices: Choices, profile: Profile, count: int) -> tuple[Tree, ...]:
-    leaves: list[Tree] = [Ref(f"a{i}") for i in range(count)]
-    if not choices.chance(profile.nested):
+def _parameters(choices: Choices, profile: Profile, inputs: Inputs) -> tuple[Tree, ...]:
+    held = inputs.module.names if inputs.module else ()
+    names = (f"a{i}" for i in range(len(inputs.arguments)))
+    leaves: list[Tree] = [Ref(name) for name in names if name not in held]
+    if not leaves or not choices.chance(profile.nested):
         return tuple(leaves)
+    count = len(leaves)
     first = choices.integer(0, count - 1)
     last = choices.integer(first + 1, count)
     return (*leaves[:first], _tree(choices, leaves[first:last]), *leaves[last:])

@@ -38,7 +38,8 @@ class View:
     """An argument: a strided view on a root, taken plainly or hidden from autograd by `via`.
 
     `via` is "view", "detach" (no gradient, the same version counter), "data" (no gradient, a version
-    counter of its own) or "no_grad" (a view that was taken under `torch.no_grad()`).
+    counter of its own), "no_grad" (a view that was taken under `torch.no_grad()`) or "parameter" (as
+    "detach", and a `torch.nn.Parameter`, which requires grad if it is a `leaf`).
     `dtype` is the view's own, None for the root's; `stride` and `offset` count its elements. Autograd follows
     a complex view of a real root of the same precision, and the reverse; any other dtype reads the root's
     bytes, behind autograd's back. `leaf` makes one that autograd does not follow a leaf that requires grad.
@@ -198,8 +199,27 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Module:
+    """The function is the `forward` of a module, which holds some of the arguments under their own names.
+
+    Of those that are `held` an `nn.Parameter` is a parameter of it, any other tensor a buffer, a Python value
+    an attribute; `training` names an argument, True or False in each call, that is its `training` instead.
+    Before a call the module is given what that call is made with.
+    """
+
+    held: tuple[str, ...] = ()
+    training: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The arguments that are not passed."""
+        return self.held if self.training is None else (*self.held, self.training)
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
-    """One case. `parameters` are the function's parameters: trees in which each argument stands once.
+    """One case. `parameters` are the function's parameters: trees in which each argument stands once,
+    but for those that a `module` holds.
 
     The first call is made with `storages`, `arguments` and `scenario`; then come the `later` ones.
     The statements of a block, and of the blocks within it, stand together (`fuzz.blocks`).
@@ -213,6 +233,7 @@ class Program:
     scenario: Scenario = Scenario()
     later: tuple[Call, ...] = ()
     blocks: tuple[Block, ...] = ()
+    module: Module | None = None
 
 
 def calls(program: Program) -> tuple[Program, ...]:
@@ -261,11 +282,12 @@ def paths(tree: Tree, path: str, quote: Callable[[str], str] = repr) -> Iterator
 
 
 def where_names_are(program: Program) -> dict[str, str]:
-    """The paths of arguments and results, as the oracles name them: `arg[0]`, `out['k']`.
+    """The paths of arguments and results, as the oracles name them: `arg[0]`, `out['k']`, `tensor['a1']`.
 
-    A result that is an argument has its path as an argument.
+    A result that is an argument has its path as an argument; the last is one that a module holds.
     """
-    return dict(paths(program.returns, "out")) | dict(paths(Seq("tuple", program.parameters), "arg"))
+    held = {name: f"tensor[{name!r}]" for name in program.module.held} if program.module else {}
+    return held | dict(paths(program.returns, "out")) | dict(paths(Seq("tuple", program.parameters), "arg"))
 
 
 def references(tree: Tree) -> Iterator[str]:

@@ -52,6 +52,7 @@ class Profile:
     strided: float = 0.3  # an argument on memory of its own is a view, not the root
     hidden: float = 0.2  # a view is detached, `.data` or taken under no_grad
     reinterpreted: float = 0.06  # a view is of another dtype than its root
+    module: float = 0.06  # the function is a module's, which holds some of the arguments
     flat: float = 0.02  # there are slices of one flat buffer, too
     requires_grad: float = 0.6  # a floating storage requires grad
     special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
@@ -107,11 +108,14 @@ def _profiles() -> Mapping[str, Profile]:
             requires_grad=0.85,
             leaf=0.3,
             mode=0.2,
+            module=0.12,
             hidden=0.35,
             share=0.5,
             partial=0.4,
         ),
-        replace(_BASE, name="scenarios", statements=(1, 8), steps=0.5, again=0.6, requires_grad=0.75),
+        replace(
+            _BASE, name="scenarios", statements=(1, 8), steps=0.5, again=0.6, requires_grad=0.75, module=0.12
+        ),
         replace(_BASE, name="swarm", swarm=True, share=0.5),
     )
     mixed = replace(_BASE, name="mixed", mixture=tuple(profile.name for profile in named))

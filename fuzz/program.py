@@ -34,6 +34,7 @@ from fuzz.follow import (
     agree,
     begin,
     check_blocks,
+    check_module,
     check_names,
     check_values,
     sizes_if_taken,
@@ -49,6 +50,7 @@ from fuzz.ir import (
     Dict,
     Lit,
     Loop,
+    Module,
     Program,
     Ref,
     Region,
@@ -84,6 +86,7 @@ __all__ = [
     "Dict",
     "Lit",
     "Loop",
+    "Module",
     "Program",
     "ProgramError",
     "Ref",
@@ -125,7 +128,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "if": ("argument", "value", "holds"),
     "for": ("count",),
 }
-VIAS = ("view", "detach", "data", "no_grad")
+VIAS = ("view", "detach", "data", "no_grad", "parameter")
 
 
 def check(program: Program) -> None:
@@ -160,8 +163,8 @@ def from_json(data: object) -> Program:
     if version != FORMAT:
         data = upgraded(data, version)
     names = (
-        *("format", "storages", "arguments", "parameters", "statements", "blocks", "returns", "scenario"),
-        "later",
+        *("format", "storages", "arguments", "parameters", "module", "statements", "blocks", "returns"),
+        *("scenario", "later"),
     )
     fields = read.fields(data, "", names)
     storages, arguments = _inputs(fields, "")
@@ -169,11 +172,13 @@ def from_json(data: object) -> Program:
         _tree(item, f"parameters[{i}]", 0)
         for i, item in enumerate(read.items(fields["parameters"], "parameters", MAX_ARGUMENTS))
     )
+    module = None if fields["module"] is None else _module(fields["module"], "module")
     placed = [name for tree in parameters for name in references(tree)]
+    placed += module.names if module is not None else ()
     if sorted(placed) != sorted(f"a{i}" for i in range(len(arguments))):
         raise ProgramError(
             "parameters",
-            f"they hold {brief(placed)}, but there are {len(arguments)} arguments",
+            f"they, and the module, hold {brief(placed)}, but there are {len(arguments)} arguments",
             "name each argument once",
         )
     statements = tuple(
@@ -195,6 +200,7 @@ def from_json(data: object) -> Program:
             for i, item in enumerate(read.items(fields["later"], "later", MAX_LATER))
         ),
         tuple(blocks),
+        module,
     )
     check_blocks(program)
     for i, later in enumerate(program.later):
@@ -207,6 +213,8 @@ def from_json(data: object) -> Program:
             )
         if later.scenario.device != program.scenario.device:
             raise ProgramError(f"{place}.scenario.device", "not the first call's", "use one device")
+    for i, one in enumerate(calls(program)):
+        check_module(one, f"later[{i - 1}]." if i else "")
     first, *others = calls(program)
     sizes = check_values(first)
     sizes = sizes_if_taken(first) | sizes
@@ -217,6 +225,14 @@ def from_json(data: object) -> Program:
         except ProgramError as error:
             raise ProgramError(f"later[{i}] with {error.place}", error.what, error.hint) from None
     return program
+
+
+def _module(data: object, place: str) -> Module:
+    fields = read.fields(data, place, ("held", "training"))
+    training = fields["training"]
+    if training is not None:
+        (training,) = read.names([training], f"{place}.training")
+    return Module(read.names(fields["held"], f"{place}.held"), training)
 
 
 def _inputs(fields: dict[str, Any], place: str) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
@@ -324,10 +340,9 @@ def _room(storage: Storage, dtype: str | None, place: str) -> int:
 def _leaf(data: object, storage: Storage, via: str, dtype: str | None, place: str) -> bool:
     leaf = read.boolean(data, place)
     kind = dtype or storage.dtype
-    if leaf and (kind not in INEXACT or (via not in ("detach", "data"))):
-        raise ProgramError(
-            place, f"a {kind} view via {via!r} cannot be a leaf", "use detach or data and a floating dtype"
-        )
+    if leaf and (kind not in INEXACT or (via not in ("detach", "data", "parameter"))):
+        hint = "use detach, data or parameter, and a floating dtype"
+        raise ProgramError(place, f"a {kind} view via {via!r} cannot be a leaf", hint)
     return leaf
 
 

@@ -35,6 +35,12 @@ _COMPILE = {
         "aot.aot_function(f, aot.nop, partition_fn=functools.partial("
         "aot.min_cut_rematerialization_partition, memory_budget=0), functionalize_rng_ops=True)",
     ),
+    "aot-dynamic": (
+        "import aot",
+        # Compiled for other sizes than it is called with.
+        "aot.config.patch(traced_size=lambda n: 2 * n)(aot.aot_function(f, aot.nop, dynamic=True))",
+    ),
+    "aot-inductor": ("import aot", 'torch.compile(f, backend="aotfuzz_inductor")'),
     "aot-compile": ("import aot", 'torch.compile(f, backend="aotfuzz")'),
     "torch-aot-function": (
         "from functorch.compile import aot_function, nop",
@@ -53,6 +59,7 @@ _EXACT = (
     "aot-min-cut",
     "aot-recompute",
     "aot-rng",
+    "aot-dynamic",
     "aot-compile",
     "torch-aot-function",
     "torch-aot-eager",
@@ -82,6 +89,8 @@ def script(program: Program, target: str, finding: Finding) -> str:
     `target` is the name of a shipped or registered target, or package.module:function.
     """
     setup, compiled = _compiled(target)
+    if program.module is not None:
+        compiled = compiled.replace("aot.aot_function(", "aot.aot_module(")
     parts = [
         f"{_comment(f'{finding.clause}: {finding.message}')}\n#\n"
         f"# Exits with 1 while {target} differs from eager, with 0 when it no longer does.",
@@ -226,6 +235,12 @@ def _comparison(program: Program, target: str, finding: Finding, compiled: str) 
     looks = ["eager = look(f)", f"target = look(lambda *args: ({compiled})(*args))"]
     if topic == "once":
         counted = ["def counted(*args):", "    global runs", "    runs += 1", "    return f(*args)"]
+        if program.module is not None:
+            counted = [
+                *("class Counted(torch.nn.Module):", "    def forward(self, *args):", "        global runs"),
+                *("        runs += 1", "        return self.f(*args)"),
+                *("", "", "counted = Counted()", "counted.f = f"),
+            ]
         within = compiled.replace("(f", "(counted").replace("f(*a)", "counted(*a)")
         looks = [
             *counted,

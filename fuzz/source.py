@@ -21,6 +21,7 @@ from fuzz.program import (
     Argument,
     Dict,
     Lit,
+    Module,
     Program,
     ProgramError,
     Ref,
@@ -140,8 +141,17 @@ def render(program: Program) -> str:
     for number, one in enumerate(calls(program)):
         lines += ["", "", f"def {maker(number)}():"]
         lines += [f"    {line}" for line in _make(one)]
-    lines += ["", "", f"def f({_parameters(program)}):"]
-    lines += [f"    {line}" for line in _body(program)]
+    if program.module is None:
+        lines += ["", "", f"def f({', '.join(_parameters(program))}):"]
+        lines += [f"    {line}" for line in _body(program)]
+    else:
+        lines += ["", "", "class Module(torch.nn.Module):"]
+        lines += [f"    def forward({', '.join(('self', *_parameters(program)))}):"]
+        lines += [f"        {name} = self.{name}" for name in program.module.held]
+        if program.module.training is not None:
+            lines += [f"        {program.module.training} = self.training"]
+        lines += [f"        {line}" for line in _body(program)]
+        lines += ["", "", "f = Module()"]
     return "\n".join(lines) + "\n"
 
 
@@ -149,7 +159,7 @@ def render(program: Program) -> str:
 # make
 
 
-_VIA = {"view": "", "detach": ".detach()", "data": ".data"}
+_VIA = {"view": "", "no_grad": "", "detach": ".detach()", "data": ".data"}
 
 
 def _make(program: Program) -> Iterator[str]:
@@ -177,22 +187,47 @@ def _make(program: Program) -> Iterator[str]:
                 root = program.storages[argument.storage]
                 comment = f"  # {describe(argument.dtype or root.dtype, argument.size)}"
                 view = _view(argument, root)
+                if via == "parameter":
+                    view = f"torch.nn.Parameter({view}{'' if argument.leaf else ', requires_grad=False'})"
+                else:
+                    view += f"{_VIA[via]}{'.requires_grad_()' if argument.leaf else ''}"
                 if via == "no_grad":
                     yield "with torch.no_grad():"
-                    yield f"    a{i} = {view}{comment}"
-                else:
-                    leaf = ".requires_grad_()" if argument.leaf else ""
-                    yield f"a{i} = {view}{_VIA[via]}{leaf}{comment}"
+                yield f"{'    ' if via == 'no_grad' else ''}a{i} = {view}{comment}"
                 if argument.leaf:
                     leaves.append(f"a{i}")
             case Same(earlier):
                 yield f"a{i} = a{earlier}"
             case Scalar(value):
                 yield f"a{i} = {constant(value)}"
+    if program.module is not None:
+        yield from _hold(program, program.module)
+        tensors += [name for name in program.module.held if not isinstance(_meant(program, name), Scalar)]
     yield f"args = {_tree(Seq('tuple', program.parameters))}"
     yield f"leaves = {_names(leaves)}"
     yield f"tensors = {_names(tensors)}"
     yield "return args, leaves, tensors"
+
+
+def _hold(program: Program, module: Module) -> Iterator[str]:
+    """The lines that give the module, which is `f`, what it holds in this call, and nothing else."""
+    yield "f.__init__()"
+    for name in module.held:
+        match _meant(program, name):
+            case Scalar() | View(via="parameter"):
+                yield f"f.{name} = {name}"
+            case _:
+                yield f'f.register_buffer("{name}", {name})'
+    if module.training is not None:
+        yield f"f.train({module.training})"
+
+
+def _meant(program: Program, name: str) -> Argument:
+    """The argument of a name; of duplicates, the first."""
+    argument = program.arguments[int(name[1:])]
+    while isinstance(argument, Same):
+        argument = program.arguments[argument.argument]
+    return argument
 
 
 def _view(view: View, root: Storage) -> str:
@@ -241,11 +276,11 @@ def _values(storage: Storage, device: str) -> str:
 # f
 
 
-def _parameters(program: Program) -> str:
-    names = []
-    for i, parameter in enumerate(program.parameters):
-        names.append(parameter.name if isinstance(parameter, Ref) else f"p{i}")
-    return ", ".join(names)
+def _parameters(program: Program) -> list[str]:
+    return [
+        parameter.name if isinstance(parameter, Ref) else f"p{i}"
+        for i, parameter in enumerate(program.parameters)
+    ]
 
 
 def _body(program: Program) -> Iterator[str]:

@@ -43,6 +43,11 @@ from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 __all__ = ["Breach", "State", "Tensor", "Use"]
 
 SPECIAL = (Kind.HOOK, Kind.MODE, Kind.FUNCTION)
+_LINKS = {
+    "detach": Link.DETACHED,
+    "data": Link.DATA,
+    "parameter": Link.DETACHED,
+}  # of views that are arguments
 _READS = (Link.FRESH, Link.MAYBE)  # results that are made of their operands' elements
 
 
@@ -61,7 +66,7 @@ def _convert(use: Use, autocast: str) -> None:
         if any(meta.dtype in HALF and meta.dtype != autocast for meta in use.metas):
             raise Breach(f"{row.name} takes no half precision but autocast's")
         return
-    if policy == "lower beyond vectors" and all(len(meta.size) == 1 for meta in use.metas):
+    if policy == "lower unless one" and prod(use.metas[0].size[:-1] + use.metas[1].size[1:]) == 1:
         return
     dtype = "float32" if policy == "float32" else autocast
     use.metas = list(use.metas)
@@ -116,7 +121,7 @@ class State:
         meta = Meta(dtype or root.meta.dtype, size, stride, offset)
         if reads_bytes(root.meta.dtype, meta.dtype):
             root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
-        link = {"detach": Link.DETACHED, "data": Link.DATA}.get(via, Link.VIEW)
+        link = _LINKS.get(via, Link.VIEW)
         value = self._linked(root, Result(meta, link), grad=via != "no_grad")
         value.own = leaf
         self.names[name] = value

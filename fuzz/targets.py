@@ -99,17 +99,27 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "double-backward": ("gradient: double",),
         "in-place": ("data: *",),
         "metadata": ("metadata: *",),
+        "module": ("module: *",),
         "random": ("random: *",),
     }
 )
 """What a target may lack by name, and the traits of the programs that need it."""
 
 
-def _compile_aot(function: Function) -> Function:
+def _aot(function: Function, *options: Any, **named: Any) -> Function:
+    """A module by what is made for modules, anything else as a function."""
+    import torch
+
     import aot
 
-    compiled: Function = aot.aot_function(function, fw_compiler=aot.nop)
+    if isinstance(function, torch.nn.Module):
+        return aot.aot_module(function, aot.nop, *options, **named)
+    compiled: Function = aot.aot_function(function, aot.nop, *options, **named)
     return compiled
+
+
+def _compile_aot(function: Function) -> Function:
+    return _aot(function)
 
 
 def _overwriting(module: Any, _example_inputs: Any) -> Function:
@@ -133,32 +143,22 @@ def _overwriting(module: Any, _example_inputs: Any) -> Function:
 def _compile_aot_min_cut(function: Function) -> Function:
     import aot
 
-    compiled: Function = aot.aot_function(
-        function,
-        aot.nop,
-        _overwriting,
-        aot.min_cut_rematerialization_partition,
-        keep_inference_input_mutations=True,
-    )
-    return compiled
+    partition = aot.min_cut_rematerialization_partition
+    return _aot(function, _overwriting, partition, keep_inference_input_mutations=True)
 
 
 def _compile_aot_recompute(function: Function) -> Function:
     import aot
 
     partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
-    compiled: Function = aot.aot_function(function, aot.nop, _overwriting, partition)
-    return compiled
+    return _aot(function, _overwriting, partition)
 
 
 def _compile_aot_rng(function: Function) -> Function:
     import aot
 
     partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
-    compiled: Function = aot.aot_function(
-        function, aot.nop, _overwriting, partition, functionalize_rng_ops=True
-    )
-    return compiled
+    return _aot(function, _overwriting, partition, functionalize_rng_ops=True)
 
 
 def _compile_aot_dynamic(function: Function) -> Function:
@@ -166,7 +166,7 @@ def _compile_aot_dynamic(function: Function) -> Function:
     what answers a call was then made for another one."""
     import aot
 
-    compiled = aot.aot_function(function, aot.nop, dynamic=True)
+    compiled = _aot(function, dynamic=True)
 
     def call(*arguments: Any) -> Any:
         with aot.config.patch(traced_size=_twice):
@@ -340,6 +340,8 @@ def _shipped() -> Mapping[str, Target]:
             "torch's own AOTAutograd, without Dynamo, graphs run as captured",
             _compile_torch_aot_function,
             warm=_warm_with(_compile_torch_aot_function),
+            # Its `aot_function` takes what a module holds for constants; `aot_module` takes another function.
+            lacks=("module",),
         ),
         _stock(
             "torch-aot-eager", "torch.compile: Dynamo and AOTAutograd, graphs run as captured", "aot_eager"

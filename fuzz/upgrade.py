@@ -6,15 +6,17 @@ from typing import Any
 
 from fuzz import document as read
 
-# What is read besides the present format. 5 had no blocks but regions, and none in another, 4 no special
-# values, 3 no later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
-EARLIER = (1, 2, 3, 4, 5)
+# What is read besides the present format. 6 had no modules, 5 no blocks but regions, and none in another, 4
+# no special values, 3 no later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
+EARLIER = (1, 2, 3, 4, 5, 6)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
 def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
-    data = dict(data)
+    data = {"module": None, **data}
+    if version == 6:
+        return data
     if version == 1 and isinstance(arguments := data.get("arguments"), list):
         kind = {"dtype": None, "leaf": False}
         data["arguments"] = [

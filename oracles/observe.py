@@ -219,7 +219,8 @@ def _with_steps(
 ) -> Observation:
     """The records of the steps that were asked for."""
     arguments = nodes(inputs.arguments.args, "arg")
-    tensors = {node.path: node.tensor for node in arguments if node.tensor is not None}
+    tensors = {f"tensor[{name!r}]": tensor for name, tensor in inputs.arguments.tensors.items()}
+    tensors |= {node.path: node.tensor for node in arguments if node.tensor is not None}
     leaves = tuple(
         (path, tensor)
         for path, tensor in inputs.register.items()[: seen.inputs]

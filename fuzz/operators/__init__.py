@@ -98,15 +98,16 @@ INVERSES: Mapping[str, str] = MappingProxyType(
 )
 
 # What autocast on the CPU makes of the operands of a row: "lower" precision, or "float32". With "mixed" the
-# row refuses half precision of another kind than autocast's; "lower beyond vectors" leaves two vectors alone.
+# row refuses half precision of another kind than autocast's; "lower unless one" leaves a product that is one
+# element alone.
 AUTOCAST: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("mm", "mv", "bmm", "matmul", "addmm", "linear", "matrix_square"), "lower"),
         **dict.fromkeys(("conv1d", "conv2d", "conv3d", "conv_transpose1d"), "lower"),
-        **dict.fromkeys(("linalg_inv", "linalg_cholesky", "linalg_qr", "linalg_solve"), "lower"),
+        **dict.fromkeys(("linalg_inv", "linalg_qr", "linalg_solve"), "lower"),
         **dict.fromkeys(("attention", "attention_heads"), "lower"),
         **dict.fromkeys(("einsum_rows", "einsum_batch"), "lower"),
-        "tensordot": "lower beyond vectors",
+        "tensordot": "lower unless one",
         **dict.fromkeys(("prod", "prod_dim", "mse_loss", "l1_loss", "trace"), "float32"),
         **dict.fromkeys(("cat", "stack", "roll"), "mixed"),
     }

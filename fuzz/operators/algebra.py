@@ -251,7 +251,6 @@ ROWS = (
         ((0, (0, 1)), (1, (0, 1)), ("result", (0, 1))),
     ),
     _row("linalg_inv", f"torch.linalg.inv({_POSITIVE})", (_POINTS,), _inverted, _BOTH),
-    _row("linalg_cholesky", f"torch.linalg.cholesky({_POSITIVE})", (_POINTS,), _inverted, _BOTH),
     _row(
         "linalg_qr",
         f"torch.linalg.qr({_POSITIVE})",

@@ -114,14 +114,14 @@ ROWS = (
     ),
     _row(
         "instance_norm",
-        FUNCTION + "instance_norm({0})",
+        FUNCTION + "instance_norm({0}).clone()",
         (_INSTANCES,),
         _instances_normalized,
         SELF,
     ),
     _row(
         "instance_norm_running",
-        FUNCTION + "instance_norm({0}, {1}, {2}, momentum={momentum})",
+        FUNCTION + "instance_norm({0}, {1}, {2}, momentum={momentum}).clone()",
         (_INSTANCES, _EACH, _EACH),
         _instances_normalized,
         SELF,

@@ -6,7 +6,7 @@ from fuzz.passes.base import Edit, Pass, measure
 from fuzz.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
 from fuzz.passes.scenarios import CALLS, STEPS
 from fuzz.passes.shapes import SHAPES
-from fuzz.passes.simplify import BLOCKS, KINDS, OPERATORS, SCENARIO, STORAGES, TREES
+from fuzz.passes.simplify import BLOCKS, KINDS, MODULE, OPERATORS, SCENARIO, STORAGES, TREES
 
 __all__ = ["PASSES", "Edit", "Pass", "measure"]
 
@@ -16,6 +16,7 @@ PASSES: tuple[Pass, ...] = (
     OUTPUTS,
     ARGUMENTS,
     STEPS,
+    MODULE,
     BLOCKS,
     SCENARIO,
     TREES,

@@ -54,7 +54,7 @@ def measure(program: Program) -> tuple[int, ...]:
         sum(_argument_cost(argument) for call in every for argument in call.arguments),
         len(program.blocks) + sum(b.count > 1 for b in program.blocks if isinstance(b, Loop)),
         sum(_scenario_cost(call.scenario) for call in every),
-        nodes + inner,
+        nodes + inner + (1 + len(program.module.names) if program.module else 0),
         sum(_storage_cost(storage) for storage in storages),
         sum(_operator_cost(statement) for statement in program.statements),
         sum(prod(storage.size) + sum(storage.size) for storage in storages),

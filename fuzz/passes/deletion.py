@@ -15,6 +15,7 @@ from fuzz.program import (
     Call,
     Dict,
     Lit,
+    Module,
     Program,
     ProgramError,
     Ref,
@@ -63,6 +64,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
             for old in program.parameters
             if (tree := _rename(old, names)) is not None and any(references(tree))
         ),
+        module=_renamed_module(program.module, names),
         statements=(),
         returns=Lit(None),
         blocks=tuple(_renamed_block(block, names) for block in program.blocks),
@@ -118,6 +120,13 @@ def _without_untaken(program: Program, branches: frozenset[int]) -> Program:
     gone = {i for i in branches if isinstance(arm := program.blocks[i], Branch) and not answer(program, arm)}
     kept = (s for s in program.statements if gone.isdisjoint(around(program.blocks, s.block)))
     return dataclasses.replace(program, statements=tuple(kept))
+
+
+def _renamed_module(module: Module | None, names: dict[str, str | None]) -> Module | None:
+    if module is None:
+        return None
+    held = tuple(new for name in module.held if (new := names[name]) is not None)
+    return Module(held, names[module.training] if module.training is not None else None)
 
 
 def _renamed_block(block: Block, names: dict[str, str | None]) -> Block:

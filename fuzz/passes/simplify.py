@@ -1,4 +1,4 @@
-"""Reduction passes that make plainer what stays: trees, blocks, scenario, arguments, storages, operators."""
+"""Reduction passes that make plainer what stays: trees, module, blocks, scenario, inputs, operators."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fuzz.program import (
     Argument,
     Lit,
     Loop,
+    Module,
     Program,
     Ref,
     Root,
@@ -22,6 +23,7 @@ from fuzz.program import (
     Storage,
     Tree,
     View,
+    references,
 )
 
 
@@ -42,11 +44,37 @@ def _flat(tree: Tree) -> Tree:
 
 def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
     if "parameters" in edits:
-        parameters: tuple[Tree, ...] = tuple(Ref(f"a{i}") for i in range(len(program.arguments)))
+        held = program.module.names if program.module else ()
+        names = (f"a{i}" for i in range(len(program.arguments)))
+        parameters: tuple[Tree, ...] = tuple(Ref(name) for name in names if name not in held)
         program = dataclasses.replace(program, parameters=parameters)
     if "returns" in edits:
         program = dataclasses.replace(program, returns=_flat(program.returns))
     return program
+
+
+def _module_edits(program: Program) -> Sequence[Edit]:
+    """The module goes, or something that it holds is passed instead."""
+    return [] if program.module is None else ["gone", *program.module.names]
+
+
+def _less_held(program: Program, edits: frozenset[Edit]) -> Program:
+    module = program.module
+    assert module is not None
+    passed = tuple(name for name in module.names if "gone" in edits or name in edits)
+    held = tuple(name for name in module.held if name not in passed)
+    smaller = Module(held, None if module.training in passed else module.training)
+    # In the order of their numbers where nothing is nested.
+    parameters = sorted(
+        (*program.parameters, *map(Ref, passed)), key=lambda tree: min(_numbers(tree), default=-1)
+    )
+    return dataclasses.replace(
+        program, parameters=tuple(parameters), module=None if "gone" in edits else smaller
+    )
+
+
+def _numbers(tree: Tree) -> list[int]:
+    return [int(name[1:]) for name in references(tree)]
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -179,6 +207,7 @@ def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 TREES = Pass("trees", _nested, _flatten)
+MODULE = Pass("module", _module_edits, _less_held)
 BLOCKS = Pass("blocks", _block_edits, _plainer_blocks)
 SCENARIO = of_scenarios(Pass("scenario", _scenario_edits, _plain_scenario))
 KINDS = of_inputs(Pass("arguments' kinds", _kind_edits, _plain_arguments))

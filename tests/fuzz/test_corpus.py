@@ -19,6 +19,7 @@ from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
 from fuzz.errors import CorpusError
 from fuzz.execute import execute
 from fuzz.operators import OPERATORS
+from fuzz.program import FORMAT
 from fuzz.targets import find
 from oracles import Finding
 
@@ -126,7 +127,10 @@ HOSTILE = {
     "empty": ("", "at line 1, column 1"),
     "truncated": (dumps(CASE)[:700], "at line "),
     "not an object": ("[1, 2]", "not an object"),
-    "another format": (_changed(lambda data: data.update(format=7)), "at format: found format version 7"),
+    "another format": (
+        _changed(lambda data: data.update(format=FORMAT + 1)),
+        f"at format: found format version {FORMAT + 1}",
+    ),
     "a format that is no version": (_changed(lambda data: data.update(format=True)), "at format"),
     "unknown operator": (
         _changed(lambda data: data["program"]["statements"][0].update(operator="os.system")),

@@ -181,18 +181,18 @@ def test_the_programs_of_a_seed_are_the_same_on_every_python_torch_and_machine()
     assert digest.hexdigest()[:16] == EXPECTED_PROGRAMS
 
 
-EXPECTED_PROGRAMS = "a34d405ef513cf00"
+EXPECTED_PROGRAMS = "35c21902bbbf931d"
 
 
 def test_every_operator_is_reached() -> None:
-    seen = {s.operator for program in programs("uniform", 6000) for s in program.statements}
+    seen = {s.operator for program in programs("uniform", 10000) for s in program.statements}
     assert set(OPERATORS) - seen == set()
 
 
 def test_single_programs_have_one_statement() -> None:
-    """One, and at times one before it that makes what it needs: an index, a mask."""
+    """One, and at times some before it that make what it needs: an index, a mask, statistics."""
     lengths = Counter(len(program.statements) for program in programs("single", 300))
-    assert set(lengths) <= {0, 1, 2, 3}
+    assert set(lengths) <= {0, 1, 2, 3, 4}
     assert lengths[1] > 220
     assert lengths[0] < 10
 

@@ -25,7 +25,7 @@ from small_programs import (
 from fuzz import buckets, repro
 from fuzz.execute import execute
 from fuzz.program import Program
-from fuzz.targets import find
+from fuzz.targets import SHIPPED, find
 from oracles import CLAUSES, Finding
 
 HERE = Path(__file__).parent
@@ -111,6 +111,22 @@ def test_a_script_says_when_the_difference_is_gone(program: Program, clause: str
     for path in ("call", "later backward from out"):
         finding = Finding(clause, path, "1", "2", "it was seen once")
         assert _status(repro.script(program, "eager", finding)) == 0
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_target_has_a_script(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    target = find(name)
+    reason = target.available()
+    if reason is not None:
+        pytest.skip(reason)
+    target.prepare()
+    for program in (SQUARE_OF_LEAF, SINE_OF_ANOTHER_SIZE):
+        clause = "repeat" if program.later else "values"
+        text = repro.script(
+            program, name, Finding(clause, "call 2: values: out", "1", "2", "it was seen once")
+        )
+        assert _status(text) == 0, capsys.readouterr().out
+    target.reset()
 
 
 def test_a_script_counts_how_often_the_function_runs(

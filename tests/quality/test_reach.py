@@ -25,6 +25,7 @@ RARE = {
         "data: filled through expand",
         "metadata: grown from nothing",
         "metadata: onto another argument",
+        "metadata: mul_resized_out",
         "repeat: other number",
         "data: channels-last",
     },
@@ -33,6 +34,7 @@ RARE = {
         *("metadata: grown from nothing", "metadata: both of a group", "metadata: mul_resized_out"),
     },
     "metadata": {
+        *("data: beside a result", "metadata: mul_resized_out"),
         *("data: expanded", "data: filled through expand", "alias: many slices"),
         "repeat: other number",
         "data: channels-last",
@@ -72,6 +74,11 @@ KINDS = {
     ),
     "hooks, custom functions, out=": (
         *("gradient: hook", "gradient: custom function", "data: given as out"),
+    ),
+    "modules": (
+        *("module: its function", "module: parameter", "module: buffer", "module: tied"),
+        *("module: attribute", "module: training", "module: evaluation", "data: of a module"),
+        *("flow: training", "argument: parameter"),
     ),
     "inference mode": (
         *("data: under inference mode", "mode: inference", "mode: inference_mode", "output: inference"),
