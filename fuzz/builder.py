@@ -26,7 +26,8 @@ from fuzz.state import Breach, State, Tensor
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
 MAX_SWARM = 6  # rows of one family in a swarm's program
-SPARE = 3  # statements that only make operands of others, beyond those that a program has room for
+SPARE = 2  # statements that only make operands of others, beyond those that a program has room for
+ENOUGH = 6  # statements that any program has room for if they make operands
 TRIES = 12  # for one statement, before the program is left shorter
 
 
@@ -48,7 +49,7 @@ class Builder:
         self.used: set[str] = set()
         self.count = 0
         self.room = choices.integer(*profile.statements)  # for so many statements
-        self.most = max(self.room, SPARE) + SPARE
+        self.most = max(self.room + SPARE, ENOUGH)
         self.reckless = choices.chance(profile.reckless)
         self.over = False
         self.tickets = _tickets(choices, profile)
@@ -61,7 +62,7 @@ class Builder:
     @property
     def full(self) -> bool:
         """Whether there is no room for what only makes another statement's operand."""
-        return len(self.statements) + 1 >= self.most
+        return len(self.statements) + 2 >= self.most  # (It may take two.)
 
     def program(self) -> Program:
         """What there is, as a program of one call that returns nothing."""
