@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from fuzz.passes.base import Edit, Pass, measure
+from fuzz.passes.base import measure
 from fuzz.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
 from fuzz.passes.scenarios import CALLS, STEPS
 from fuzz.passes.shapes import SHAPES
 from fuzz.passes.simplify import BLOCKS, KINDS, MODULE, OPERATORS, SCENARIO, STORAGES, TREES
+from fuzz.program import Program
+from fuzz.search import Pass
 
-__all__ = ["PASSES", "Edit", "Pass", "measure"]
+__all__ = ["PASSES", "measure"]
 
-PASSES: tuple[Pass, ...] = (
+PASSES: tuple[Pass[Program], ...] = (
     CALLS,
     STATEMENTS,
     OUTPUTS,

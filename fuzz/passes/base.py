@@ -1,10 +1,8 @@
-"""What a reduction pass is, and how large a program is."""
+"""How large a program is, and which statement is plainer than another."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from fuzz.operators import OPERATORS, Kind
@@ -23,17 +21,6 @@ from fuzz.program import (
     Write,
     calls,
 )
-
-Edit = Hashable
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """One way to make programs smaller: its edits of a program, and the program with some of them applied."""
-
-    name: str
-    edits: Callable[[Program], Sequence[Edit]]
-    apply: Callable[[Program, frozenset[Edit]], Program | None]
 
 
 def measure(program: Program) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from fuzz.blocks import answer, around, unwrapped, without_empty
-from fuzz.passes.base import Edit, Pass
 from fuzz.program import (
     Argument,
     Block,
@@ -33,6 +32,7 @@ from fuzz.program import (
     begin,
     references,
 )
+from fuzz.search import Edit, Pass
 from fuzz.state import State, Tensor
 
 

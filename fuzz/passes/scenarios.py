@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
-from fuzz.passes.base import Edit, Pass
 from fuzz.program import Call, Program, Write, calls
+from fuzz.search import Edit, Pass
 
 
 def _call_edits(program: Program) -> Sequence[Edit]:
@@ -74,17 +74,17 @@ def _scenario(call: Program) -> Hashable:
     return call.scenario
 
 
-def of_inputs(one: Pass) -> Pass:
+def of_inputs(one: Pass[Program]) -> Pass[Program]:
     """A pass over storages and arguments, for each call; calls with equal ones stay alike."""
     return _in_each_call(one, _inputs)
 
 
-def of_scenarios(one: Pass) -> Pass:
+def of_scenarios(one: Pass[Program]) -> Pass[Program]:
     """A pass over scenarios, for each call; calls with equal ones stay alike."""
     return _in_each_call(one, _scenario)
 
 
-def _in_each_call(one: Pass, part: Callable[[Program], Hashable]) -> Pass:
+def _in_each_call(one: Pass[Program], part: Callable[[Program], Hashable]) -> Pass[Program]:
     def edits(program: Program) -> Sequence[Edit]:
         different = {part(call): call for call in reversed(calls(program))}
         return [(i, edit) for i, call in enumerate(different.values()) for edit in one.edits(call)]

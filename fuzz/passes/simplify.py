@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from fuzz.blocks import unwrapped
-from fuzz.passes.base import Edit, Pass, plainer
+from fuzz.passes.base import plainer
 from fuzz.passes.deletion import leaves
 from fuzz.passes.scenarios import of_inputs, of_scenarios
 from fuzz.program import (
@@ -25,6 +25,7 @@ from fuzz.program import (
     View,
     references,
 )
+from fuzz.search import Edit, Pass
 
 
 def _nested(program: Program) -> Sequence[Edit]:

@@ -1,0 +1,129 @@
+"""The search for something smaller that is still interesting: what every reducer here does.
+
+A *pass* lists independent edits of a subject and applies any set of them at once; the search tries all of
+them, then halves, and so on, and keeps what the subject can do without, pass after pass, round after round,
+until a round changes nothing. A pass must guarantee:
+
+* **smaller**: a subject with edits applied has a smaller `measure`; candidates that have not are dropped
+  unseen, so every loop over passes ends, and no pass can undo another's work for ever;
+* **deterministic**: edits and their order depend on the subject alone, so a search can be repeated;
+* **total**: any subset of its edits can be asked for. One that makes nothing valid may give None or a
+  subject that is not `valid`: that costs no evaluation and need not be arranged beforehand;
+* **one purpose**: an edit changes one thing, so that whatever is left of a subject is needed.
+
+Whether a subject is interesting is the caller's to say, and is all that is known of it: to stay with one
+bug, say "gives the same bucket", not "fails".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Edit = Hashable
+S = TypeVar("S", bound=Hashable)
+
+
+class ReductionError(ValueError):
+    """The subject is not interesting to begin with, so there is nothing to keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pass(Generic[S]):
+    """One way to make subjects smaller: its edits of one, and the subject with some of them applied."""
+
+    name: str
+    edits: Callable[[S], Sequence[Edit]]
+    apply: Callable[[S, frozenset[Edit]], S | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Smaller(Generic[S]):
+    """How a kind of subjects is made smaller: the passes in the order of their gain, the size that each must
+    lessen, and whether a candidate may be evaluated at all."""
+
+    passes: Sequence[Pass[S]]
+    measure: Callable[[S], tuple[int, ...]]
+    valid: Callable[[S], bool]
+
+
+def smallest(start: S, how: Smaller[S], interesting: Callable[[S], bool], *, budget: int) -> tuple[S, int]:
+    """The smallest subject that the passes find for which `interesting` stays true, and the evaluations.
+
+    At most `budget` subjects are evaluated, the given one among them, and none twice; each one is valid.
+    The result is the same on every run if `interesting` is a function of the subject. Its exceptions are
+    passed on.
+
+    Raises ReductionError if the given subject is not interesting, ValueError for a budget below 1.
+
+    >>> halves = Pass("halves", lambda n: [n // 2], lambda n, edits: n // 2)
+    >>> smallest(40, Smaller((halves,), lambda n: (n,), lambda n: True), lambda n: n > 7, budget=9)
+    (10, 4)
+    """
+    if budget < 1:
+        raise ValueError(f"a budget of {budget} evaluations; give at least 1")
+    search = _Search(start, how, interesting, budget)
+    if not search.evaluate(start):
+        raise ReductionError(
+            "the program is not interesting as it is given: the predicate must be deterministic, and asked "
+            "about the same target and device as when the program was found"
+        )
+    settled: S | None = None
+    while settled != search.best and search.left:
+        settled = search.best
+        for one in how.passes:
+            search.run(one)
+    return search.best, search.evaluations
+
+
+class _Search(Generic[S]):
+    """The best subject so far, and everything that was tried."""
+
+    def __init__(self, start: S, how: Smaller[S], interesting: Callable[[S], bool], budget: int) -> None:
+        self.best = start
+        self.evaluations = 0
+        self._how = how
+        self._interesting = interesting
+        self._budget = budget
+        self._tried: set[S] = set()
+
+    @property
+    def left(self) -> int:
+        return self._budget - self.evaluations
+
+    def evaluate(self, subject: S) -> bool:
+        self.evaluations += 1
+        self._tried.add(subject)
+        return self._interesting(subject)
+
+    def run(self, one: Pass[S]) -> None:
+        """Find out which of a pass's edits the best subject can do without."""
+        subject = self.best
+        edits = one.edits(subject)
+        self._split(one, subject, frozenset(), list(edits))
+
+    def _split(
+        self, one: Pass[S], subject: S, accepted: frozenset[Edit], edits: Sequence[Edit]
+    ) -> frozenset[Edit]:
+        """Add as many of the edits as possible to the accepted ones: all, or each half in turn."""
+        if not edits or not self.left:
+            return accepted
+        wanted = accepted | frozenset(edits)
+        if self._improves(one.apply(subject, wanted)):
+            return wanted
+        if len(edits) == 1:
+            return accepted
+        half = len(edits) // 2
+        accepted = self._split(one, subject, accepted, edits[:half])
+        return self._split(one, subject, accepted, edits[half:])
+
+    def _improves(self, candidate: S | None) -> bool:
+        """Whether a candidate is new, smaller, valid and interesting; then it is the best one."""
+        how = self._how
+        if candidate is None or candidate in self._tried or how.measure(candidate) >= how.measure(self.best):
+            return False
+        if not how.valid(candidate) or not self.evaluate(candidate):
+            return False
+        self.best = candidate
+        return True
