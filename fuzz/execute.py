@@ -17,9 +17,9 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ import torch
 
 import oracles
 from fuzz import buckets, corpus
-from fuzz.ir import Program, calls, where_names_are
+from fuzz.ir import Program, Scenario, calls, where_names_are
 from fuzz.source import Make, load, upcast
 from fuzz.targets import Function, Target, find
 from oracles import Arguments, Backward, Finding, Observation, Outcome, Refusal, Step, judge, observe
@@ -73,22 +73,57 @@ class Result:
         return cls(data["outcome"], findings, data["reason"], data["seconds"])
 
 
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One call of a function: what makes its arguments, how it is made, and what is done after it.
+
+    `exact` gives the same function and arguments in double precision; it is None where there is no such twin.
+    """
+
+    make: Make
+    scenario: Scenario = field(default_factory=Scenario)
+    steps: tuple[Step, ...] = ()
+    exact: Callable[[], tuple[Function, Make]] | None = None
+
+
 def execute(program: Program, target: Target) -> Result:
     """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here."""
-    start = time.perf_counter()
     lacking = target.lacking(program)
     if lacking is not None:
         return Result("refused", reason=f"lacks {lacking}")
+    loaded = load(program)
+    trials = [_trial(one, make) for one, make in zip(calls(program), loaded.makes, strict=True)]
+    return execute_trials(loaded.f, trials, target)
+
+
+def execute_trials(function: Function, trials: Sequence[Trial], target: Target) -> Result:
+    """As `execute`, for any function and the calls of it that are to be tried, in their order.
+
+    result = execute_trials(torch.sin, [Trial(lambda: ((torch.ones(2),), {}, {}))], find("aot"))
+    """
+    start = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = _held(program, target, _eager)
+            result = _held(function, trials, target, _eager)
             for control in map(find, target.controls):
                 if result.outcome == "finding" and result.intact:
-                    result = _controlled(program, target, control, result)
+                    result = _controlled(function, trials, target, control, result)
     finally:
         target.reset()
     return replace(result, seconds=time.perf_counter() - start)
+
+
+def _trial(program: Program, make: Make) -> Trial:
+    """The call of a program that has one."""
+    twin = upcast(program)
+
+    def exact() -> tuple[Function, Make]:
+        assert twin is not None
+        loaded = load(twin)
+        return loaded.f, loaded.make
+
+    return Trial(make, program.scenario, _steps(program), exact if twin else None)
 
 
 Standard = Callable[[Function], Function]
@@ -98,13 +133,17 @@ def _eager(function: Function) -> Function:
     return function
 
 
-def _controlled(program: Program, target: Target, control: Target, found: Result) -> Result:
+def _controlled(
+    function: Function, trials: Sequence[Trial], target: Target, control: Target, found: Result
+) -> Result:
     """What is left of a finding when the target is held against one of its controls."""
     target.reset()
     try:
-        result = _held(program, target, partial(_Compiled, control))
+        result = _held(function, trials, target, partial(_Compiled, control))
         target.reset()
-        alike = _is_of_later_backwards(result) and _told(_held(program, control, _eager)) == _told(found)
+        alike = _is_of_later_backwards(result) and _told(found) == _told(
+            _held(function, trials, control, _eager)
+        )
     finally:
         control.reset()
     own = found.findings
@@ -139,19 +178,18 @@ def likewise(other: str, what: str) -> str:
     return f"{other} does it too: {what}"
 
 
-def _held(program: Program, target: Target, standard: Standard) -> Result:
+def _held(function: Function, trials: Sequence[Trial], target: Target, standard: Standard) -> Result:
     """What becomes of a case that is held against what `standard` makes of its function."""
-    loaded = load(program)
-    told, compiled = standard(loaded.f), _Compiled(target, loaded.f)
+    told, compiled = standard(function), _Compiled(target, function)
     results = []
-    for number, (one, make) in enumerate(zip(calls(program), loaded.makes, strict=True)):
-        result = _call(one, standard, told, make, compiled)
+    for number, trial in enumerate(trials):
+        result = _call(trial, standard, told, compiled)
         if not result.intact:
             # Nothing else can be said here, not even whether this call fails alone.
             return result
         if result.outcome == "finding" and number:
             target.reset()
-            alone = _call(one, standard, standard(loaded.f), make, _Compiled(target, loaded.f))
+            alone = _call(trial, standard, standard(function), _Compiled(target, function))
             if alone.outcome == "finding":
                 return alone
             return replace(_repeated(result, number + 1), intact=alone.intact)
@@ -187,35 +225,32 @@ def _broken(error: Exception) -> Result:
     return Result("finding", (finding,), str(finding), intact=False)
 
 
-def _call(
-    program: Program, standard: Standard, function: Function, make: Make, compiled: _Compiled
-) -> Result:
+def _call(trial: Trial, standard: Standard, function: Function, compiled: _Compiled) -> Result:
     """What becomes of one call: `function` is what the standard made."""
-    eager = _observe(program, function, make)
+    eager = _observe(trial, function)
     before = compiled.runs
     try:
         with _garbage_kept():
-            seen = _observe(program, compiled, make, compiled.target.refusal)
+            seen = _observe(trial, compiled, compiled.target.refusal)
     except Exception as error:
         if _intact():
             raise
         return _broken(error)
     runs = compiled.runs - before
-    twin = upcast(program)
 
     def reference() -> Observation:
-        assert twin is not None
-        exact = load(twin)
-        return _observe(program, standard(exact.f), exact.make)
+        assert trial.exact is not None
+        exact, make = trial.exact()
+        return _observe(replace(trial, make=make), standard(exact))
 
     def control() -> Observation:
-        return _observe(program, function, make, terms=True)
+        return _observe(trial, function, terms=True)
 
     def densely() -> Observation:
-        return _observe(program, function, make, densely=True)
+        return _observe(trial, function, densely=True)
 
     intact = not _raised(seen) or _intact()
-    further = (reference if twin else None, control, densely) if intact else ()
+    further = (reference if trial.exact else None, control, densely) if intact else ()
     verdict = judge(eager, seen, *further)
     if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
         return Result("finding", verdict.findings, verdict.reason, intact=intact)
@@ -262,28 +297,25 @@ def _intact() -> bool:
 
 
 def _observe(
-    program: Program,
+    trial: Trial,
     function: Function,
-    make: Make,
     refusal: Refusal | None = None,
     *,
     terms: bool = False,
     densely: bool = False,
 ) -> Observation:
-    scenario = program.scenario
-
     def arguments() -> Arguments:
-        args, leaves, tensors = make()
+        args, leaves, tensors = trial.make()
         return Arguments(args, leaves, tensors)
 
     return observe(
         function,
         arguments,
         seed=SEED,
-        grad=scenario.grad,
-        inference=scenario.inference,
-        differentiate=scenario.differentiate,
-        steps=_steps(program),
+        grad=trial.scenario.grad,
+        inference=trial.scenario.inference,
+        differentiate=trial.scenario.differentiate,
+        steps=trial.steps,
         refusal=refusal,
         terms=terms,
         densely=densely,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from fuzz import buckets
 from fuzz.corpus import Case
-from fuzz.ir import Program, calls, where_names_are
+from fuzz.ir import Lit, Program, Scenario, calls, where_names_are
 from fuzz.looks import BASE, BODIES, COTANGENT, EDGE, NAMED, STRIDES
 from fuzz.plugins import registered
 from fuzz.source import maker, render
@@ -88,34 +88,58 @@ def script(program: Program, target: str, finding: Finding) -> str:
 
     `target` is the name of a shipped or registered target, or package.module:function.
     """
-    setup, compiled = _compiled(target)
+    compiler = named(target)
     if program.module is not None:
-        compiled = compiled.replace("aot.aot_function(", "aot.aot_module(")
+        compiled = compiler.compiled.replace("aot.aot_function(", "aot.aot_module(")
+        compiler = replace(compiler, compiled=compiled)
+    return _script(render(program), program, compiler, finding)
+
+
+def recorded(text: str, scenario: Scenario, compiler: Compiler, finding: Finding) -> str:
+    """The script for a function that a text defines as that of a program does, called once as `scenario`
+    says."""
+    return _script(text, Program((), (), (), (), Lit(None), scenario), compiler, finding)
+
+
+def _script(definitions: str, program: Program, compiler: Compiler, finding: Finding) -> str:
+    """The script for what `definitions` define; of the program only how it is called is looked at."""
     parts = [
         f"{_comment(f'{finding.clause}: {finding.message}')}\n#\n"
-        f"# Exits with 1 while {target} differs from eager, with 0 when it no longer does.",
-        render(program).rstrip(),
+        f"# Exits with 1 while {compiler.name} differs from eager, with 0 when it no longer does.",
+        definitions.rstrip(),
     ]
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
-        parts.append(_dying(program, compiled))
+        parts.append(_dying(program, compiler.compiled))
     elif finding.clause == "repeat":
-        parts.append(_repeating(program, target, compiled, finding))
+        parts.append(_repeating(program, compiler, finding))
     else:
         parts.append(_looking(program, finding, "", 0))
-        parts.append("\n".join(_comparison(program, target, finding, compiled)))
+        parts.append("\n".join(_comparison(program, compiler, finding)))
     text = "\n\n\n".join(parts) + "\n"
     modules = [name for name in ("gc", "itertools", "subprocess", "sys") if f"{name}." in text]
     imports = "\n".join(f"import {name}" for name in modules)
     weak = "from torch.multiprocessing.reductions import StorageWeakRef"
-    own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", setup) if line)
+    own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", compiler.setup) if line)
     return text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
 
 
-def _compiled(target: str) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler in a script: its name, the lines that it needs, `f` compiled as an expression, and whether
+    it runs the kernels of eager, so that numbers are equal bit for bit."""
+
+    name: str
+    setup: str
+    compiled: str
+    exact: bool = False
+
+
+def named(target: str) -> Compiler:
+    """The compiler of that name: a shipped or registered target, or package.module:function."""
     if target in _COMPILE:
-        return _COMPILE[target]
+        return Compiler(target, *_COMPILE[target], exact=target in _EXACT)
     module, _, function = registered().get(target, target).partition(":")
-    return _IMPORT.format(module=module), f"{module}.{function}(f)"
+    return Compiler(target, _IMPORT.format(module=module), f"{module}.{function}(f)")
 
 
 def _looking(program: Program, finding: Finding, suffix: str, number: int) -> str:
@@ -165,7 +189,7 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
     return "\n".join([text, "", f"def look{suffix}(function):", *_indent(lines)])
 
 
-def _repeating(program: Program, target: str, compiled: str, finding: Finding) -> str:
+def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
     """What is wrong in a later call: the calls before it are made, by the same compiled function."""
     found = re.fullmatch(r"call (\d+): ([a-z-]+): (.*)", finding.path)
     number, inner = len(program.later), replace(finding, clause="values")
@@ -186,12 +210,12 @@ def _repeating(program: Program, target: str, compiled: str, finding: Finding) -
         "",
         "def target_function(*args):",
         "    if not compiled:",
-        f"        compiled.append({compiled})",
+        f"        compiled.append({compiler.compiled})",
         "    return compiled[0](*args)",
         "",
         "",
     ]
-    comparison = _comparison(calls(program)[number], target, inner, "target_function")
+    comparison = _comparison(calls(program)[number], replace(compiler, compiled="target_function"), inner)
     lines = [line.replace("= look(", "= last_look(") for line in comparison]
     return "\n\n\n".join([*parts, "\n".join([*before, *lines])])
 
@@ -212,12 +236,12 @@ def _topic(program: Program, finding: Finding) -> str:
     return "a later write" if later else _STANDS_FOR.get(finding.clause, finding.clause)
 
 
-def _comparison(program: Program, target: str, finding: Finding, compiled: str) -> list[str]:
-    topic = _topic(program, finding)
+def _comparison(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
+    topic, compiled = _topic(program, finding), compiler.compiled
     if topic in ("errors", "errors in the call"):
         same = ["return str(left).split(':')[0] == str(right).split(':')[0]"]
     else:
-        rtol, atol = ("0", "0") if target in _EXACT else ("1e-3", "1e-5")
+        rtol, atol = ("0", "0") if compiler.exact else ("1e-3", "1e-5")
         same = []
         if topic in ("a later write", "steps"):
             same = [

@@ -167,11 +167,11 @@ def _make(program: Program) -> Iterator[str]:
     leaves, tensors = [], []
     for i, storage in enumerate(program.storages):
         comment = f"  # {describe(storage.dtype, storage.size)}"
-        values = _values(storage, device)
+        made = values(storage, device)
         name = f"s{i}"
         if not storage.leaf:
             name = f"leaf{i}"
-        yield f"{name} = {values}{'.requires_grad_()' if storage.requires_grad else ''}{comment}"
+        yield f"{name} = {made}{'.requires_grad_()' if storage.requires_grad else ''}{comment}"
         tensors.append(name)
         if storage.requires_grad:
             leaves.append(name)
@@ -254,8 +254,9 @@ def _names(names: list[str]) -> str:
 _SPECIAL = (math.nan, 1.5, -0.0, math.inf, -2.0, -math.inf, 0.5, 0.0, -0.75, 2.0**-24, 2.0**-130)
 
 
-def _values(storage: Storage, device: str) -> str:
-    """The fixed formula: small, exact in every dtype, no zeros among fractions, bits that alternate."""
+def values(storage: Storage, device: str) -> str:
+    """The elements of a root, by the fixed formula: small, exact in every dtype, no zeros among fractions,
+    bits that alternate. `device` is "", or a keyword argument after a comma."""
     ramp = f"torch.arange({math.prod(storage.size)}{device})"
     if len(storage.size) != 1:
         ramp += f".reshape({', '.join(map(str, storage.size)) or '()'})"
