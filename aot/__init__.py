@@ -15,6 +15,7 @@ from aot.errors import (
     BackendError,
     CacheWarning,
     DoubleBackwardUnsupported,
+    MissingPackage,
     PartitionError,
     RecompileWarning,
     Unsupported,
@@ -22,6 +23,7 @@ from aot.errors import (
 from aot.explain import explain
 from aot.export import BackwardSignature, GraphSignature, aot_export_joint_simple, aot_export_module
 from aot.metadata import InputAliasInfo, MutationType, OutputAliasInfo, OutputType, ViewAndMutationMeta
+from aot.minify import minify
 from aot.names import get_aot_compilation_context, get_aot_graph_name, set_model_name
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
@@ -38,6 +40,7 @@ __all__ = [
     "DoubleBackwardUnsupported",
     "GraphSignature",
     "InputAliasInfo",
+    "MissingPackage",
     "MutationType",
     "OutputAliasInfo",
     "OutputType",
@@ -62,6 +65,7 @@ __all__ = [
     "make_boxed_compiler",
     "make_boxed_func",
     "min_cut_rematerialization_partition",
+    "minify",
     "nop",
     "set_model_name",
     "static_inputs",

@@ -37,6 +37,11 @@ class AssumptionViolated(AotError):
     library; what the call has changed by then stays changed."""
 
 
+class MissingPackage(AotError):
+    """What was asked for is in another package of this project, or one that this needs, and that is not
+    installed."""
+
+
 class PartitionError(AotError):
     """A joint graph cannot be cut: it is not of the form that `aot.default_partition` documents, or the
     backward needs a value that can neither be saved nor recomputed; or an option has no meaning."""

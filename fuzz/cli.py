@@ -60,6 +60,21 @@ def _parser() -> argparse.ArgumentParser:
     reduce.add_argument("--target", required=True, metavar="T", help=_TARGET)
     reduce.add_argument("--out", type=Path, metavar="FILE", help="where to write it (default: stdout)")
 
+    minify = _command(commands, "minify", "cases:minify", "make a function of yours smaller")
+    minify.add_argument(
+        "function",
+        metavar="MODULE:FUNCTION",
+        help="what gives the function and its arguments, in a tuple, when it is called without any",
+    )
+    minify.add_argument("--target", required=True, metavar="T", help=_TARGET)
+    minify.add_argument(
+        "--evaluations",
+        type=_count,
+        default=500,
+        metavar="N",
+        help="candidates to try at most (default: 500)",
+    )
+
     show = _command(commands, "show", "cases:show", "print corpus files: source, arguments and what differs")
     show.add_argument("files", nargs="+", type=Path, metavar="FILE")
 

@@ -45,3 +45,29 @@ class PoolError(FuzzError):
 
 class ConfigurationError(FuzzError):
     """The options of a run contradict each other or ask for what this machine does not have."""
+
+
+class MinifyError(FuzzError):
+    """Base class of what keeps a function of the user's own from being made smaller."""
+
+
+class FunctionRaises(MinifyError):
+    """The function raises in eager: there is nothing that a compiler could be held against."""
+
+
+class NoDifference(MinifyError):
+    """The target does what eager does, as far as can be told, or refuses the function on purpose."""
+
+
+class CannotRecord(MinifyError):
+    """The function does, gets or returns something that cannot be written down as calls of torch's
+    functions."""
+
+
+class RecordingDiffers(MinifyError):
+    """The calls that were recorded do not do what the function does: something of it was not seen."""
+
+
+class DifferenceLost(MinifyError):
+    """The target differs on the function, and not, or otherwise, on the calls that were recorded of it:
+    what it gets wrong is in what surrounds them."""

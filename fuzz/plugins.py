@@ -50,7 +50,8 @@ def load(name: str) -> Target:
             + (f"registered are {', '.join(known)}, " if known else "")
             + "and your own is written package.module:function"
         )
-    found = _attribute(name, path)
+    must_be = "a function that takes a function and returns it compiled, or a fuzz.Target"
+    found = attribute(f"target {name!r}", path, must_be)
     if isinstance(found, Target):
         _check(found, name)
         reset = reset_if_loaded if found.reset is nothing else found.reset
@@ -58,10 +59,14 @@ def load(name: str) -> Target:
     return Target(name, path.replace(":", "."), found, reset=reset_if_loaded)
 
 
-def _attribute(name: str, path: str) -> Any:
+def attribute(what: str, path: str, must_be: str) -> Any:
+    """What `package.module:function` leads to; the current directory is importable.
+
+    Raises TargetError, which begins with `what`, if there is no such module or attribute, if the attribute
+    cannot be called (then it says what it `must_be`), or if the module fails."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):
-        raise TargetError(f"target {name!r} is not of the form package.module:function")
+        raise TargetError(f"{what} is not of the form package.module:function")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
@@ -70,23 +75,19 @@ def _attribute(name: str, path: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise TargetError(
-                f"target {name!r}: no module named {error.name!r} "
-                f"(looked in {here} and the installed packages)"
+                f"{what}: no module named {error.name!r} (looked in {here} and the installed packages)"
             ) from error
-        raise TargetError(f"target {name!r}: importing {module_name} failed: {error}") from error
+        raise TargetError(f"{what}: importing {module_name} failed: {error}") from error
     except Exception as error:
         raise TargetError(
-            f"target {name!r}: importing {module_name} failed: {type(error).__name__}: {error}"
+            f"{what}: importing {module_name} failed: {type(error).__name__}: {error}"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise TargetError(f"target {name!r}: {module_name} has no attribute {attribute!r}")
+            raise TargetError(f"{what}: {module_name} has no attribute {attribute!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise TargetError(
-            f"target {name!r}: {attribute} is of type {type(found).__name__}; it must be a function that "
-            "takes a function and returns it compiled, or a fuzz.Target"
-        )
+        raise TargetError(f"{what}: {attribute} is of type {type(found).__name__}; it must be {must_be}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""`aotfuzz replay`, `reduce`, `show`, `repro` and `targets`: recorded cases, and what runs them."""
+"""`aotfuzz replay`, `reduce`, `minify`, `show`, `repro` and `targets`: recorded cases, and what runs them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fuzz import corpus
 from fuzz.campaign.configuration import workers
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
 from fuzz.corpus import Case
-from fuzz.errors import ConfigurationError, CorpusError, TargetError
-from fuzz.plugins import registered
+from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
+from fuzz.plugins import attribute, registered
 from fuzz.report import objects, tables
 from fuzz.targets import SHIPPED, find, usable
 
@@ -68,6 +68,28 @@ def reduce(options: argparse.Namespace) -> int:
         except OSError as error:
             raise ConfigurationError(f"cannot write {options.out}: {error.strerror or error}") from error
     return NOTHING_NEW if reduced.as_recorded else FINDINGS
+
+
+def minify(options: argparse.Namespace) -> int:
+    """Print the script of a user's function, made smaller; 1 if it does not differ."""
+    from fuzz.minify import minify as run
+
+    given = f"function {options.function!r}"
+    must_be = "a function without parameters that returns a function and a tuple of its arguments"
+    make = attribute(given, options.function, must_be)
+    try:
+        function, args = make()
+    except Exception as error:
+        raise ConfigurationError(f"{given}: {type(error).__name__}: {error}; it must be {must_be}") from error
+    try:
+        minified = run(function, args, options.target, evaluations=options.evaluations)
+    except NoDifference as error:
+        say(f"aotfuzz: {error}", sys.stderr)
+        return FINDINGS
+    say(minified.text.rstrip("\n"))
+    said = f"{minified.calls_before} -> {minified.calls} calls in {minified.evaluations} evaluations"
+    say(f"{said}: {minified.bucket}", sys.stderr)
+    return NOTHING_NEW
 
 
 def show(options: argparse.Namespace) -> int:

@@ -1,0 +1,286 @@
+"""A user's own function made as small as it gets while a compiler still does something else with it.
+
+The function is recorded in eager as the calls of torch's functions that it makes (`record`); their text is
+what runs from then on (`text`). Passes (`deletion`, `simplify`) make it smaller, the search is that of
+`fuzz.search`, and the judge that of campaigns (`fuzz.execute`). What is left is printed as a script
+(`fuzz.repro`)."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fuzz import buckets, repro
+from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
+from fuzz.execute import Result, Trial, execute_trials
+from fuzz.ir import Scenario
+from fuzz.minify.compilers import printed
+from fuzz.minify.ir import Recording
+from fuzz.minify.passes import smaller
+from fuzz.minify.record import Recorded, plain, record, with_opaque
+from fuzz.minify.text import load, render, upcast
+from fuzz.plugins import reset_if_loaded
+from fuzz.search import smallest
+from fuzz.source import Make
+from fuzz.targets import SHIPPED, Function, Target, find, usable
+from oracles import Arguments, Finding, Observation, compare, observe
+from oracles.ambient import contained
+
+__all__ = ["Minified", "minify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Minified:
+    """The smallest function that was found to differ, and what it cost.
+
+    `text` is a script that needs torch (and the compiler) alone: it prints what eager and the target give
+    where they differ, and exits with 1 while they do; `shown` is whether it has, in this process. `calls`
+    are the calls of torch's functions that are left of `calls_before`; `findings` is what differs, `bucket`
+    that in short with the calls that it takes. `evaluations` are the functions that have been tried on the
+    way."""
+
+    text: str
+    shown: bool
+    calls: int
+    calls_before: int
+    findings: tuple[Finding, ...]
+    bucket: str
+    evaluations: int
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def minify(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    target: str | Function | Target,
+    *,
+    evaluations: int = 500,
+) -> Minified:
+    """Make a function smaller for as long as a compiler does otherwise with it than eager does.
+
+    `fn` is any function or module of torch's tensors, called as `fn(*args)`, in the grad mode and inference
+    mode that this is called in. It runs several times, on tensors like its arguments; the tensors that it
+    reads from outside (parameters, buffers, globals) are written to meanwhile, and are as they were
+    afterwards. `target` is the name of a target (`aotfuzz targets`, `package.module:function`), or a
+    function that takes a function and returns it compiled. At most so many `evaluations` compile a
+    candidate.
+
+    What is kept is *that* difference, by its clause, place and kind (`fuzz.buckets.signature`): it is never
+    exchanged for another one. Everything in docs/contract.md is looked at. All of it happens in this process.
+
+    Raises:
+        TargetError: there is no such target, or it cannot work here.
+        FunctionRaises: `fn` raises in eager.
+        NoDifference: the target does what eager does, or refuses.
+        CannotRecord: `fn` does something that cannot be written down as calls of torch's functions.
+        RecordingDiffers: what was written down does not do what `fn` does.
+        DifferenceLost: the target differs on `fn`, and not on what was written down.
+
+        print(minify(f, (x, y), lambda f: torch.compile(f, backend="aot_eager")))
+    """
+    compiler = _target(target)
+    recorded = record(fn, tuple(args))
+    with torch.inference_mode(False), torch.enable_grad():
+        return _minified(fn, recorded, target, compiler, evaluations)
+
+
+def _minified(
+    fn: Function, recorded: Recorded, target: str | Function | Target, compiler: Target, evaluations: int
+) -> Minified:
+    result = _checked(fn, recorded, compiler)
+    signature = _signature(result.findings)
+    found: dict[Recording, Result] = {recorded.recording: result}
+
+    def interesting(recording: Recording) -> bool:
+        if recording not in found:
+            found[recording] = _tried(recording, compiler)
+        seen = found[recording]
+        return seen.outcome == "finding" and _signature(seen.findings) == signature
+
+    best, count = smallest(recorded.recording, smaller(recorded.recording), interesting, budget=evaluations)
+    findings = found[best].findings
+    text, shown = _script(best, _printed(target, compiler), findings, compiler)
+    bucket = f"{signature}/{_ingredients(best)}"
+    before = len(recorded.recording.calls)
+    return Minified(text, shown, len(best.calls), before, findings, bucket, count)
+
+
+def _printed(target: str | Function | Target, found: Target) -> repro.Compiler:
+    """A target in a script."""
+    has_name = isinstance(target, str) or SHIPPED.get(found.name) is target
+    return repro.named(found.name) if has_name else printed(found.name, found.compile)
+
+
+def _script(
+    recording: Recording, compiler: repro.Compiler, findings: tuple[Finding, ...], target: Target
+) -> tuple[str, bool]:
+    """The script, and whether it shows the difference: with a tolerance if that suffices, else bit for
+    bit."""
+    tries = (compiler,) if compiler.exact else (compiler, replace(compiler, exact=True))
+    texts = [
+        repro.recorded(render(recording), _scenario(recording), one, buckets.main(findings)) for one in tries
+    ]
+    shown = next((text for text in texts if _shows(text, target)), None)
+    return shown or texts[0], shown is not None
+
+
+def _shows(text: str, target: Target) -> bool:
+    """Whether a script ends with 1. It is run in this process, which knows all that the target needs."""
+    path = list(sys.path)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contained():
+            warnings.simplefilter("ignore")
+            exec(compile(text, "<script>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        return end.code == 1
+    except Exception:
+        return False
+    finally:
+        sys.path[:] = path
+        target.reset()
+    return False
+
+
+def _signature(findings: tuple[Finding, ...]) -> str:
+    """The coarse key of what differs, in which a tensor that is read from outside counts as an argument."""
+    return buckets.signature(
+        [
+            replace(one, path=_OUTSIDE.sub("arg[", one.path), message=_OUTSIDE.sub("arg[", one.message))
+            for one in findings
+        ]
+    )
+
+
+_OUTSIDE = re.compile(r"\b(tensor|leaf)\[")
+
+
+def _ingredients(recording: Recording) -> str:
+    """The calls of a recording as a multiset."""
+    counts = Counter(call.callee.removeprefix("torch.") for call in recording.calls)
+    return " + ".join(name if n == 1 else f"{n} {name}" for name, n in sorted(counts.items())) or "nothing"
+
+
+def _target(target: str | Function | Target) -> Target:
+    if isinstance(target, str):
+        usable([target])
+        found = find(target)
+    elif isinstance(target, Target):
+        found = target
+    else:
+        name = getattr(target, "__qualname__", type(target).__qualname__)
+        found = Target(name, "a compiler that was passed", target, reset=reset_if_loaded)
+    for one in (found, *map(find, found.controls)):
+        one.prepare()
+    return found
+
+
+def _scenario(recording: Recording) -> Scenario:
+    return Scenario(grad=recording.mode.grad, inference=recording.mode.inference)
+
+
+def _tried(recording: Recording, target: Target) -> Result:
+    loaded = load(recording)
+    return execute_trials(loaded.f, [_trial(recording, loaded.make)], target)
+
+
+def _trial(recording: Recording, make: Make) -> Trial:
+    def exact() -> tuple[Function, Make]:
+        assert twin is not None
+        loaded = load(twin)
+        return loaded.f, loaded.make
+
+    twin = upcast(recording)
+    return Trial(make, _scenario(recording), exact=exact if twin else None)
+
+
+def _checked(fn: Function, recorded: Recorded, target: Target) -> Result:
+    """What the target makes of the recording, once it is sure that this is the function's, and differs
+    likewise."""
+    recording = recorded.recording
+    loaded = load(recording)
+    original, make = _original(fn, recorded, loaded.make)
+
+    def make_alike() -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+        args, leaves, tensors = loaded.make()
+        return args, _in_front(leaves, recorded.outside), _in_front(tensors, recorded.outside)
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            other = compare(_seen(original, make, recording), _seen(loaded.f, make_alike, recording))
+        # (A module keeps its parameters alive, and a function that a counter has may count.)
+        telling = [one for one in other if one.clause not in ("lifetime", "once")]
+        if telling:
+            message = telling[0].message.replace("in eager", "in the function")
+            raise RecordingDiffers(
+                "the calls of torch's functions that were seen do not do what the function does: "
+                f"{message.replace('in the target', 'in what was recorded')}"
+            )
+        before = _on_target(fn, original, make, recorded, target)
+    finally:
+        recorded.untouched.restore()
+    if before.outcome != "finding":
+        raise NoDifference(f"{target.name} does not differ from eager ({before.outcome}: {before.reason})")
+    result = _tried(recording, target)
+    wanted = _signature(before.findings)
+    if result.outcome != "finding" or _signature(result.findings) != wanted:
+        instead = result.reason or result.outcome
+        raise DifferenceLost(
+            f"{target.name} differs on the function ({before.reason}), and not so on the calls of torch's "
+            f"functions that it makes ({instead})"
+        )
+    return result
+
+
+def _original(fn: Function, recorded: Recorded, make: Make) -> tuple[Function, Make]:
+    """The function with plain containers in its result, and what makes its arguments and gives back its
+    tensors."""
+    outside, opaque = recorded.outside, recorded.opaque
+
+    def original(*args: Any) -> Any:
+        return plain(fn(*with_opaque(args, opaque)))
+
+    def make_original() -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+        recorded.untouched.clear_gradients()
+        args, leaves, tensors = make()
+        return args, _instead(leaves, outside), _instead(tensors, outside)
+
+    return original, make_original
+
+
+def _instead(tensors: Mapping[str, Any], outside: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The user's tensors in the places of those that were made like them."""
+    return {name: outside.get(name, tensor) for name, tensor in _in_front(tensors, outside).items()}
+
+
+def _in_front(tensors: Mapping[str, Any], outside: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Without the leaves that were made to stand behind a tensor of the user's."""
+    behind = {name.replace("x", "leaf", 1) for name in outside}
+    return {name: tensor for name, tensor in tensors.items() if name not in behind}
+
+
+def _seen(function: Function, make: Make, recording: Recording) -> Observation:
+    scenario = _scenario(recording)
+    return observe(function, lambda: Arguments(*make()), grad=scenario.grad, inference=scenario.inference)
+
+
+def _on_target(fn: Function, original: Function, make: Make, recorded: Recorded, target: Target) -> Result:
+    """What the target makes of the function itself."""
+
+    def compile_function(_: Function) -> Function:
+        compiled = target.compile(fn)
+        return lambda *args: plain(compiled(*with_opaque(args, recorded.opaque)))
+
+    trial = _trial(recorded.recording, make)
+    return execute_trials(original, [trial], replace(target, compile=compile_function))

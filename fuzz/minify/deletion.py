@@ -1,0 +1,269 @@
+"""Passes over a recorded function that delete: calls, results, inputs, modes, operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from fuzz.minify.ir import (
+    NONE,
+    Call,
+    Dict,
+    Input,
+    Lit,
+    Recording,
+    Ref,
+    Seq,
+    Storage,
+    Tree,
+    arguments,
+    globals_of,
+    leaves,
+    mapped,
+    names,
+    operands,
+    tidy,
+    used,
+    with_operands,
+)
+from fuzz.minify.survey import survey
+from fuzz.minify.text import as_bytes
+from fuzz.operators.layout import contiguous
+from fuzz.search import Edit, Pass
+
+
+class _Fresh:
+    """An input that stands for the result of a call, should anything need it."""
+
+    __slots__ = ("name", "tensor")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+        self.name: str | None = None
+
+
+def without(recording: Recording, dropped: frozenset[int], *, fresh: bool) -> Recording | None:
+    """The recording without some calls. What used a result of one takes its place from an operand of its size
+    and dtype or, where there is none, and with `fresh` always, from a new argument like it."""
+    tensors = survey(recording)
+    if tensors is None:
+        return None
+    stands: dict[str, _Fresh | str | None] = {}
+    came_from: dict[str, str] = {}
+    storages, inputs, added = list(recording.storages), list(recording.inputs), []
+
+    def resolve(name: str) -> _Fresh | str | None:
+        return stands.get(name, name)
+
+    def given(leaf: Ref | Lit) -> Tree:
+        if isinstance(leaf, Lit):
+            return leaf
+        found = resolve(leaf.name)
+        if isinstance(found, _Fresh):
+            if found.name is None:
+                found.name = f"x{len(inputs)}"
+                storage, one = like(found.tensor, len(storages))
+                storages.append(storage)
+                inputs.append(one)
+                added.append(Ref(found.name))
+            return Ref(found.name)
+        return NONE if found is None else Ref(found)
+
+    calls: list[Call] = []
+    for i, call in enumerate(recording.calls):
+        if i not in dropped:
+            calls.append(with_operands(call, given))
+            continue
+        taken = list(names(*operands(call)))
+        for name in names(call.results):
+            came_from.update((name, other) for other in taken[:1])
+            tensor = tensors.get(name)
+            alike = next(
+                (other for other in taken if tensor is not None and _alike(tensors.get(other), tensor)), None
+            )
+            if alike is not None and not fresh:
+                stands[name] = resolve(alike)
+            else:
+                stands[name] = None if tensor is None else _Fresh(tensor)
+
+    def left(name: str) -> str | None:
+        """What there is of a result: itself, or else what it was made of."""
+        while not _is_kept(resolve(name)) and name in came_from:
+            name = came_from[name]
+        return name if _is_kept(resolve(name)) else None
+
+    def is_left(leaf: Ref | Lit) -> bool:
+        return isinstance(leaf, Lit) or left(leaf.name) is not None
+
+    def returned(leaf: Ref | Lit) -> Tree:
+        name = left(leaf.name) if isinstance(leaf, Ref) else None
+        return leaf if name is None else given(Ref(name))
+
+    returns = mapped(_only(recording.returns, is_left), returned)
+    return tidy(
+        replace(
+            recording,
+            storages=tuple(storages),
+            inputs=tuple(inputs),
+            calls=tuple(calls),
+            returns=returns,
+            parameters=(*recording.parameters, *added),
+        )
+    )
+
+
+def _is_kept(found: _Fresh | str | None) -> bool:
+    return isinstance(found, str) or (isinstance(found, _Fresh) and found.name is not None)
+
+
+def _alike(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    return one is not None and (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
+
+
+def like(tensor: torch.Tensor, storage: int) -> tuple[Storage, Input]:
+    """A storage and an input on it with a tensor's size, dtype and elements."""
+    dtype, size = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    device = "cpu" if tensor.device.type == "cpu" else str(tensor.device)
+    needs = tensor.requires_grad
+    made = Storage(dtype, tensor.numel(), device, as_bytes(tensor))
+    return made, Input(storage, dtype, size, contiguous(size), 0, needs, not needs)
+
+
+def _only(tree: Tree, keep: Callable[[Ref | Lit], bool]) -> Tree:
+    """The tree without some of its leaves, and without containers that are empty then."""
+    match tree:
+        case Seq(kind, items):
+            kept = [(item, _only(item, keep)) for item in items]
+            return Seq(kind, tuple(new for old, new in kept if new != NONE or old == NONE))
+        case Dict(entries):
+            pairs = [(key, item, _only(item, keep)) for key, item in entries]
+            return Dict(tuple((key, new) for key, old, new in pairs if new != NONE or old == NONE))
+        case _:
+            return tree if keep(tree) else NONE
+
+
+def _backwards(count: int) -> range:
+    return range(count - 1, -1, -1)
+
+
+def _numbers(edits: frozenset[Edit]) -> frozenset[int]:
+    return frozenset(edit for edit in edits if isinstance(edit, int))
+
+
+def _drop_results(recording: Recording, edits: frozenset[Edit]) -> Recording:
+    positions = iter(range(len(list(leaves(recording.returns)))))
+    return tidy(replace(recording, returns=_only(recording.returns, lambda _: next(positions) not in edits)))
+
+
+def _drop_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
+    """Inputs go; another one of the same size and dtype takes the place of one that is used."""
+    needed = used(recording)
+    stands: dict[str, str] = {}
+    for i in _numbers(edits):
+        one = recording.inputs[i]
+        other = next(
+            (
+                f"x{j}"
+                for j, other in enumerate(recording.inputs)
+                if j not in edits and (other.size, other.dtype) == (one.size, one.dtype)
+            ),
+            None,
+        )
+        if other is not None:
+            stands[f"x{i}"] = other
+        elif f"x{i}" in needed:
+            return None
+    gone = {f"x{i}" for i in _numbers(edits)}
+
+    def change(leaf: Ref | Lit) -> Tree:
+        return Ref(stands.get(leaf.name, leaf.name)) if isinstance(leaf, Ref) else leaf
+
+    def keep(leaf: Ref | Lit) -> bool:
+        return isinstance(leaf, Lit) or leaf.name not in gone
+
+    kept = ((tree, _only(tree, keep)) for tree in recording.parameters)
+    return tidy(
+        replace(
+            recording,
+            parameters=tuple(new for old, new in kept if new != NONE or old == NONE),
+            calls=tuple(with_operands(call, change) for call in recording.calls),
+            returns=mapped(recording.returns, change),
+        )
+    )
+
+
+def _pass_globals(recording: Recording, edits: frozenset[Edit]) -> Recording:
+    added = tuple(Ref(name) for name in globals_of(recording) if name in edits)
+    return tidy(replace(recording, parameters=(*recording.parameters, *added)))
+
+
+def _modes(recording: Recording) -> Sequence[Edit]:
+    return list(dict.fromkeys(call.mode for call in recording.calls if call.mode != recording.mode))
+
+
+def _leave_modes(recording: Recording, edits: frozenset[Edit]) -> Recording:
+    mode = recording.mode
+    calls = tuple(replace(call, mode=mode) if call.mode in edits else call for call in recording.calls)
+    return replace(recording, calls=calls)
+
+
+def flat(tree: Tree) -> Tree:
+    """The names in a tree in one tuple, or the only one itself."""
+    found = tuple(Ref(name) for name in names(tree))
+    return Seq("tuple", found) if len(found) > 1 else found[0] if found else NONE
+
+
+def _nested(recording: Recording) -> Sequence[Edit]:
+    edits: list[Edit] = []
+    if recording.parameters != tuple(map(Ref, arguments(recording))):
+        edits.append("parameters")
+    if recording.returns != flat(recording.returns):
+        edits.append("returns")
+    return edits
+
+
+def _flatten(recording: Recording, edits: frozenset[Edit]) -> Recording:
+    if "parameters" in edits:
+        recording = replace(recording, parameters=tuple(map(Ref, arguments(recording))))
+    if "returns" in edits:
+        recording = replace(recording, returns=flat(recording.returns))
+    return tidy(recording)
+
+
+def _spare(recording: Recording) -> Sequence[Edit]:
+    """Keywords, and last operands that are constants."""
+    edits: list[Edit] = []
+    for i, call in enumerate(recording.calls):
+        edits += [(i, name) for name, _ in call.keywords]
+        edits += [(i, j) for j in _backwards(len(call.operands)) if j and not any(names(*call.operands[j:]))]
+    return edits
+
+
+def _drop_operands(recording: Recording, edits: frozenset[Edit]) -> Recording:
+    calls = []
+    for i, call in enumerate(recording.calls):
+        own = {edit[1] for edit in edits if isinstance(edit, tuple) and edit[0] == i}
+        end = min((j for j in own if isinstance(j, int)), default=len(call.operands))
+        keywords = tuple((name, tree) for name, tree in call.keywords if name not in own)
+        calls.append(replace(call, operands=call.operands[:end], keywords=keywords))
+    return tidy(replace(recording, calls=tuple(calls)))
+
+
+CALLS = Pass(
+    "calls",
+    lambda recording: _backwards(len(recording.calls)),
+    lambda recording, edits: without(recording, _numbers(edits), fresh=False),
+)
+CUTS = Pass(
+    "calls whose results become arguments",
+    lambda recording: _backwards(len(recording.calls)),
+    lambda recording, edits: without(recording, _numbers(edits), fresh=True),
+)
+RESULTS = Pass("results", lambda recording: _backwards(len(list(leaves(recording.returns)))), _drop_results)
+INPUTS = Pass("inputs", lambda recording: _backwards(len(recording.inputs)), _drop_inputs)
+GLOBALS = Pass("globals", globals_of, _pass_globals)
+MODES = Pass("modes", _modes, _leave_modes)
+TREES = Pass("trees", _nested, _flatten)
+OPERANDS = Pass("operands", _spare, _drop_operands)

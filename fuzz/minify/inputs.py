@@ -1,0 +1,186 @@
+"""The tensors that a function is given or reads, described: what each lies on, and how it was made of
+another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fuzz.errors import CannotRecord
+from fuzz.minify.ir import Input, Storage
+from fuzz.minify.text import as_bytes
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_DEVICES = ("cpu", "cuda")
+
+
+class Inputs:
+    """Tensors that have been met, in the order of their numbers, with what is needed to make their like.
+
+    The elements of a storage are those of the moment when the first tensor on it is met.
+
+        inputs = Inputs()
+        inputs.number(torch.ones(2, 3))    # 0
+    """
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.inputs: list[Input] = []
+        self.storages: list[Storage] = []
+        self._numbers: dict[int, int] = {}
+        self._lying: dict[int, int] = {}
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._numbers
+
+    def lies_at(self, address: int) -> bool:
+        """Whether a tensor that has been met lies there."""
+        return address in self._lying
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor; it is described if it is met for the first time, and what it is a view of
+        too.
+
+        Raises:
+            CannotRecord: it is no plain strided tensor.
+        """
+        if id(tensor) not in self._numbers:
+            described = self._describe(tensor)
+            self._numbers[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+            self.inputs.append(described)
+        return self._numbers[id(tensor)]
+
+    def _describe(self, tensor: torch.Tensor) -> Input:
+        _check(tensor)
+        base, via = None, "own"
+        if tensor._is_view() and tensor._base is not None:
+            base = self.number(tensor._base)
+            via = "no_grad" if tensor._base.requires_grad and not tensor.requires_grad else "view"
+        elif address(tensor) in self._lying:
+            storage = self._lying[address(tensor)]
+            base = next(i for i, one in enumerate(self.inputs) if (one.storage, one.via) == (storage, "own"))
+            # One that was detached counts its writes with what it was taken from.
+            via = "detach" if tensor._version == self.tensors[base]._version else "data"
+        return Input(
+            self._storage(tensor),
+            _name(tensor.dtype),
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            int(tensor.storage_offset()),
+            tensor.requires_grad,
+            tensor.is_leaf,
+            via,
+            base,
+            isinstance(tensor, torch.nn.Parameter),
+        )
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        found = self._lying.get(address(tensor))
+        if found is not None:
+            return found
+        flat = flattened(tensor)
+        device = "cpu" if flat.device.type == "cpu" else str(flat.device)
+        self.storages.append(Storage(_name(flat.dtype), flat.numel(), device, as_bytes(flat)))
+        if flat.numel():
+            self._lying[address(tensor)] = len(self.storages) - 1
+        return len(self.storages) - 1
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where the storage of a tensor begins; 0 if it has none."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def flattened(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements of a tensor's storage, as a tensor on it without a history."""
+    storage = tensor.untyped_storage()
+    length = storage.nbytes() // tensor.element_size()
+    return tensor.data.as_strided((length,), (1,), 0)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check(tensor: torch.Tensor) -> None:
+    what = ""
+    if type(tensor) not in _PLAIN:
+        what = f"of type {type(tensor).__qualname__}, a tensor subclass"
+    elif tensor.layout is not torch.strided or tensor.is_quantized:
+        what = f"with layout {tensor.layout}" if tensor.layout is not torch.strided else "that is quantized"
+    elif tensor.device.type not in _DEVICES:
+        what = f"on the device {tensor.device}"
+    elif tensor.is_conj() or tensor.is_neg():
+        what = "that is conjugated or negated lazily (use resolve_conj() or resolve_neg())"
+    elif tensor.is_inference():
+        what = "that was made in inference mode"
+    else:
+        try:
+            tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            what = "without memory, as torch.func's transforms make them"
+    if what:
+        raise CannotRecord(
+            f"the function gets or reads a tensor {what}; only plain strided ones can be made anew"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """One tensor of the user's as it was."""
+
+    tensor: torch.Tensor
+    alias: torch.Tensor
+    elements: torch.Tensor
+    requires_grad: bool
+    grad: torch.Tensor | None
+
+
+class Untouched:
+    """Tensors of the user's that the function reads from outside, to be put back as they were.
+
+    They are noted when they are met, so before anything is written to them.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[_Before] = []
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """Remember a tensor and all that lies on its storage."""
+        with torch.no_grad():
+            elements = flattened(tensor).clone()
+        grad = tensor.grad if tensor.is_leaf else None
+        self._before.append(_Before(tensor, tensor.data, elements, tensor.requires_grad, grad))
+
+    def tensors(self) -> Sequence[torch.Tensor]:
+        """What has been noted."""
+        return [before.tensor for before in self._before]
+
+    def clear_gradients(self) -> None:
+        """Elements and metadata as they were, and no gradients: what every run begins with."""
+        for before in reversed(self._before):  # the first on a storage knows its elements best
+            self._put_back(before)
+            if before.tensor.is_leaf:
+                before.tensor.grad = None
+
+    def restore(self) -> None:
+        """As it was, gradients included."""
+        for before in reversed(self._before):  # the first on a storage knows its elements best
+            self._put_back(before)
+            if before.tensor.is_leaf:
+                before.tensor.grad = before.grad
+
+    def _put_back(self, before: _Before) -> None:
+        with torch.no_grad():
+            if before.alias.untyped_storage().nbytes():
+                flattened(before.alias).copy_(before.elements)
+        tensor, alias = before.tensor, before.alias
+        if (address(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()) != (
+            *(address(alias), alias.shape, alias.stride(), alias.storage_offset()),
+        ):
+            tensor.data = alias
+        if tensor.is_leaf and tensor.requires_grad != before.requires_grad:
+            tensor.requires_grad_(before.requires_grad)

@@ -1,0 +1,94 @@
+"""How large a recorded function is, and the passes that make it smaller, in the order of their gain."""
+
+from __future__ import annotations
+
+from fuzz.minify.deletion import CALLS, CUTS, GLOBALS, INPUTS, MODES, OPERANDS, RESULTS, TREES
+from fuzz.minify.ir import NONE, Dict, Input, Lit, Recording, Seq, Tree, globals_of, leaves, names, operands
+from fuzz.minify.simplify import (
+    DTYPES,
+    KINDS,
+    NUMBERS,
+    ONES,
+    RAMPS,
+    SHAPES,
+    SLICES,
+    ZEROS,
+    is_odd,
+    odd_numbers,
+    rank,
+)
+from fuzz.minify.survey import survey
+from fuzz.minify.text import is_plain
+from fuzz.search import Smaller
+
+
+def measure(recording: Recording) -> tuple[int, ...]:
+    """How large a recorded function is; every accepted step makes it smaller, in the order of tuples."""
+    constants = (leaf for call in recording.calls for tree in operands(call) for leaf in leaves(tree))
+    return (
+        len(recording.calls),
+        len(list(names(recording.returns))),
+        len(recording.inputs),
+        len(globals_of(recording)),
+        sum(call.mode != recording.mode for call in recording.calls),
+        sum(_cost(one, recording) for one in recording.inputs),
+        sum(is_odd(storage) + (storage.device != "cpu") for storage in recording.storages),
+        sum(map(_nodes, recording.parameters)) + (recording.returns != NONE and _nodes(recording.returns)),
+        sum(1 + (leaf != NONE) for leaf in constants if isinstance(leaf, Lit)),
+        sum(len(odd_numbers(call)) for call in recording.calls),
+        sum(storage.length for storage in recording.storages)
+        + sum(sum(one.size) for one in recording.inputs),
+        sum(map(rank, recording.storages)),
+    )
+
+
+def _cost(one: Input, recording: Recording) -> int:
+    plain = one.via != "own" or is_plain(one, recording.storages[one.storage])
+    via = {"own": 0, "view": 1}.get(one.via, 2)
+    return one.requires_grad + (not one.leaf) + via + (not plain) + one.parameter
+
+
+def _nodes(tree: Tree) -> int:
+    match tree:
+        case Seq(kind, items):
+            return 1 + (kind != "tuple") + sum(map(_nodes, items))
+        case Dict(entries):
+            return 2 + sum(_nodes(item) for _, item in entries)
+        case Lit():
+            return 1
+        case _:
+            return 0
+
+
+PASSES = (
+    RAMPS,
+    GLOBALS,  # memory that is alive for ever makes every look at what is freed slow
+    CALLS,
+    RESULTS,
+    CUTS,
+    INPUTS,
+    MODES,
+    KINDS,
+    DTYPES,
+    TREES,
+    OPERANDS,
+    SLICES,
+    NUMBERS,
+    SHAPES,
+    ZEROS,
+    ONES,
+)
+
+
+def smaller(recording: Recording) -> Smaller[Recording]:
+    """How this recording is made smaller: no tensor of a candidate is empty unless one of its own is."""
+    may_be_empty = _has_empty(recording)
+
+    def valid(candidate: Recording) -> bool:
+        return survey(candidate) is not None and (may_be_empty or not _has_empty(candidate))
+
+    return Smaller(PASSES, measure, valid)
+
+
+def _has_empty(recording: Recording) -> bool:
+    return any(not tensor.numel() for tensor in (survey(recording) or {}).values())

@@ -1,0 +1,44 @@
+"""What the names in a recorded function stand for, found out by running it eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+
+from fuzz.minify.ir import Recording, Ref, Seq, names
+from fuzz.minify.text import load
+from oracles.ambient import contained, record_ambient, restore_ambient, seed_generators
+
+
+@lru_cache(maxsize=8)
+def survey(recording: Recording) -> Mapping[str, torch.Tensor] | None:
+    """The tensors that a recorded function knows by name, as one eager call has left them.
+
+    None if that raises, or if it cannot even be called.
+
+    >>> from fuzz.minify.record import record
+    >>> {name: tuple(t.shape) for name, t in survey(record(torch.sum, (torch.ones(3),)).recording).items()}
+    {'x0': (3,), 'v0': ()}
+    """
+    known = [f"x{i}" for i in range(len(recording.inputs))]
+    results = list(names(*(call.results for call in recording.calls)))
+    watched = replace(recording, returns=Seq("tuple", tuple(map(Ref, results))))
+    mode = recording.mode
+    with contained() as ambient:
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                loaded = load(watched)
+                args, _, tensors = loaded.make()
+            seed_generators(0)
+            with torch.inference_mode(mode.inference):
+                torch.set_grad_enabled(mode.grad)
+                found = loaded.f(*args)
+        except Exception:
+            return None
+        finally:
+            restore_ambient(ambient, record_ambient())
+    values = {name: tensors[name] for name in known} | dict(zip(results, found, strict=True))
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
