@@ -16,11 +16,13 @@ from aot.errors import MissingPackage
 def minify(fn: Callable[..., Any], args: tuple[Any, ...], target: Any, *, evaluations: int = 500) -> Any:
     """The smallest function that a compiler does something else with than eager, made from one of yours.
 
-    Args: fn: a function or module, called as `fn(*args)` in the grad mode that this is called in. It runs
-    several times, on tensors like its arguments; what it reads from outside is as before afterwards. args:
-    its arguments, in tuples, lists and dicts. target: the compiler: a name (`aotfuzz targets`,
-    `package.module:function`) or a function that takes a function and returns it compiled. evaluations: how
-    many candidates are compiled at most.
+    Args:
+        fn: a function or module, called as `fn(*args)` in the grad mode that this is called in. It runs
+            several times, on tensors like its arguments; what it reads from outside is as before afterwards.
+        args: its arguments, in tuples, lists and dicts.
+        target: the compiler: a name (`aotfuzz targets`, `package.module:function`) or a function that takes a
+            function and returns it compiled.
+        evaluations: how many candidates are compiled at most.
 
     Returns:
         A `fuzz.minify.Minified`. As text it is a script that needs torch and the compiler alone, prints what
