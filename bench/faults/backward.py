@@ -70,8 +70,8 @@ FAULTS = (
     _fault(
         name="what eager raises in backward is forgotten",
         module="aot.capture.joint",
-        find="return Segment((entrance,), targets, (type(failure), str(failure)))",
-        replace="return Segment((entrance,), targets)",
+        find="(type(failure.error), str(failure.error)), failure.strides)",
+        replace=")",
         clauses=("errors",),
         wrong="A function that writes to what its own backward needs gives None as a gradient.",
     ),
@@ -94,7 +94,7 @@ FAULTS = (
     _fault(
         name="kept arguments are not watched",
         module="aot.capture.kept",
-        find="kept.append(Kept(i, None, tangents(number, mask)))",
+        find="kept.append(Kept(i, None, tangents(number, mask), attached=history))",
         replace="pass",
         clauses=_NOTICED,
         wrong="A write to an argument between forward and backward goes unnoticed.",
@@ -102,7 +102,7 @@ FAULTS = (
     _fault(
         name="kept results are not watched",
         module="aot.capture.kept",
-        find="kept.append(Kept(None, k, tangents(number, mask)))",
+        find="kept.append(Kept(None, k, tangents(number, mask), attached=history))",
         replace="pass",
         clauses=_NOTICED,
         wrong="A write to a result between forward and backward goes unnoticed.",
