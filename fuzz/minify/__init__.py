@@ -24,9 +24,11 @@ from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
 from fuzz.execute import Result, Trial, execute_trials
 from fuzz.ir import Scenario
 from fuzz.minify.compilers import printed
-from fuzz.minify.ir import Recording
+from fuzz.minify.deletion import GLOBALS
+from fuzz.minify.ir import Recording, globals_of
 from fuzz.minify.passes import smaller
 from fuzz.minify.record import Recorded, plain, record, with_opaque
+from fuzz.minify.survey import survey
 from fuzz.minify.text import load, render, upcast
 from fuzz.plugins import reset_if_loaded
 from fuzz.search import smallest
@@ -98,9 +100,9 @@ def minify(
 def _minified(
     fn: Function, recorded: Recorded, target: str | Function | Target, compiler: Target, evaluations: int
 ) -> Minified:
-    result = _checked(fn, recorded, compiler)
+    start, result = _checked(fn, recorded, compiler)
     signature = _signature(result.findings)
-    found: dict[Recording, Result] = {recorded.recording: result}
+    found: dict[Recording, Result] = {start: result}
 
     def interesting(recording: Recording) -> bool:
         if recording not in found:
@@ -108,7 +110,7 @@ def _minified(
         seen = found[recording]
         return seen.outcome == "finding" and _signature(seen.findings) == signature
 
-    best, count = smallest(recorded.recording, smaller(recorded.recording), interesting, budget=evaluations)
+    best, count = smallest(start, smaller(start), interesting, budget=evaluations)
     findings = found[best].findings
     text, shown = _script(best, _printed(target, compiler), findings, compiler)
     bucket = f"{signature}/{_ingredients(best)}"
@@ -204,9 +206,9 @@ def _trial(recording: Recording, make: Make) -> Trial:
     return Trial(make, _scenario(recording), exact=exact if twin else None)
 
 
-def _checked(fn: Function, recorded: Recorded, target: Target) -> Result:
-    """What the target makes of the recording, once it is sure that this is the function's, and differs
-    likewise."""
+def _checked(fn: Function, recorded: Recorded, target: Target) -> tuple[Recording, Result]:
+    """The recording, and what the target makes of it, once it is sure that this is the function's, and
+    differs likewise."""
     recording = recorded.recording
     loaded = load(recording)
     original, make = _original(fn, recorded, loaded.make)
@@ -232,15 +234,20 @@ def _checked(fn: Function, recorded: Recorded, target: Target) -> Result:
         recorded.untouched.restore()
     if before.outcome != "finding":
         raise NoDifference(f"{target.name} does not differ from eager ({before.outcome}: {before.reason})")
-    result = _tried(recording, target)
     wanted = _signature(before.findings)
-    if result.outcome != "finding" or _signature(result.findings) != wanted:
-        instead = result.reason or result.outcome
-        raise DifferenceLost(
-            f"{target.name} differs on the function ({before.reason}), and not so on the calls of torch's "
-            f"functions that it makes ({instead})"
-        )
-    return result
+    # (A compiler that takes the parameters of modules may take nothing else that is read from outside.)
+    passed = GLOBALS.apply(recording, frozenset(globals_of(recording)))
+    instead: list[str] = []
+    for one in dict.fromkeys((recording, passed)):
+        if one is not None and (one is recording or survey(one) is not None):
+            result = _tried(one, target)
+            if result.outcome == "finding" and _signature(result.findings) == wanted:
+                return one, result
+            instead.append(result.reason or result.outcome)
+    raise DifferenceLost(
+        f"{target.name} differs on the function ({before.reason}), and not so on the calls of torch's "
+        f"functions that it makes ({', '.join(dict.fromkeys(instead))})"
+    )
 
 
 def _original(fn: Function, recorded: Recorded, make: Make) -> tuple[Function, Make]:

@@ -515,3 +515,32 @@ def test_a_recorded_difference_is_found_in_a_function(file: Path) -> None:
 
 def test_there_are_recorded_differences() -> None:
     assert len(STOCK) >= 5
+
+
+def subtracts_what_is_to_be_added(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A backend that is wrong about additions, below a compiler that refuses what functions read outside."""
+
+    def backend(module: torch.fx.GraphModule, _: Any) -> Any:
+        for node in module.graph.nodes:
+            if node.target is torch.ops.aten.add.Tensor:
+                node.target = torch.ops.aten.sub.Tensor
+        module.recompile()
+        return aot.nop(module, _)
+
+    compiler = aot.aot_module if isinstance(function, torch.nn.Module) else aot.aot_function
+    compiled: Callable[..., Any] = compiler(function, backend, aot.nop)  # type: ignore[operator]
+    return compiled
+
+
+def test_a_module_under_a_compiler_that_takes_parameters_and_nothing_else_from_outside() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.full((3,), 2.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return ((x * self.scale).sin() + self.scale).exp()
+
+    minified = minify(Model(), (torch.ones(2, 3),), subtracts_what_is_to_be_added)
+    assert minified.calls == 1
+    assert "add(" in minified.text or " + " in minified.text
