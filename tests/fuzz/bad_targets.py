@@ -8,6 +8,7 @@ import signal
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -217,7 +218,7 @@ def breaks_its_process(function: Function) -> Function:
     """Fails on programs that take an exponential, and leaves torch broken some time later."""
 
     def compiled(*args: Any) -> Any:
-        if "exp" in function.__code__.co_names:
+        if "exp" in _code(function).co_names:
             _WhenCollected()
             raise RuntimeError("cannot do that")
         return function(*args)
@@ -235,11 +236,17 @@ def leaks(function: Function) -> Function:
     return compiled
 
 
+def _code(function: Function) -> CodeType:
+    """What a function, or a module's forward, consists of."""
+    code: CodeType = getattr(function, "forward", function).__code__
+    return code
+
+
 def crashes_on_exp(function: Function) -> Function:
     """Aborts whenever a program takes an exponential."""
 
     def compiled(*args: Any) -> Any:
-        if "exp" in function.__code__.co_names:
+        if "exp" in _code(function).co_names:
             os.abort()
         return function(*args)
 
@@ -258,7 +265,7 @@ def chaos(function: Function) -> Function:
     """Of 20 programs six do harm, each in another way, and always the same ones."""
 
     def compiled(*args: Any) -> Any:
-        code = function.__code__
+        code = _code(function)
         match zlib.crc32(code.co_code + repr((code.co_consts, code.co_names)).encode()) % 20:
             case 0:
                 ctypes.string_at(0)

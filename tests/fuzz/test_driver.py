@@ -102,21 +102,23 @@ def test_a_target_that_dies_now_and_then_costs_its_own_cases_only(target: str, k
 def test_a_target_that_breaks_its_process_costs_no_other_case() -> None:
     summary = _run("breaks_its_process", "eager", cases=300)
     _consistent(summary, 300)
-    (bucket,) = summary.buckets
-    assert bucket.name.startswith("errors/call: RuntimeError cannot do that")
-    assert bucket.example.state == "shown"
+    assert summary.buckets
+    for bucket in summary.buckets:  # one for each row that takes an exponential
+        assert bucket.name.startswith("errors/call: RuntimeError cannot do that")
+        assert bucket.example.state == "shown"
     assert summary.tallies["eager"].agree == 300
 
 
 def test_a_crash_that_a_program_causes_is_reduced_to_it() -> None:
     summary = _run("crashes_on_exp", cases=300)
     _consistent(summary, 300)
-    (bucket,) = summary.buckets
-    assert bucket.name.startswith("errors/call: crash, killed by SIGABRT")
-    assert summary.total("crashes") == bucket.count > 0
-    assert [statement.operator for statement in bucket.example.program.statements] in (["exp"], ["exp_"])
-    assert bucket.example.state == "shown"
-    assert "bad_targets.py" in bucket.example.seen.stack
+    assert summary.total("crashes") == sum(bucket.count for bucket in summary.buckets) > 0
+    for bucket in summary.buckets:
+        assert bucket.name.startswith("errors/call: crash, killed by SIGABRT")
+        (statement,) = bucket.example.program.statements
+        assert statement.operator in ("exp", "exp_", "exp_out")
+        assert bucket.example.state == "shown"
+        assert "bad_targets.py" in bucket.example.seen.stack
 
 
 def test_a_control_never_differs() -> None:
@@ -288,7 +290,7 @@ def test_a_death_that_a_control_dies_too_proves_nothing_and_is_counted_apart() -
     names = ("bad_targets:crashes_as_its_control", "bad_targets:crashes_by_itself")
     budget = Budget(evaluations=1, seconds=0.0, hang_limit=1.0)
     # (The program of this case takes an exponential.)
-    summary = _run(*names, cases=1, seed=16, profile="uniform", budget=budget)
+    summary = _run(*names, cases=1, seed=85, profile="uniform", budget=budget)
     _consistent(summary, 1)
     likewise, itself = summary.tallies.values()
     assert (likewise.crashes, itself.crashes) == (0, 1)
