@@ -128,13 +128,20 @@ def _module_of(value: type | types.ModuleType) -> str | None:
     return value.__module__ if isinstance(value, type) else value.__name__
 
 
+def _library_classes(cls: type) -> tuple[type, ...]:
+    """The classes of libraries that a class is made of."""
+    return tuple(base for base in cls.__mro__[:-1] if is_library(base.__module__))
+
+
 @functools.lru_cache(maxsize=1024)
-def _library_names(cls: type, called: frozenset[str]) -> frozenset[str]:
-    """What the methods `called` of a library's class, and those that they call, may read of an instance."""
+def _library_names(classes: tuple[type, ...], called: frozenset[str]) -> frozenset[str]:
+    """What the methods `called` of libraries' classes, and those that they call, may read of an instance.
+
+    (Of these classes alone, so that what is remembered keeps no class of a user's alive.)
+    """
     functions = {
         name: value
-        for base in reversed(cls.__mro__[:-1])
-        if is_library(base.__module__)
+        for base in reversed(classes)
         for name, value in vars(base).items()
         if isinstance(value, types.FunctionType)
     }
@@ -443,7 +450,8 @@ class _Walk:
             if whole:
                 more |= {*self._everything(value, space, path)}
             if not library or isinstance(value, torch.nn.Module):
-                for name in _library_names(cls, names.read | _CALLED) & space.keys():
+                called = names.read | _CALLED
+                for name in _library_names(_library_classes(cls), called) & space.keys():
                     # What a class of torch's keeps for itself is its own business.
                     if not name.startswith("_") or name in _REGISTRIES:
                         more |= {name}

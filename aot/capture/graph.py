@@ -57,7 +57,7 @@ _IDS: dict[ValueMeta, int] = {}
 _METAS: list[ValueMeta] = []
 _numbers = itertools.count(-1, -1)
 _RECIPES: dict[tuple[Any, ...], Recipe] = {}
-_RECIPES_LIMIT = 200_000  # a bound for processes that compile for ever; far above any one program's needs
+_RECIPES_LIMIT = 20_000  # a bound for processes that compile for ever; far above any one program's needs
 
 
 class _Symbolic(int):
