@@ -40,8 +40,9 @@ _FIXED: Mapping[str, tuple[Any, str]] = {
     "selective_decompose": (False, "every operation that Inductor decomposes is decomposed"),
 }
 
-# Inductor's pattern matcher takes away clones of which it does not see that memory counts: where an offset is
-# counted from the beginning of a storage, and where bytes are shown as another dtype and written to.
+# Inductor's pattern matcher takes away copies of which it does not see that memory counts: where an offset is
+# counted from the beginning of a storage, and where bytes are shown as another dtype and written to. (And
+# where inputs are written to, of which something is a copy, or to which one is written: pytorch 198131.)
 _BY_MEMORY = {
     torch.ops.aten.as_strided.default,
     torch.ops.aten.as_strided_scatter.default,
@@ -123,7 +124,7 @@ class Inductor:
         donated = module.meta.get("donated", ())
         graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
         settings = dict(self.settings)
-        if any(node.target in _BY_MEMORY for node in graph.graph.nodes):
+        if any(node.target in _BY_MEMORY for node in graph.graph.nodes) or _copies_and_writes(graph):
             settings["pattern_matcher"] = False
         acts = sum(node.target is internals.WITH_EFFECTS for node in graph.graph.nodes)
         if len(draws) > 1 or acts > 1:  # which are in an order
@@ -262,6 +263,25 @@ def _writes_within(graph: fx.GraphModule) -> bool:
                     given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
                     fx.node.map_arg(given, written.append)
     return any(node.op != "placeholder" for node in written)
+
+
+def _copies_and_writes(graph: fx.GraphModule) -> bool:
+    """Whether something is a copy that Inductor might take away, and inputs are written to."""
+    nodes = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return bool(nodes) and any(_may_be_a_copy(node) for node in graph.graph.nodes)
+
+
+def _may_be_a_copy(node: fx.Node) -> bool:
+    """Whether Inductor may take a result for one of the arguments that it is no view of."""
+    if node.target not in internals.inductor_copies():
+        return False
+    own = _kind(node)
+    return any(_kind(source) == own for source in node.all_input_nodes)
+
+
+def _kind(node: fx.Node) -> Any:
+    known = node.meta["val"]
+    return (hinted(tuple(known.shape)), known.dtype, known.device)
 
 
 def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:

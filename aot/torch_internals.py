@@ -113,6 +113,7 @@ __all__ = [
     "has_memory",
     "has_symbolic_sizes",
     "inductor_compile",
+    "inductor_copies",
     "inductor_decompositions",
     "inductor_options",
     "inductor_restrided",
@@ -1217,6 +1218,13 @@ def decomposed(
 
 def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
     return next((value.fake_mode for value in inputs if isinstance(value, FakeTensor)), FakeTensorMode())
+
+
+def inductor_copies() -> set[Any]:
+    """Operations that are no views, and that Inductor takes away where they only copy an argument."""
+    from torch._inductor.fx_passes import post_grad
+
+    return {op for op in post_grad.noop_registry if not op.is_view}
 
 
 def inductor_restrided(tensor: Tensor, stride: Sequence[int]) -> Tensor:

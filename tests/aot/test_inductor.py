@@ -94,6 +94,61 @@ def test_offsets_are_counted_from_the_beginning_of_a_storage() -> None:
     assert torch.equal(result, f(*expected)) and torch.equal(given[0], expected[0])
 
 
+def _put_and_copied(x: Tensor, y: Tensor) -> Tensor:
+    x.index_put_((torch.tensor([1, 2]),), torch.tensor(7.0))
+    return x.clone()
+
+
+def _added_and_copied(x: Tensor, y: Tensor) -> Tensor:
+    torch._foreach_add_([x], [y])
+    return x.to(torch.float32, copy=True)
+
+
+def _copied_and_written_later(x: Tensor, y: Tensor) -> None:
+    y[0:].copy_(x[0:])
+    x.add_(1)
+
+
+def _moved_within(x: Tensor, y: Tensor) -> None:
+    x[1:] = x[:-1].clone()
+
+
+def _repeated_once(x: Tensor, y: Tensor) -> Tensor:
+    kept = x.repeat(1)
+    x.index_put_((torch.tensor([0]),), torch.tensor(5.0))
+    return kept
+
+
+def _joined_with_nothing(x: Tensor, y: Tensor) -> Tensor:
+    torch._foreach_mul_([x], [y])
+    return torch.cat([x])
+
+
+def _swapped(x: Tensor, y: Tensor) -> None:
+    kept = x.clone()
+    x.copy_(y)
+    y.copy_(kept)
+
+
+COPYING = [
+    _put_and_copied, _added_and_copied, _copied_and_written_later, _moved_within, _repeated_once,
+    _joined_with_nothing, _swapped,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", COPYING)
+def test_a_copy_is_one_where_its_source_is_written(function: Callable[..., Any]) -> None:
+    def run(called: Callable[..., Any]) -> list[Tensor]:
+        x, y = torch.arange(6.0), torch.arange(6.0) + 10
+        result = called(x, y)
+        if result is not None:
+            result.add_(100)  # which is seen in x if it lies there
+        return [x, y, *([] if result is None else [result])]
+
+    for value, expected in zip(run(compiled(function)), run(function), strict=True):
+        assert torch.equal(value, expected)
+
+
 def test_operations_that_are_made_of_writes() -> None:
     """The gradient of `cumprod` is computed by operations that write in place."""
     gradients = []
