@@ -49,6 +49,11 @@ _BY_MEMORY = {
     torch.ops.aten.view.dtype,
 }
 
+# Of uint8 they are uint8, where Inductor computes booleans.
+_JUDGES = {*internals.overloads(torch.ops.aten.any), *internals.overloads(torch.ops.aten.all)}
+_ZEROS = torch.ops.aten._efficientzerotensor.default
+_PRODUCTS = {torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar, torch.ops.aten.linalg_cross.default}
+
 
 @dataclass(frozen=True, slots=True)
 class Inductor:
@@ -142,7 +147,7 @@ class Inductor:
         }
         constants = [getattr(module, name) for name in lowering.literals]
         unread = len(results) - len(wanted.args[0])
-        return _completed(compiled, example_inputs, constants, wrong, unread)
+        return _completed(compiled, module, example_inputs, constants, wrong, unread)
 
 
 def _by_tokens(module: fx.GraphModule) -> fx.GraphModule:
@@ -167,6 +172,7 @@ class _Lowering(fx.Interpreter):
         self._graph = module.graph
         attributes = module.graph.find_nodes(op="get_attr")
         self.literals = {str(node.target): node for node in attributes if "val" in node.meta}
+        self._zeros = _zeros_without_memory(module.graph)
         self._given: dict[str, Any] = {}
         self._drawn: list[torch.Tensor] = []
 
@@ -216,17 +222,16 @@ class _Lowering(fx.Interpreter):
             and torch.Tag.dynamic_output_shape in node.target.tags
         ):
             return self._whole(node)
+        if node in self._zeros and isinstance(known, torch.Tensor):
+            return _as_known(torch.zeros(known.shape, dtype=known.dtype, device=known.device), known)
+        if node.target in _JUDGES and isinstance(known, torch.Tensor) and known.dtype == torch.uint8:
+            (judged, *how), named = self.fetch_args_kwargs_from_env(node)
+            return self.call_function(node.target, (judged.bool(), *how), named).to(torch.uint8)
         try:
             result = super().run_node(node)
         except ArithmeticError:  # Decompositions divide by the number of elements.
             return self._whole(node)
-        if (
-            node.op == "call_function"
-            and isinstance(known, torch.Tensor)
-            and not _lies(result, known.stride())
-        ):
-            return internals.inductor_restrided(result, known.stride())
-        return result
+        return _as_known(result, known) if node.op == "call_function" else result
 
     def _whole(self, node: fx.Node, after: Sequence[torch.Tensor] = ()) -> Any:
         assert callable(node.target)
@@ -313,6 +318,37 @@ def _custom(op: Any, written: Any, args: Sequence[Any], kwargs: Mapping[str, Any
     return (*(returned if op._schema.returns else ()), *changed)
 
 
+def _zeros_without_memory(graph: fx.Graph) -> set[fx.Node]:
+    """What ATen knows to be zeros, and gives no memory: views of it, products with it whatever the factor.
+
+    (Derivatives of `sgn` and others begin with such. Inductor takes them for tensors like any other. The
+    rules are what ATen's operations do with `torch._efficientzerotensor`.)
+    """
+    zeros: set[fx.Node] = set()
+    for node in graph.nodes:
+        op = node.target
+        if not isinstance(op, internals.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        given = zeros.intersection(node.all_input_nodes)
+        quotient = op is torch.ops.aten.div.Tensor and len(given) == 1
+        if (
+            op is _ZEROS
+            or (given and op in _PRODUCTS)
+            or (given and node.args[0] in given and (op.is_view or quotient))
+        ):
+            zeros.add(node)
+    return zeros
+
+
+def _as_known(result: Any, known: Any) -> Any:
+    """A result, or several, with the strides of those that were recorded."""
+    if isinstance(known, (tuple, list)):
+        return tuple(_as_known(*pair) for pair in zip(result, known, strict=True))
+    if not isinstance(known, torch.Tensor):
+        return result
+    return result if _lies(result, known.stride()) else internals.inductor_restrided(result, known.stride())
+
+
 def _lies(value: Any, stride: Sequence[int]) -> bool:
     """Whether the elements of `value` lie as in a tensor with these strides."""
     shape, strides, others = hinted((tuple(value.shape), value.stride(), tuple(stride)))
@@ -335,18 +371,23 @@ def _unread(draws: Sequence[fx.Node]) -> list[fx.Node]:
 
 def _completed(
     compiled: Compiled,
+    module: fx.GraphModule,
     example_inputs: Sequence[Any],
     constants: Sequence[torch.Tensor],
     wrong: Mapping[int, tuple[Any, ...]],
     unread: int,
 ) -> Compiled:
     """The same, given the constants, with results at some positions laid out with other strides (numbers of
-    `example_inputs`, where they are symbols), and without the last, `unread` ones."""
-    if not constants and not wrong and not unread:
-        return compiled
+    `example_inputs`, where they are symbols), and without the last ones, which are `unread`.
+
+    Where it is given zeros without memory, which kernels cannot read, and of which ATen knows more than that
+    they are zeros, `module` runs as it is.
+    """
     symbolic = has_symbols(tuple(wrong.values()))
 
     def run(arguments: list[Any]) -> list[Any]:
+        if any(isinstance(a, torch.Tensor) and internals.is_zeros_without_memory(a) for a in arguments):
+            return list(module(*arguments))
         strides = at(wrong, example_inputs, arguments) if symbolic else wrong
         arguments.extend(constants)
         results = list(compiled(arguments))

@@ -131,6 +131,7 @@ __all__ = [
     "is_traced_elsewhere",
     "is_transforming",
     "is_wrapper",
+    "is_zeros_without_memory",
     "lie",
     "lying",
     "make_non_leaf",
@@ -969,6 +970,11 @@ def set_lazy(tensor: Tensor, conj: bool, neg: bool) -> None:
     """Let `tensor` itself show its memory lazily conjugated, negated or neither."""
     torch._C._set_conj(tensor, conj)
     torch._C._set_neg(tensor, neg)
+
+
+def is_zeros_without_memory(tensor: Tensor) -> bool:
+    """Whether `tensor` is made by ``torch._efficientzerotensor``, as some derivatives are."""
+    return tensor._is_zerotensor()
 
 
 def creation_meta(view: Tensor) -> str:

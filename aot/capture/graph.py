@@ -259,7 +259,7 @@ class GraphBuilder:
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages, numbers=is_custom(op))
         if not symbolic and op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
-            recipe = self._as_it_lies(recipe, op, args, kwargs)
+            recipe = self.as_it_lies(recipe, op, args, kwargs)
         return recipe
 
     @contextlib.contextmanager
@@ -274,7 +274,7 @@ class GraphBuilder:
             real = torch.fx.node.map_arg(fixed((args, kwargs)), self._blank)
             return op(*real[0], **real[1])
 
-    def _as_it_lies(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
+    def as_it_lies(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
         """The same with the strides that the kernel gives its results: for arguments that do not lie in
         row-major order, meta kernels that are written in Python are not always right."""
         given = [self.meta(node) for node in _nodes((args, kwargs))]

@@ -148,7 +148,12 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             raise errors.StorageMutation(
                 f"{func} resizes the tensor it writes to; give it an output of the right shape"
             )
-        metas = recipe_of(results, numbers=is_custom(func))
+        metas, called_with = (
+            recipe_of(results, numbers=is_custom(func)),
+            (func, written, node_args, node_kwargs),
+        )
+        if not self.builder.symbolic and internals.has_python_meta(func):
+            metas = self.builder.as_it_lies(metas, call_on_clones, called_with, {})
         counted = classify(func).counted and func not in BATCH_NORM
         # (Its kernel may count them: it does where it calls operations that write.)
         uncounted = is_custom(func) and not internals.counts_writes(func)

@@ -149,6 +149,43 @@ def test_a_copy_is_one_where_its_source_is_written(function: Callable[..., Any])
         assert torch.equal(value, expected)
 
 
+def test_results_have_the_dtype_and_lie_as_in_eager() -> None:
+    def judged(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.any(), x.any(0)  # of uint8, as no other dtype's
+
+    def normalized(x: Tensor) -> Tensor:
+        lying = torch.fft.irfft(x, dim=0)
+        mean, variance = torch.full((2,), 2.0), torch.full((2,), 2.0)
+        result = torch.nn.functional.batch_norm(lying, mean, variance, training=True)
+        return torch.nn.functional.dropout(result, 0.5)  # drawn in the order of memory
+
+    for function, x in (
+        (judged, torch.arange(6, dtype=torch.uint8).view(2, 3)),
+        (normalized, torch.arange(4).view(2, 2) * (1 - 0.5j)),
+    ):
+        torch.manual_seed(0)
+        expected = function(x)  # type: ignore[operator]
+        torch.manual_seed(0)
+        torch.testing.assert_close(compiled(function)(x), expected)
+
+
+def test_zeros_without_memory() -> None:
+    def f(x: Tensor) -> Tensor:
+        half = x.sgn()
+        return (x * 2).sgn() * x.log() + x.sin() + half.t()  # a product of such zeros and an infinity is zero
+
+    def run(function: Any) -> list[Tensor]:
+        x = torch.arange(4.0).view(2, 2).requires_grad_()
+        first = torch.autograd.grad(function(x).sum(), x, retain_graph=True)
+        outside = torch.autograd.grad(function(x).sgn().sum(), x)
+        return [*first, *outside, function(first[0])]
+
+    for value, expected in zip(run(compiled(f)), run(f), strict=True):
+        torch.testing.assert_close(value, expected, equal_nan=True)
+    (given,) = torch.autograd.grad((x := torch.ones(3, requires_grad=True)).sgn().sum(), x)
+    assert torch.equal(compiled(lambda t: t + 1)(given), torch.ones(3))
+
+
 def test_operations_that_are_made_of_writes() -> None:
     """The gradient of `cumprod` is computed by operations that write in place."""
     gradients = []
