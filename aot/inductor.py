@@ -40,9 +40,7 @@ _FIXED: Mapping[str, tuple[Any, str]] = {
     "selective_decompose": (False, "every operation that Inductor decomposes is decomposed"),
 }
 
-# Inductor's pattern matcher takes away copies of which it does not see that memory counts: where an offset is
-# counted from the beginning of a storage, and where bytes are shown as another dtype and written to. (And
-# where inputs are written to, of which something is a copy, or to which one is written: pytorch 198131.)
+# What counts offsets from the beginning of a storage, or shows bytes as another dtype.
 _BY_MEMORY = {
     torch.ops.aten.as_strided.default,
     torch.ops.aten.as_strided_scatter.default,
@@ -129,7 +127,7 @@ class Inductor:
         donated = module.meta.get("donated", ())
         graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
         settings = dict(self.settings)
-        if any(node.target in _BY_MEMORY for node in graph.graph.nodes) or _copies_and_writes(graph):
+        if _copies_count(graph.graph):
             settings["pattern_matcher"] = False
         acts = sum(node.target is internals.WITH_EFFECTS for node in graph.graph.nodes)
         if len(draws) > 1 or acts > 1:  # which are in an order
@@ -270,10 +268,32 @@ def _writes_within(graph: fx.GraphModule) -> bool:
     return any(node.op != "placeholder" for node in written)
 
 
-def _copies_and_writes(graph: fx.GraphModule) -> bool:
-    """Whether something is a copy that Inductor might take away, and inputs are written to."""
-    nodes = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
-    return bool(nodes) and any(_may_be_a_copy(node) for node in graph.graph.nodes)
+def _copies_count(graph: fx.Graph) -> bool:
+    """Whether it matters where elements lie, and not only which they are: Inductor's pattern matcher takes
+    copies away, and does not see that
+
+    * an offset is counted from the beginning of a storage, or bytes are shown as another dtype;
+    * inputs are written to, of which something is a copy, or to which one is written (pytorch issue 198131);
+    * two results are copies of one value, and would be the same tensor.
+    """
+    if any(node.target in _BY_MEMORY for node in graph.nodes):
+        return True
+    copies = {node for node in graph.nodes if _may_be_a_copy(node)}
+    if copies and graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        return True
+    origins: dict[fx.Node, set[fx.Node]] = {}
+    for node in graph.nodes:
+        if node in copies or (isinstance(node.target, internals.OpOverload) and node.target.is_view):
+            origins[node] = set().union(*(origins[source] for source in node.all_input_nodes))
+        else:
+            origins[node] = set() if node.op == "placeholder" else {node}
+    (output,) = graph.find_nodes(op="output")
+    seen: set[fx.Node] = set()
+    for result in copies.intersection(output.all_input_nodes):
+        if seen & origins[result]:
+            return True
+        seen |= origins[result]
+    return False
 
 
 def _may_be_a_copy(node: fx.Node) -> bool:

@@ -130,20 +130,31 @@ def _swapped(x: Tensor, y: Tensor) -> None:
     y.copy_(kept)
 
 
+def _copied_twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    value = x * 3
+    return value.clone(), value.clone()
+
+
+def _view_copied_twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    value = x * 3
+    return torch.cat([value.view(2, 3)]), value.clone(), y.clone()
+
+
 COPYING = [
     _put_and_copied, _added_and_copied, _copied_and_written_later, _moved_within, _repeated_once,
-    _joined_with_nothing, _swapped,
+    _joined_with_nothing, _swapped, _copied_twice, _view_copied_twice,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", COPYING)
-def test_a_copy_is_one_where_its_source_is_written(function: Callable[..., Any]) -> None:
+def test_a_copy_lies_elsewhere(function: Callable[..., Any]) -> None:
     def run(called: Callable[..., Any]) -> list[Tensor]:
         x, y = torch.arange(6.0), torch.arange(6.0) + 10
         result = called(x, y)
-        if result is not None:
-            result.add_(100)  # which is seen in x if it lies there
-        return [x, y, *([] if result is None else [result])]
+        results = list(result) if isinstance(result, tuple) else [] if result is None else [result]
+        for i, one in enumerate(results):
+            one.add_(10**i)  # which is seen in x, or in another result, if it lies there
+        return [x, y, *results]
 
     for value, expected in zip(run(compiled(function)), run(function), strict=True):
         assert torch.equal(value, expected)
