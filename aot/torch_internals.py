@@ -47,7 +47,11 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+)
 from torch.overrides import _get_current_function_mode_stack, enable_reentrant_dispatch
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import (
@@ -74,6 +78,7 @@ __all__ = [
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
+    "GuardOnDataDependentSymNode",
     "HigherOrderOperator",
     "LazyGraphModule",
     "OpOverload",

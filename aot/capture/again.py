@@ -213,6 +213,11 @@ def _run_higher(
         return *_run(recorder, roots, ends, "tangents", once_more=True), {}
     except Unsupported:
         raise
+    except internals.GuardOnDataDependentSymNode as error:
+        raise DoubleBackwardUnsupported(
+            "create_graph=True where the second derivative makes tensors whose sizes depend on values, "
+            "and these on the call's sizes; call the original function, or compile it with dynamic=False"
+        ) from error
     except Exception as error:
         failing: dict[int, Failure] = {}
         for i, root in roots.items():

@@ -238,7 +238,7 @@ class _Recording:
         try:
             with without_autocast():
                 engine.run()
-        except Unsupported:
+        except (Unsupported, internals.GuardOnDataDependentSymNode):
             raise
         except Exception as error:
             failing = self._failing()

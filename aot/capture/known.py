@@ -14,6 +14,7 @@ from torch import fx
 
 from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder, is_custom
+from aot.symbols import Computed
 
 
 class Known:
@@ -55,7 +56,11 @@ class Known:
 
 
 def _is_fixed(node: fx.Node) -> bool:
-    """Whether a node's value follows from those of its arguments."""
+    """Whether a node's value follows from those of its arguments, in any call."""
+    constants: list[Any] = []
+    fx.node.map_aggregate((node.args, node.kwargs), constants.append)
+    if any(isinstance(constant, Computed) for constant in constants):
+        return False
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
     op = node.target

@@ -279,6 +279,22 @@ def test_what_cannot_be_traced_with_symbols_is_compiled_for_each_size(
     assert sum("each size for itself" in record.getMessage() for record in caplog.records) == 1
 
 
+def test_values_that_depend_on_sizes_are_not_known() -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.trace().square()  # of which the second derivative takes the places of the diagonal
+
+    fixed, symbolic = (aot.aot_function(f, aot.nop, dynamic=dynamic) for dynamic in (False, True))
+    for n in (2, 3):
+        x = torch.rand(n, 3, requires_grad=True)
+        given, expected = (torch.autograd.grad(g(x), x, create_graph=True)[0] for g in (fixed, f))
+        assert torch.equal(*(torch.autograd.grad(one.sum(), x)[0] for one in (given, expected)))
+        (first,) = torch.autograd.grad(symbolic(x), x)
+        assert torch.equal(first, expected)
+        with pytest.raises(aot.DoubleBackwardUnsupported, match="on the call"):
+            torch.autograd.grad(symbolic(x), x, create_graph=True)
+    assert [one.sizes is not None for one in symbolic.specializations] == [True]
+
+
 def test_marked_dimensions() -> None:
     compiled, counted = compile_counted(lambda x, y: (x * 2).sum(0) + y.shape[0])
     for n, m, k in ((3, 4, 2), (5, 4, 2), (6, 4, 2), (6, 7, 2), (7, 7, 2), (7, 7, 3)):
