@@ -283,10 +283,9 @@ def _copies_count(graph: fx.Graph) -> bool:
         return True
     origins: dict[fx.Node, set[fx.Node]] = {}
     for node in graph.nodes:
+        origins[node] = set() if node.op == "placeholder" else {node}  # (Copies of inputs it leaves.)
         if node in copies or (isinstance(node.target, internals.OpOverload) and node.target.is_view):
-            origins[node] = set().union(*(origins[source] for source in node.all_input_nodes))
-        else:
-            origins[node] = set() if node.op == "placeholder" else {node}
+            origins[node].update(*(origins[source] for source in node.all_input_nodes))
     (output,) = graph.find_nodes(op="output")
     seen: set[fx.Node] = set()
     for result in copies.intersection(output.all_input_nodes):
