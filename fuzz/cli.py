@@ -207,7 +207,9 @@ def _add_corpus(commands: Any) -> None:
     _add_corpus_folder(add)
 
     listing = _command(actions, "list", "corpora:listing", "list the recorded cases")
-    listing.add_argument("--json", action="store_true", help=_JSON)
+    form = listing.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help=_JSON)
+    form.add_argument("--markdown", action="store_true", help="print what differs as a table for a page")
     _add_corpus_folder(listing)
 
     check = _command(actions, "check", "corpora:check", "find mistakes in the files, without running them")

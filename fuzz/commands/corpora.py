@@ -87,6 +87,9 @@ def listing(options: argparse.Namespace) -> int:
     collection = Collection.load(options.corpus)
     for error in collection.errors:
         say(f"aotfuzz: {error}", sys.stderr)
+    if options.markdown:
+        say(_found(collection))
+        return WRONG if collection.errors else NOTHING_NEW
     rows = [
         {
             "file": file.name,
@@ -106,6 +109,27 @@ def listing(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps({"cases": rows, "errors": [str(error) for error in collection.errors]}))
     return WRONG if collection.errors else NOTHING_NEW
+
+
+def _found(collection: Collection) -> str:
+    """What differs from eager, as Markdown: by target, what has an upstream number first."""
+    cases = sorted(
+        (-len(differs), differs, case.issue is None, case.bucket, file.name, case)
+        for file, case in collection.cases.items()
+        if (differs := sorted(name for name, state in case.expected.items() if state == DIFFERS))
+    )
+    rows = [
+        (
+            ", ".join(f"`{name}`" for name in differs),
+            case.torch,
+            case.note,
+            f"[{name.removesuffix('.json')}](../corpus/{name})",
+            f"[{case.issue}](https://github.com/pytorch/pytorch/issues/{case.issue})" if case.issue else "",
+        )
+        for _, differs, _, _, name, case in cases
+    ]
+    head = ("target", "torch", "what is wrong", "case", "upstream")
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
 def _cell(value: object) -> object:

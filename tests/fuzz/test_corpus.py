@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_THROUGH_EXPAND, TWO_MUTATED_ALIASES
 
 from fuzz import buckets, renames
+from fuzz.cli import main
 from fuzz.collection import Collection
 from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
 from fuzz.errors import CorpusError
@@ -238,3 +240,18 @@ def test_the_corpus_of_this_repository_is_in_order() -> None:
     collection = Collection.load(Path(__file__).parents[2] / "corpus")
     assert collection.problems() == []
     assert len(collection.cases) >= 12
+
+
+def test_the_page_of_what_was_found_is_that_of_the_corpus(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    assert main(["corpus", "list", "--markdown"]) == 0
+    table = capsys.readouterr().out
+    page = (root / "docs" / "found.md").read_text(encoding="utf-8")
+    _, mark, printed = page.partition("<!-- aotfuzz corpus list --markdown -->\n\n")
+    assert mark and printed == table
+    cases = {file.name: read(file) for file in files([root / "corpus"])}
+    live = {name for name, case in cases.items() if "differs" in case.expected.values()}
+    assert set(re.findall(r"\(\.\./corpus/(.*?)\)", printed)) == live
