@@ -23,7 +23,7 @@ from aot import torch_internals as internals
 from aot.capture.origins import Origins
 from aot.capture.zeros import may_be_run
 from aot.geometry import Geometry
-from aot.symbols import as_arguments, fixed
+from aot.symbols import as_arguments, fixed, has_symbols, hinted
 
 
 class ValueMeta(NamedTuple):
@@ -258,7 +258,7 @@ class GraphBuilder:
             result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages, numbers=is_custom(op))
-        if not symbolic and op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
+        if op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
             recipe = self.as_it_lies(recipe, op, args, kwargs)
         return recipe
 
@@ -277,11 +277,19 @@ class GraphBuilder:
     def as_it_lies(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
         """The same with the strides that the kernel gives its results: for arguments that do not lie in
         row-major order, meta kernels that are written in Python are not always right."""
-        given = [self.meta(node) for node in _nodes((args, kwargs))]
-        if all(map(is_contiguous, given)) or any(0 in meta.size for meta in given):
+        given = {node: hinted(self.meta(node)) for node in _nodes((args, kwargs))}
+        if all(map(is_contiguous, given.values())) or any(0 in meta.size for meta in given.values()):
             return recipe
+
+        def blank(node: fx.Node) -> Tensor:
+            meta = given[node]
+            return torch.empty_strided(*meta[:2], dtype=meta.dtype, device=meta.device).zero_()
+
+        named = {name: hinted(value) for name, value in kwargs.items()}
+        real = fx.node.map_arg((hinted(args), named), blank)
         try:
-            result = self.run(op, args, kwargs)
+            with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+                result = op(*real[0], **real[1])
         except Exception:
             return recipe  # the kernel does not take zeros
         results = result if isinstance(result, (tuple, list)) else (result,)
@@ -289,8 +297,10 @@ class GraphBuilder:
         for i, (known, value) in enumerate(zip(recipe.metas, results, strict=True)):
             if isinstance(known, int) and isinstance(value, Tensor) and value.numel():
                 meta = lookup(known)
-                if (meta.size, meta.dtype) == (tuple(value.shape), value.dtype):
-                    metas[i] = intern(meta._replace(stride=value.stride()))
+                alike = (hinted(meta.size), meta.dtype) == (tuple(value.shape), value.dtype)
+                if alike and hinted(meta.stride) != value.stride():
+                    stride = strides_in_order(meta.size, value.stride())
+                    metas[i] = intern(meta._replace(stride=stride))
         return replace(recipe, metas=tuple(metas))
 
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -471,6 +481,33 @@ def _nodes(values: Any) -> list[fx.Node]:
     nodes: list[fx.Node] = []
     fx.node.map_arg(values, nodes.append)
     return nodes
+
+
+def strides_in_order(size: tuple[Any, ...], stride: tuple[int, ...]) -> tuple[Any, ...]:
+    """The strides of a tensor whose size may have symbols, and which lies as one with strides that are known
+    for what these stand for.
+
+    Raises:
+        UnsupportedOperation: its elements do not lie side by side, so that nothing says what the strides are
+            for other sizes.
+
+    Example:
+        >>> strides_in_order((2, 3), (1, 2))
+        (1, 2)
+    """
+    if not has_symbols(size):
+        return stride
+    made: list[Any] = list(stride)
+    expected: Any = 1
+    for d in sorted(range(len(size)), key=lambda d: (stride[d], hinted(size[d]))):
+        made[d] = expected
+        expected = expected * size[d]
+    if any(n != 1 and a != b for n, a, b in zip(hinted(size), hinted(tuple(made)), stride, strict=True)):
+        raise errors.UnsupportedOperation(
+            f"a result whose sizes are symbols has the strides {stride} in this call, and nothing says which "
+            f"it has in others"
+        )
+    return tuple(made)
 
 
 def is_contiguous(meta: ValueMeta) -> bool:

@@ -152,7 +152,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             recipe_of(results, numbers=is_custom(func)),
             (func, written, node_args, node_kwargs),
         )
-        if not self.builder.symbolic and internals.has_python_meta(func):
+        if internals.has_python_meta(func):
             metas = self.builder.as_it_lies(metas, call_on_clones, called_with, {})
         counted = classify(func).counted and func not in BATCH_NORM
         # (Its kernel may count them: it does where it calls operations that write.)

@@ -279,6 +279,16 @@ def test_what_cannot_be_traced_with_symbols_is_compiled_for_each_size(
     assert sum("each size for itself" in record.getMessage() for record in caplog.records) == 1
 
 
+def test_results_lie_as_the_kernel_lays_them() -> None:
+    def f(x: Tensor) -> Tensor:
+        result = torch.nn.functional.batch_norm(x.transpose(-2, -1), None, None, training=True)
+        result.index_add_(0, torch.arange(2), x.transpose(-2, -1))
+        return result
+
+    makes = _makes(lambda n, m: [torch.arange(2.0 * n * m).view(2, m, n)])
+    assert_each_agrees(f, makes, specializations=1, dynamic=True)
+
+
 def test_values_that_depend_on_sizes_are_not_known() -> None:
     def f(x: Tensor) -> Tensor:
         return x.trace().square()  # of which the second derivative takes the places of the diagonal
