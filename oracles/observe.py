@@ -160,7 +160,7 @@ class _Inputs:
                 continue
             if witness.storage.data_ptr() not in live:
                 live.add(witness.storage.data_ptr())
-                self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage))
+                self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage, witness.dtype))
 
 
 def _without_result(called: Observation, inputs: _Inputs, asked: _Asked) -> Observation:

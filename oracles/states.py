@@ -83,6 +83,7 @@ class Witness:
 
     version: int | None
     storage: torch.UntypedStorage | None
+    dtype: torch.dtype
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Witness:
@@ -91,6 +92,7 @@ class Witness:
         return Witness(
             version=None if tensor.is_inference() else tensor._version,
             storage=tensor.untyped_storage() if strided else None,
+            dtype=tensor.dtype,
         )
 
     def kept_storage(self, tensor: torch.Tensor) -> bool | None:
@@ -105,10 +107,12 @@ class Witness:
         return None if self.version is None or tensor.is_inference() else tensor._version != self.version
 
 
-def storage_as_tensor(storage: torch.UntypedStorage) -> torch.Tensor:
-    """All bytes of a storage, as a tensor on it."""
-    whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
-    whole.set_(storage, 0, (storage.nbytes(),), (1,))
+def storage_as_tensor(storage: torch.UntypedStorage, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
+    """All of a storage as a tensor on it, of numbers of a dtype, or of bytes where they are not all of it."""
+    if storage.nbytes() % dtype.itemsize:
+        dtype = torch.uint8
+    whole = torch.empty(0, dtype=dtype, device=storage.device)
+    whole.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
     return whole
 
 

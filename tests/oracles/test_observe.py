@@ -292,7 +292,7 @@ def test_storage_left_behind_is_still_watched() -> None:
     assert state is not None and state.storage_kept is False
     old = observation.state("old storage of arg[0]")
     assert old is not None and old.value is not None
-    assert torch.equal(old.value.tensor().view(torch.float32), plain().args[0].reshape(-1) * 3)
+    assert torch.equal(old.value.tensor(), plain().args[0].reshape(-1) * 3)  # numbers, which may be rounded
 
 
 def test_storage_resized_away_has_no_elements() -> None:
