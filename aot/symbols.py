@@ -56,6 +56,8 @@ def hinted(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         made = map(hinted, value)
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    if isinstance(value, dict):
+        return {name: hinted(one) for name, one in value.items()}
     return value.node.hint if isinstance(value, SYMBOLIC) else value
 
 

@@ -100,6 +100,7 @@ class GraphBuilder:
     Attributes:
         graph: the graph; its placeholders are added by `placeholder`, constants live on `root`.
         symbolic: whether sizes may be symbols.
+        default_dtype: the default dtype of the call, under which the graph runs.
         backward: whether what is appended now belongs to the backward.
         metas: node -> interned metadata, a tuple of them for an operation with several results, as in
             `Recipe`.
@@ -113,6 +114,7 @@ class GraphBuilder:
         self.metas: dict[fx.Node, int | tuple[Any, ...]] = {}
         self.offsets: dict[fx.Node, int] = {}
         self.backward = False
+        self.default_dtype = torch.get_default_dtype()
         self._constants = 0
         self._origins = Origins() if config.settings().stack_traces else None
 
@@ -259,7 +261,7 @@ class GraphBuilder:
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages, numbers=is_custom(op))
         if op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
-            recipe = self.as_it_lies(recipe, op, args, kwargs)
+            recipe = self.as_computed(recipe, op, args, kwargs)
         return recipe
 
     @contextlib.contextmanager
@@ -268,39 +270,43 @@ class GraphBuilder:
         with self.mode, internals.python_dispatcher() if symbolic else contextlib.nullcontext():
             yield
 
-    def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata."""
+    def run(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        numbers: Callable[[Any], Any] = fixed,
+    ) -> Any:
+        """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata;
+        `numbers` gives those that symbols stand for."""
         with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-            real = torch.fx.node.map_arg(fixed((args, kwargs)), self._blank)
+            real = torch.fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
             return op(*real[0], **real[1])
 
-    def as_it_lies(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
-        """The same with the strides that the kernel gives its results: for arguments that do not lie in
-        row-major order, meta kernels that are written in Python are not always right."""
-        given = {node: hinted(self.meta(node)) for node in _nodes((args, kwargs))}
-        if all(map(is_contiguous, given.values())) or any(0 in meta.size for meta in given.values()):
+    def as_computed(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
+        """The same with the dtypes and strides that the kernel gives its results: meta kernels that are
+        written in Python are not always right for arguments of several dtypes (a norm of half precision with
+        parameters of another one), nor for those that do not lie in row-major order."""
+        given = [hinted(self.meta(node)) for node in _nodes((args, kwargs))]
+        if any(None in meta.size for meta in given):
+            return recipe  # sizes that depend on values
+        mixed = len({meta.dtype for meta in given if meta.dtype.is_floating_point}) > 1
+        if not mixed and (all(map(is_contiguous, given)) or any(0 in meta.size for meta in given)):
             return recipe
-
-        def blank(node: fx.Node) -> Tensor:
-            meta = given[node]
-            return torch.empty_strided(*meta[:2], dtype=meta.dtype, device=meta.device).zero_()
-
-        named = {name: hinted(value) for name, value in kwargs.items()}
-        real = fx.node.map_arg((hinted(args), named), blank)
         try:
-            with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-                result = op(*real[0], **real[1])
+            result = self.run(op, args, kwargs, hinted)
         except Exception:
             return recipe  # the kernel does not take zeros
         results = result if isinstance(result, (tuple, list)) else (result,)
         metas = list(recipe.metas)
         for i, (known, value) in enumerate(zip(recipe.metas, results, strict=True)):
-            if isinstance(known, int) and isinstance(value, Tensor) and value.numel():
+            if isinstance(known, int) and isinstance(value, Tensor):
                 meta = lookup(known)
-                alike = (hinted(meta.size), meta.dtype) == (tuple(value.shape), value.dtype)
-                if alike and hinted(meta.stride) != value.stride():
-                    stride = strides_in_order(meta.size, value.stride())
-                    metas[i] = intern(meta._replace(stride=stride))
+                if hinted(meta.size) == tuple(value.shape):
+                    stride = meta.stride
+                    if value.numel() and hinted(stride) != value.stride():
+                        stride = strides_in_order(meta.size, value.stride())
+                    metas[i] = intern(meta._replace(stride=stride, dtype=value.dtype))
         return replace(recipe, metas=tuple(metas))
 
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -313,9 +319,9 @@ class GraphBuilder:
         offset = self.offsets.get(node, 0)
         return self._fake(meta, offset)
 
-    def _blank(self, node: fx.Node) -> Tensor:
+    def _blank(self, node: fx.Node, numbers: Callable[[Any], Any] = fixed) -> Tensor:
         meta = self.meta(node)
-        size, stride = fixed(meta.size), fixed(meta.stride)
+        size, stride = numbers(meta.size), numbers(meta.stride)
         return torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device).zero_()
 
     def annotate(self, nodes: Iterable[fx.Node]) -> None:
@@ -475,6 +481,13 @@ def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False
     metas = tuple([of(one, many) for one in (result if many else (result,))])
     aliases = bool(storages) and any(internals.storage_key(tensor) in storages for tensor in found)
     return Recipe(many, metas, aliases)
+
+
+def dtypes_of(meta: Any) -> Any:
+    """The dtypes of results, of which a recipe has such metadata."""
+    if isinstance(meta, tuple):
+        return tuple(map(dtypes_of, meta))
+    return lookup(meta).dtype if isinstance(meta, int) else None
 
 
 def _nodes(values: Any) -> list[fx.Node]:

@@ -155,6 +155,10 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         if internals.has_python_meta(func):
             metas = self.builder.as_it_lies(metas, call_on_clones, called_with, {})
         counted = classify(func).counted and func not in BATCH_NORM
+        if func in BATCH_NORM:
+            called_with = (func, written, node_args, node_kwargs)
+            symbolic = self.symbols is not None
+            metas = self.builder.as_computed(metas, call_on_clones, called_with, {}, symbolic)
         # (Its kernel may count them: it does where it calls operations that write.)
         uncounted = is_custom(func) and not internals.counts_writes(func)
         random = classify(func).random
