@@ -458,6 +458,9 @@ class _Walk:
                     elif isinstance(value, torch.nn.Module) and name not in names.read:
                         self.caches.append((space, name, space[name]))
             self._namespace(space, names, path, more)
+        if isinstance(value, torch.nn.Module):
+            for hooks in internals.hooks_of_all_modules():
+                self._reach(hooks, "torch.nn.modules.module's hooks of all modules")
         if library:
             return
         if space is not None:

@@ -52,6 +52,7 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
 )
+from torch.nn.modules import module as _modules
 from torch.overrides import _get_current_function_mode_stack, enable_reentrant_dispatch
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import (
@@ -106,6 +107,7 @@ __all__ = [
     "current_node",
     "custom_definition",
     "decomposed",
+    "default_dtype",
     "define_higher_order_kernels",
     "define_own_kernels",
     "disable_autocast",
@@ -117,6 +119,7 @@ __all__ = [
     "has_marks",
     "has_memory",
     "has_symbolic_sizes",
+    "hooks_of_all_modules",
     "inductor_compile",
     "inductor_copies",
     "inductor_decompositions",
@@ -234,6 +237,27 @@ def skip_dynamo(function: Any) -> Any:
     strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
     frames.set_code_exec_strategy(function.__code__, strategy)
     return function
+
+
+def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:
+    """The registries of hooks that calls of all modules run (`register_module_forward_hook` and others)."""
+    return (
+        _modules._global_forward_pre_hooks,
+        _modules._global_forward_hooks,
+        _modules._global_backward_pre_hooks,
+        _modules._global_backward_hooks,
+    )
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """While this lasts, the default dtype is this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def storage_key(tensor: Tensor) -> int:

@@ -31,6 +31,7 @@ class Kind(enum.Enum):
     REBIND = "rebind"  # puts its first argument onto another storage
     COMPOSITE = "composite"  # made of others; autograd takes it apart, unless inference tensors go past that
     METADATA = "asks about the metadata of tensors"
+    RANGE = "opens or closes a range of the profiler"
     REFUSED = "refused"
 
 
@@ -206,6 +207,8 @@ def _classify(func: Any) -> Operation:
         return Operation(Kind.REFUSED)
     if func in ASK_FOR_METADATA:
         return Operation(Kind.METADATA)
+    if func.namespace == "profiler":
+        return Operation(Kind.RANGE)
     if internals.is_composite(func) and func not in WHOLE:
         return Operation(Kind.COMPOSITE)
     if torch.Tag.inplace_view in tags:

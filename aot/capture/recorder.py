@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import Recipe, call_with_grad, is_custom, lookup, recipe_of
+from aot.capture.graph import Recipe, call_with_grad, dtypes_of, is_custom, lookup, recipe_of
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.modeless import asks_about_phases
 from aot.capture.moving import Moving
@@ -171,7 +171,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return self.resize(func, args, kwargs)
         if kind is Kind.REBIND:
             return self.rebind(func, args, kwargs)
-        if kind is Kind.METADATA:
+        if kind in (Kind.METADATA, Kind.RANGE):
             return func(*args, **kwargs)
         if kind is Kind.COMPOSITE:
             with self:
@@ -254,6 +254,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     return self._assume(node_args[0], expected)
             if asks_about_phases(func):
                 return True
+        if torch.get_default_dtype() is not self.builder.default_dtype:
+            node_kwargs = self._with_dtype(func, node_args, node_kwargs)
         recipe = self.builder.infer(func, node_args, node_kwargs)
         if recipe.aliases:
             if not is_undeclared_view(func):
@@ -266,6 +268,23 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
             return self._perhaps_lazy(func, args, kwargs, node)
         return self._results(node, recipe)
+
+    def _with_dtype(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments with which an operation gives, under the default dtype of the call, what it
+        gives under the one that the function has set for a while."""
+        builder = self.builder
+        expected = dtypes_of(builder.infer(func, args, kwargs).metas)
+        candidates = [kwargs]
+        if any(argument.name == "dtype" for argument in func._schema.arguments):
+            candidates.append({**kwargs, "dtype": expected[0]})
+        with internals.default_dtype(builder.default_dtype):
+            for candidate in candidates:
+                if dtypes_of(builder.infer(func, args, candidate).metas) == expected:
+                    return candidate
+        raise errors.UnsupportedOperation(
+            f"{func} gives another dtype under the default dtype that the function sets for a while than "
+            f"under that of the call; convert what it is given"
+        )
 
     def _by_strides(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Copy or write by strides: values of the graph need not lie in memory as tensors do, so it is left

@@ -148,17 +148,11 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             raise errors.StorageMutation(
                 f"{func} resizes the tensor it writes to; give it an output of the right shape"
             )
-        metas, called_with = (
-            recipe_of(results, numbers=is_custom(func)),
-            (func, written, node_args, node_kwargs),
-        )
-        if internals.has_python_meta(func):
-            metas = self.builder.as_it_lies(metas, call_on_clones, called_with, {})
-        counted = classify(func).counted and func not in BATCH_NORM
-        if func in BATCH_NORM:
+        metas = recipe_of(results, numbers=is_custom(func))
+        if func in BATCH_NORM or internals.has_python_meta(func):
             called_with = (func, written, node_args, node_kwargs)
-            symbolic = self.symbols is not None
-            metas = self.builder.as_computed(metas, call_on_clones, called_with, {}, symbolic)
+            metas = self.builder.as_computed(metas, call_on_clones, called_with, {})
+        counted = classify(func).counted and func not in BATCH_NORM
         # (Its kernel may count them: it does where it calls operations that write.)
         uncounted = is_custom(func) and not internals.counts_writes(func)
         random = classify(func).random
