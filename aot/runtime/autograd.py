@@ -133,7 +133,10 @@ def build(
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     code = compile(source, name, "exec")
     exec(code, namespace)
+    # A function that Dynamo has compiled in pieces calls it from between them, and its backward as well.
+    internals.skip_dynamo(namespace["call"])
     for number in range(len(plan.parts)):
+        internals.skip_dynamo(namespace[f"backward{number}"])
         own = plan.parts[number].own
         methods = {
             "forward": staticmethod(_keeping(own) if own else _forward),

@@ -111,6 +111,7 @@ class Savings:
         self._results = dict(zip(joint.returned, results, strict=False))
         self._roots = memory_roots(forward.graph)
         self._counters = memory_roots(forward.graph, counted=True)
+        self._blanks = _perhaps_blank(forward.graph)
         inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]  # (states come last)
         self._primal_of = dict(zip(inputs, range(len(joint.primals)), strict=False))
         self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=False)}
@@ -207,7 +208,8 @@ class Savings:
     def _is_own(self, node: fx.Node, memory: _Memory | None) -> bool:
         """Whether a value that is saved as it is lies in memory that the forward made for it alone."""
         root = self._roots[node]
-        return memory is None and root.op == "call_function" and self._readers[root] == 1
+        own = memory is None and root.op == "call_function" and self._readers[root] == 1
+        return own and root not in self._blanks
 
     def _memory(
         self, node: fx.Node, shown: dict[_Memory, int], offset: int | None
@@ -378,3 +380,14 @@ def _needs(backward: fx.GraphModule | None, everything: int) -> list[int]:
             else:
                 needs[node] |= masks[user] or needs[user]
     return [needs[n] for n in saved]
+
+
+def _perhaps_blank(graph: fx.Graph) -> set[fx.Node]:
+    """The values that may be zeros without memory when a graph runs, as forward-mode differentiation has
+    them: such are products and sums with them, too, and nobody can write to one."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        blank = node.target is torch.ops.aten._efficientzerotensor.default
+        if blank or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found

@@ -49,11 +49,11 @@ class Writer:
         if type(value) in (list, tuple):
             inner = ", ".join(self.literal(v) for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-        if value is None or isinstance(value, (bool, int, str)):
+        if value is None or type(value) in (bool, int, str):  # and no subclass, which prints otherwise
             return repr(value)
         if has_symbols(value):
             return self._computed(value)
-        if isinstance(value, float) and value == value and abs(value) != float("inf"):
+        if type(value) is float and value == value and abs(value) != float("inf"):
             return repr(value)
         return self.name("constant", value)
 

@@ -86,6 +86,21 @@ def test_graph_breaks_and_writes() -> None:
     assert c._base is arguments[1][0]
 
 
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_gradients_that_are_taken_inside(dynamic: bool | None) -> None:
+    """Dynamo goes on compiling what is called after it has given up on the gradient: ours is not for it."""
+
+    def f(w: Tensor, x: Tensor) -> Tensor:
+        loss = (x @ w).tanh().sum()
+        (gradient,) = torch.autograd.grad(loss, w)
+        return w - gradient
+
+    g = torch.compile(f, backend="aotfuzz", dynamic=dynamic)
+    for size in (3, 4, 5):
+        w, x = torch.rand(3, requires_grad=True), torch.rand(size, 3)
+        assert torch.equal(f(w, x), g(w, x))
+
+
 def _compiles(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was said of each compile below Dynamo."""
     return [record.getMessage() for record in caplog.records if record.name == "aot.guards"]
