@@ -40,6 +40,7 @@ class CompiledModule(CompiledFunction):
             return self._lifted(module, state, args, kwargs)  # the guards look at what is named here
 
         super().__init__(lifted, *options)
+        self._made_of = (module, *options)
         self.__name__ = type(module).__name__
         self.__doc__ = module.__doc__
         self.module = module

@@ -24,7 +24,7 @@ from aot.capture.threads import tracing
 from aot.compilers import Compiled, Compiler, complete
 from aot.guards import Guards
 from aot.imitation import root_of
-from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart
+from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
 from aot.metadata import ViewAndMutationMeta
 from aot.modules import Noted
 from aot.partition.default import default_partition
@@ -99,6 +99,18 @@ class CompiledFunction:
         dynamic: bool = False,
     ) -> None:
         self.__wrapped__ = function
+        self._made_of: tuple[Any, ...] = (
+            function,
+            fw_compiler,
+            bw_compiler,
+            inference_compiler,
+            partition_fn,
+            decompositions,
+            num_params_buffers,
+            keep_inference_input_mutations,
+            functionalize_rng_ops,
+            dynamic,
+        )
         self._fw_compiler = fw_compiler
         self._bw_compiler = bw_compiler
         self._inference_compiler = inference_compiler
@@ -118,6 +130,10 @@ class CompiledFunction:
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
         self._before: list[Before] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy (`copy.deepcopy`, pickle) is of the original, and has compiled nothing yet."""
+        return type(self), self._made_of
 
     @property
     def specializations(self) -> tuple[Specialization, ...]:
@@ -278,7 +294,8 @@ class CompiledFunction:
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
-            return self.__wrapped__(*args, **kwargs)
+            with unchanged((args, kwargs)):
+                return self.__wrapped__(*args, **kwargs)
 
         slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()

@@ -102,7 +102,7 @@ class UnsupportedArgument(Unsupported):
 
 class UnsupportedOutput(Unsupported):
     """The function returned something that cannot be made again on a later call (an arbitrary object, a
-    sparse tensor)."""
+    sparse tensor, a tensor with a Python attribute)."""
 
 
 class UnsupportedOperation(Unsupported):
@@ -122,8 +122,8 @@ class ClosureTensor(Unsupported):
 
 class ClosureMutation(Unsupported):
     """The function changes something that it reads: a variable of its closure or of a module, an attribute,
-    an entry of a container, the state of an iterator or of a random generator of the caller's. A compiled
-    call runs none of its Python, and would leave it as it is."""
+    an entry of a container (those among its arguments included), the state of an iterator or of a random
+    generator of the caller's. A compiled call runs none of its Python, and would leave it as it is."""
 
 
 class EscapedTensor(Unsupported):

@@ -7,7 +7,8 @@ autograd bases, leafness and version counters of the fakes are those of the real
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+import contextlib
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,6 +43,29 @@ def flattened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[A
     if not kwargs and _NO_CONTAINERS.issuperset(map(type, args)):
         return args, len(args)  # ten times as fast
     return internals.tree_flatten((args, kwargs))
+
+
+@contextlib.contextmanager
+def unchanged(given: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[None]:
+    """Refuse a function that changes containers among its arguments while this lasts: it is given copies.
+
+    Raises:
+        ClosureMutation: something has been put into a list, a dict or the like, or taken out.
+    """
+    before, tree = internals.tree_flatten(given)
+    yield
+    after, now = internals.tree_flatten(given)
+    if tree != now or not all(map(_is_same, before, after)):
+        raise errors.ClosureMutation(
+            "the function changes a container among its arguments (a list, a dict, ...): a compiled call "
+            "takes what is in it, and would leave it as it is; return what is new, or change a copy"
+        )
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    if before is after:
+        return True
+    return isinstance(before, CONSTANTS) and isinstance(after, CONSTANTS) and key_of(before) == key_of(after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ def run_once(
     dtype = torch.get_default_dtype()
     numbers = {id(fake): i for i, fake in enumerate(given)}
     differentiated: set[int] = set()
+    attributes = [frozenset(vars(fake)) for fake in given]
     views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
     def differentiating(given: Sequence[Any]) -> None:
@@ -125,6 +126,7 @@ def run_once(
                         result = function(leaves)
                     except BaseException as error:
                         _leave_modes(error)
+                        _check_attribute(error, arguments.all, given)
                         raise
                 nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
@@ -155,6 +157,11 @@ def run_once(
             wrapped[position], flat[position] = value, None
         else:
             _check_output(recorder, position, value)
+    for position, (fake, names) in enumerate(zip(given, attributes, strict=True)):
+        _check_attributes(f"argument {position} (counting tensors)", fake, names)
+    for position, value in enumerate(flat):
+        if isinstance(value, Tensor) and id(value) not in numbers:
+            _check_attributes(f"output {position} (counting the leaves of the output tree)", value)
     visible = len(flat)
     made = _take_apart(recorder, entry, wrapped, flat)
     replaced = _replaced(recorder, entry, flat)
@@ -285,6 +292,26 @@ def _inference_mode(inference: bool, grad: bool) -> Iterator[None]:
         return
     with torch.inference_mode(), torch.set_grad_enabled(grad):
         yield
+
+
+def _check_attribute(error: BaseException, tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
+    """Refuse a function that asked what stands for a tensor for a Python attribute which that one has."""
+    if isinstance(error, AttributeError):
+        for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
+            if error.obj is fake and error.name in vars(tensor):
+                raise errors.UnsupportedArgument(
+                    f"argument {position} (counting tensors) has an attribute {error.name} that the function "
+                    f"reads, which tells no two calls apart; pass its value as an argument"
+                ) from error
+
+
+def _check_attributes(what: str, fake: Tensor, before: frozenset[str] = frozenset()) -> None:
+    new = [name for name in vars(fake) if name not in before and not name.startswith("_dynamo")]
+    if new:
+        raise errors.UnsupportedOutput(
+            f"{what} is given a Python attribute {new[0]}, which a compiled call would not set; return the "
+            f"value beside it"
+        )
 
 
 def _check_output(recorder: Recorder, position: int, value: Any) -> None:

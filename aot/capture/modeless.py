@@ -13,7 +13,7 @@ one whose gradient leaves to the graph what ATen would decide by values.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -305,6 +305,28 @@ def _diagonal(matrices: Tensor) -> Tensor:
     return matrices.diagonal(0, -2, -1).imag
 
 
+def _mean_of_losses(
+    ordinary: Ordinary,
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Tensor:
+    """`ctc_loss`, where ATen writes the lengths into memory to divide by them."""
+    if reduction != 1:  # no mean
+        loss: Tensor = ordinary(
+            log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity
+        )
+        return loss
+    losses = ordinary(log_probs, targets, input_lengths, target_lengths, blank, 0, zero_infinity)
+    lengths = [max(length, 1) for length in target_lengths]
+    mean: Tensor = (losses / torch.tensor(lengths, dtype=log_probs.dtype, device=log_probs.device)).mean()
+    return mean
+
+
 def asks_about_phases(op: internals.OpOverload) -> bool:
     """Whether it is ATen's formula for singular vectors that calls `op`, to find out whether to raise."""
     node = internals.current_node() if op is aten.allclose.default else None
@@ -339,6 +361,7 @@ internals.define_own_kernels(
                 aten.nanmedian.default,
             )
         },
+        aten.ctc_loss.IntList: _mean_of_losses,
         aten.linalg_eig.default: _eigenvectors,
         aten._linalg_eigh.default: _eigenvectors,
         aten._linalg_svd.default: _singular_vectors,

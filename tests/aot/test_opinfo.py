@@ -47,12 +47,6 @@ def given_lengths_as_tensors(case: Case) -> bool:
     return len(tensors(case)) > 2
 
 
-def lengths_as_tensors_or_a_mean(case: Case) -> bool:
-    """For a mean torch makes a tensor of the lengths, and fills its memory."""
-    mean = "mean" in case.leaves if case.module is None else case.module.reduction == "mean"
-    return given_lengths_as_tensors(case) or mean
-
-
 def a_mask_in_a_backward(case: Case) -> bool:
     return case.grad and any(t.dtype is torch.bool for t in tensors(case))
 
@@ -116,8 +110,8 @@ REFUSED: dict[str, tuple[str, When]] = {
     "nn.BatchNorm1d": ("DataDependentValue", without_momentum),
     "nn.BatchNorm2d": ("DataDependentValue", without_momentum),
     "nn.BatchNorm3d": ("DataDependentValue", without_momentum),
-    "nn.CTCLoss": ("DataDependentValue", lengths_as_tensors_or_a_mean),
-    "nn_functional_ctc_loss": ("DataDependentValue", lengths_as_tensors_or_a_mean),
+    "nn.CTCLoss": ("DataDependentValue", given_lengths_as_tensors),
+    "nn_functional_ctc_loss": ("DataDependentValue", given_lengths_as_tensors),
     "nn_functional_one_hot": ("DataDependentValue", without_a_number_of_classes),
     "repeat_interleave": ("DataDependentValue", lambda case: given_a_tensor(case) and len(case.leaves) == 3),
     "tensor_split": ("DataDependentValue", given_a_tensor),
