@@ -266,7 +266,7 @@ def _terms(roots: Roots, targets: Mapping[str, GradientEdge | None]) -> Iterator
 
     def note(path: str, term: torch.Tensor | None) -> None:
         if term is not None:
-            size = term.detach().abs().to("cpu", torch.float64)
+            size = _elements(term.detach()).abs().to("cpu", torch.float64)
             known = largest.get(path, size)
             largest[path] = torch.fmax(known, size) if known.shape == size.shape else known
 
@@ -295,6 +295,12 @@ def _terms(roots: Roots, targets: Mapping[str, GradientEdge | None]) -> Iterator
         for other, edge in edges.items():
             if other in largest and edge.node in below and edge != edges[path]:
                 largest[other] = largest[other].clamp(min=size)
+
+
+def _elements(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor, or the elements of all that it is made of, as `value_of` has them."""
+    value = None if parts_of(tensor) is None else value_of(tensor)
+    return tensor if value is None else value.tensor()
 
 
 def _value(numbers: torch.Tensor) -> Value:
