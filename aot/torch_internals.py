@@ -521,6 +521,8 @@ def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any
 
         if are_tensors_transformed():
             return ordinary(*args, **kwargs)
+        if any(map(is_wrapper, args)):  # for which ATen takes the roads for tensor subclasses in eager, too
+            return ordinary(*args, **kwargs)
         if any(keys.has(key) and _has_kernel(op, key) for key in _AUTOCAST_KEYS):
             return ordinary(*args, **kwargs)
         return kernel(ordinary, *args, **kwargs)

@@ -71,6 +71,16 @@ def moved_version(tensor: Tensor) -> Iterator[None]:
         internals.set_versions((tensor,), (before,))
 
 
+@contextlib.contextmanager
+def uncounted(tensor: Tensor) -> Iterator[None]:
+    """What is written to `tensor` meanwhile does not move its version counter."""
+    before = tensor._version
+    try:
+        yield
+    finally:
+        internals.set_versions((tensor,), (before,))
+
+
 def detached_in_place() -> RuntimeError:
     """Eager's complaint, in eager's words, of a tensor that a backward keeps and whose history is gone."""
     return RuntimeError(

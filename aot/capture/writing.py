@@ -82,8 +82,10 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         if recipe.many:
             for i, target in enumerate(flat):
                 self._write(target, self.builder.item(node, i))
-                if isinstance(targets[0], (list, tuple)) and not target.is_inference():
-                    torch.autograd.graph.increment_version(target)  # as kernels of lists do themselves
+                # Kernels of lists count by themselves, but not for the code of wrapper subclasses.
+                listed = isinstance(targets[0], (list, tuple)) and not self.inside
+                if listed and not target.is_inference():
+                    torch.autograd.graph.increment_version(target)
         else:
             self._write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None

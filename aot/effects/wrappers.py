@@ -87,7 +87,9 @@ class WrapperEffects:
                 f"the function writes in grad mode to an argument of type {kind} that is a view; pass what "
                 f"it is a view of, and take the view inside of the function"
             )
-        self.writes.append(Write(number, self._history(fake), tracked=True, counted=True, carried=True))
+        # (Eager does not count what `_foreach_mul_` and the like write to wrapper subclasses.)
+        counted = fake._version != wrapper.version
+        self.writes.append(Write(number, self._history(fake), tracked=True, counted=counted, carried=True))
 
     def _output(self, value: Tensor, earlier: int | None) -> Output:
         if earlier is not None:

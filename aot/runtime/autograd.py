@@ -31,7 +31,7 @@ from aot.runtime.saving import Own
 from aot.runtime.tangents import OtherTangent, fails, restrided
 from aot.subclasses import is_nested, is_wrapper
 from aot.symbols import Symbols
-from aot.versions import detached_in_place
+from aot.versions import detached_in_place, uncounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,7 @@ def build(
         "nowhere": _nowhere,
         "passing": _passing,
         "written": _written,
+        "uncounted": uncounted,
         "edge_of": _edge_of,
         "edge_of_written": _edge_of_written,
         "Geometry": Geometry,

@@ -379,7 +379,9 @@ class _Call:
             edge = self.entrances[write.value]
             kept = self.plan.parts[edge.segment].segment.entrances[edge.entrance].kept and not write.carried
             keeper = f", b{edge.segment}[0], {edge.entrance}" if kept else ""
-            self.writer.line(f"written({_root_of(write)}, {self._target(edge)}, {copies}{keeper})")
+            root = _root_of(write)
+            silently = "" if write.counted else f"with uncounted({root}): "
+            self.writer.line(f"{silently}written({root}, {self._target(edge)}, {copies}{keeper})")
 
     def _left(self) -> list[int]:
         """The arguments whose memory on entry is needed after they were put elsewhere."""

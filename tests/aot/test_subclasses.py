@@ -142,6 +142,16 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
         lambda x: [(y.mul_(2), y * x) for y in [x * 1]],
         lambda: [Replacing(values(3)).requires_grad_()],
     ),
+    # Of these ATen asks whether they are given tensor subclasses.
+    "pooled": (lambda x: nn.functional.max_pool1d(x, 2, 1), lambda: [two(2, 4)]),
+    "products": (
+        lambda x: (x.prod(), x.prod(1), x.cumprod(1), x.max()),
+        lambda: [TwoTensor(values(2, 3), values(2, 3) + 1).requires_grad_()],
+    ),
+    "write that is not counted": (
+        lambda x: (torch._foreach_mul_([x], 3.0), x * 2),
+        lambda: [ToTwo.apply(leaf(3))],
+    ),
     "gradient inside": (_inner_gradient, lambda: [two(3, grad=True)]),
     "hook": (_hooked, lambda: [two(3, grad=True)]),
     "plain to subclass": (lambda x: ToTwo.apply(x) * 2, lambda: [leaf(3)]),
