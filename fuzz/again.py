@@ -40,7 +40,7 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import FLOATS, INEXACT
 from fuzz.operators.row import Size
 from fuzz.profiles import Profile
-from fuzz.program import Sizes, begin, sizes_in_text
+from fuzz.program import WRAPPED, Sizes, begin, sizes_in_text
 from fuzz.state import Breach, State, Tensor
 from oracles.steps import Backward, How
 
@@ -76,7 +76,8 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
 def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Call, ...]:
     """Later calls of a program that has none."""
     asks = [block for block in program.blocks if isinstance(block, Branch)]
-    if not choices.chance(max(profile.again, 0.4) if asks else profile.again):
+    wraps = any(isinstance(a, View) and a.wrapped is not None for a in program.arguments)
+    if not choices.chance(max(profile.again, 0.4 if asks else 0.2 if wraps else 0.0)):
         return ()
     sizes = sizes_in_text(program)
     later: list[Call] = []
@@ -85,6 +86,8 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
             call = Call(program.storages, program.arguments, program.scenario)
             if asks and choices.chance(0.6):
                 call = _answered(call, choices.pick(asks))
+            if wraps and choices.chance(0.3):
+                call = _wrapped(choices, profile, call)
             for _ in range(choices.integer(0, 2)):
                 call = _changed(choices, profile, call)
             one = calls(replace(program, later=(call,)))[1]
@@ -209,8 +212,9 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
     number = len(call.storages)
     via = argument.via if isinstance(argument, View) else "view"
     leaf = argument.leaf if isinstance(argument, View) else False
-    lying: Argument = View(number, size, *geometry, via, None, leaf)
-    if root == size and via == "view":
+    wrapped = argument.wrapped if isinstance(argument, View) else None
+    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped)
+    if root == size and via == "view" and wrapped is None:
         lying = Root(number)
     return _tidied(storages, _put(call.arguments, place, lying), call.scenario)
 
@@ -247,8 +251,21 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.pick(places)
     view = call.arguments[place]
     assert isinstance(view, View)
-    via = choices.pick([way for way in ("view", "detach", "data", "no_grad") if way != view.via])
+    ways = ("view", "detach", "data", "no_grad") if view.wrapped is None else ("view", "detach")
+    via = choices.pick([way for way in ways if way != view.via])
     return replace(call, arguments=_put(call.arguments, place, replace(view, via=via)))
+
+
+def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """A wrapper subclass is made otherwise, or what it wraps is passed itself."""
+    places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is not None]
+    if not places:
+        return call
+    place = choices.pick(places)
+    view = call.arguments[place]
+    assert isinstance(view, View)
+    wrapped = choices.pick([way for way in (None, *WRAPPED) if way != view.wrapped])
+    return replace(call, arguments=_put(call.arguments, place, replace(view, wrapped=wrapped)))
 
 
 def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:

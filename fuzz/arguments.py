@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
+from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import Argument, Module, Root, Same, Scalar, Storage, View
 from fuzz.state import State
+from fuzz.wrapper import VIAS
 
 DTYPES = (
     *("float32",) * 12,
@@ -63,6 +64,8 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
         storages.append(storage)
         arguments += slices
     module = _hold(choices, storages, arguments) if choices.chance(profile.module) else None
+    if choices.chance(profile.wrapped):
+        _wrap(choices, storages, arguments)
     for storage in storages:
         state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
     for i, argument in enumerate(arguments):
@@ -92,12 +95,28 @@ def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
     return Module(tuple(held), training)
 
 
+def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
+    """Make some of the arguments wrapper subclasses."""
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, (Scalar, Same)) or choices.chance(0.4):
+            continue
+        storage = storages[argument.storage]
+        if isinstance(argument, Root):
+            argument = View(argument.storage, storage.size, contiguous(storage.size), 0)
+        if (argument.dtype or storage.dtype) in COMPLEX:
+            continue
+        if argument.via not in VIAS or (argument.via == "view" and choices.chance(0.5)):
+            leaf = (argument.dtype or storage.dtype) in INEXACT and choices.chance(0.6)
+            argument = replace(argument, via="detach", leaf=leaf)
+        arguments[i] = replace(argument, wrapped=choices.pick(("one", "one", "two", "two", "twice")))
+
+
 def _bind(state: State, name: str, argument: Argument) -> None:
     match argument:
         case Root(storage):
             state.bind_root(name, storage)
-        case View(storage, size, stride, offset, via, dtype, leaf):
-            state.bind_view(name, storage, size, stride, offset, via, dtype, leaf)
+        case View():
+            state.bind_view(name, argument)
         case Same(earlier):
             state.bind_same(name, f"a{earlier}")
         case Scalar(value):
@@ -189,7 +208,7 @@ def lay_out_again(choices: Choices, view: View, size: Size, storage: Storage) ->
     fitting = [layout for layout in layouts if layout[0] == size]
     size, stride, offset = choices.pick(fitting or layouts)
     leaf = view.leaf and (dtype or storage.dtype) in INEXACT
-    return View(view.storage, size, stride, offset, view.via, dtype, leaf)
+    return replace(view, size=size, stride=stride, offset=offset, dtype=dtype, leaf=leaf)
 
 
 def lay_out(choices: Choices, size: Size) -> tuple[Size, tuple[Size, int]]:

@@ -14,8 +14,8 @@ Two keys, both plain text, equal on every run and independent of the target:
     errors/call: RuntimeError a view of a leaf Variable/expand + in-place:pointwise/a:grad a~
 
 The last part reads: letters are storages in the order of their first use, with dtype unless float32, `0d` or
-`empty`, `grad` and `nonleaf`; `a~` is a view on it, `a~detach` a hidden one, `=` the same object again. Steps
-after the call follow, and then, after `|`, the later calls.
+`empty`, `grad` and `nonleaf`; `a~` is a view on it, `a~detach` a hidden one, `a~:wrapped one` a wrapper
+subclass of one, `=` the same object again. Steps after the call follow, and then, after `|`, the later calls.
 """
 
 from __future__ import annotations
@@ -133,11 +133,12 @@ def arguments(program: Program) -> str:
         match argument:
             case Root(number):
                 words.append(_storage(letters, number, program.storages[number]))
-            case View(number, size, _, _, via, dtype, leaf):
+            case View(number, size, _, _, via, dtype, leaf, wrapped):
                 known = number in letters
                 word = _storage(letters, number, program.storages[number])
-                kind = ":".join(("~" if via == "view" else f"~{via}", dtype or "", "leaf" if leaf else ""))
-                kind = kind.replace("::", ":").rstrip(":")
+                parts = wrapped and f"wrapped {wrapped}"
+                kinds = ("~" if via == "view" else f"~{via}", dtype, "leaf" if leaf else None, parts)
+                kind = ":".join(word for word in kinds if word)
                 words.append((word[0] if known else word) + kind + _extent(size))
             case Same():
                 words.append("=")

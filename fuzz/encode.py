@@ -30,7 +30,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 7
+FORMAT = 8
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
     match argument:
         case Root(storage):
             return {"kind": "root", "storage": storage}
-        case View(storage, size, stride, offset, via, dtype, leaf):
+        case View(storage, size, stride, offset, via, dtype, leaf, wrapped):
             return {
                 "kind": "view",
                 "storage": storage,
@@ -125,6 +125,7 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
                 "via": via,
                 "dtype": dtype,
                 "leaf": leaf,
+                "wrapped": wrapped,
             }
         case Same(earlier):
             return {"kind": "same", "argument": earlier}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fuzz import refusals
+from fuzz.argument_features import argument_features
 from fuzz.blocks import around, executed
 from fuzz.feature_table import FEATURES
 from fuzz.ir import (
@@ -19,31 +20,23 @@ from fuzz.ir import (
     Dict,
     Lit,
     Loop,
-    Module,
     Program,
     Ref,
     Region,
-    Root,
-    Same,
-    Scalar,
     Seq,
     Statement,
     Tree,
-    View,
     calls,
     references,
 )
 from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
-from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
-from fuzz.operators.layout import contiguous, covered, overlaps_itself, shares_elements
+from fuzz.operators.layout import is_channels_last, overlaps_itself
 from fuzz.operators.row import Constant, Meta, Operator
 from fuzz.program import advance, begin
 from fuzz.scenario_features import scenario_features
 from fuzz.state import State, Tensor
 
 __all__ = ["FEATURES", "features"]
-
-_SMALL = ("uint8", "int8", "int16")
 
 
 def features(program: Program) -> frozenset[str]:
@@ -60,7 +53,7 @@ def features(program: Program) -> frozenset[str]:
     found = set(scenario_features(program))
     for call in calls(program):
         walk = _Walk(call)
-        walk.arguments()
+        walk.add(*argument_features(call, walk.state, walk.inputs, walk.groups))
         for i, statement in executed(call):
             walk.statement(i, statement)
         walk.outputs()
@@ -82,6 +75,7 @@ class _Walk:
         self.own = {id(tensor) for tensor in tensors}
         self.duplicates = {id(tensor) for i, tensor in enumerate(tensors) if tensor in tensors[:i]}
         self.memories = {tensor.memory for tensor in tensors}
+        self.in_parts = {tensor.memory for tensor in tensors if tensor.wrapped}
         self.groups = [
             group
             for memory in self.memories
@@ -96,119 +90,12 @@ class _Walk:
         self.given = {id(tensor): tensor.meta for tensor in self.inputs}
         self.laid_otherwise: set[int] = set()  # arguments whose metadata was another one for some time
         self.turned: set[int] = set()  # statements that have run
-        self.held: set[int] = set()  # arguments that a module holds
+        held = program.module.held if program.module else ()
+        self.held = set(map(id, _tensors(self.state, held)))  # arguments that a module holds
         self.unsettled: set[int] = set()  # views of arguments whose metadata had been changed
 
     def add(self, *names: str) -> None:
         self.found.update(names)
-
-    # ----------------------------------------------------------------------------------------------------
-
-    def arguments(self) -> None:
-        for argument in self.program.arguments:
-            match argument:
-                case Root():
-                    self.add("argument: root")
-                case View(storage=storage, via=via, dtype=dtype, leaf=leaf):
-                    self.add(f"argument: {via}")
-                    root = self.program.storages[storage].dtype
-                    if dtype is not None and reads_bytes(root, dtype):
-                        self.add("argument: other dtype")
-                    elif dtype not in (None, root):
-                        self.add("argument: complex or real view")
-                    if leaf:
-                        self.add("argument: own leaf")
-                case Same():
-                    self.add("argument: duplicate")
-                case Scalar():
-                    self.add("argument: scalar")
-        if self.program.module is not None:
-            self.module(self.program.module)
-        if any(storage.special for storage in self.program.storages):
-            self.add("argument: special values")
-        if not all(isinstance(tree, Ref) for tree in self.program.parameters):
-            self.add("argument: nested")
-        for tensor in self.inputs:
-            self.argument(tensor)
-        if len(self.groups) > 1:
-            self.add("alias: several groups")
-        for group in self.groups:
-            for i, one in enumerate(group):
-                for other in group[:i]:
-                    self.pair(other, one)
-            if len(group) > 2 and not any(
-                shares_elements(one.meta, other.meta) for i, one in enumerate(group) for other in group[:i]
-            ):
-                self.add("alias: flat buffer")
-                if len(group) > 7:
-                    self.add("alias: many slices")
-
-    def module(self, module: Module) -> None:
-        held = [self.state.names[name] for name in module.held]
-        tensors = [value for value in held if isinstance(value, Tensor)]
-        parameters = {
-            id(self.state.names[f"a{i}"])
-            for i, argument in enumerate(self.program.arguments)
-            if isinstance(argument, View) and argument.via == "parameter"
-        }
-        self.add("module: its function")
-        if len(tensors) < len(held):
-            self.add("module: attribute")
-        if len(set(map(id, tensors))) < len(tensors):
-            self.add("module: tied")
-        if parameters & set(map(id, tensors)):
-            self.add("module: parameter")
-        if any(id(tensor) not in parameters for tensor in tensors):
-            self.add("module: buffer")
-        if module.training is not None:
-            self.add(f"module: {'training' if self.state.names[module.training] else 'evaluation'}")
-        self.held = set(map(id, tensors))
-
-    def argument(self, tensor: Tensor) -> None:
-        meta = tensor.meta
-        if tensor.requires_grad:
-            self.add("argument: non-leaf" if tensor.grad_fn else "argument: leaf")
-        if 0 in meta.size:
-            self.add("argument: empty")
-        elif not meta.size:
-            self.add("argument: 0-d")
-        if 1 in meta.size:
-            self.add("argument: size 1")
-        if meta.dtype in COMPLEX:
-            self.add("dtype: complex")
-        elif meta.dtype in HALF:
-            self.add("dtype: half")
-        elif meta.dtype in _SMALL:
-            self.add("dtype: small integer")
-        if _channels_last(meta):
-            self.add("argument: channels-last")
-        if any(n > 1 and s == 0 for n, s in zip(meta.size, meta.stride or (), strict=True)):
-            self.add("argument: expanded")
-        elif overlaps_itself(meta):
-            self.add("argument: overlapping")
-
-    def pair(self, first: Tensor, second: Tensor) -> None:
-        """Two arguments on one storage, in their order."""
-        if first.base is second or second.base is first:
-            self.add("alias: base and view")
-        elif first.base is not None and first.base is second.base and first.base not in self.inputs:
-            self.add("alias: views alone")
-        here, there = first.meta.dtype, second.meta.dtype
-        if here != there:
-            pair = REAL_OF.get(here, here) == REAL_OF.get(there, there)
-            self.add("alias: complex and real" if pair else "alias: other dtype")
-        if first.own and second.own and not (first.grad_fn or second.grad_fn):
-            self.add("alias: two leaves")
-        if first.meta == second.meta:
-            self.add("alias: same metadata")
-        elif _transposed(first.meta, second.meta):
-            self.add("alias: transposed", "alias: same elements")
-        else:
-            self.add(f"alias: {_relation(first.meta, second.meta)}")
-        if second.meta.offset < first.meta.offset:
-            self.add("alias: out of order")
-        if first.requires_grad != second.requires_grad:
-            self.add("alias: mixed gradient")
 
     # ----------------------------------------------------------------------------------------------------
 
@@ -227,6 +114,8 @@ class _Walk:
         if len({tensor.meta.dtype for tensor in operands}) > 1:
             self.add("dtype: promotion")
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
+        if use.wraps and not all(tensor.wrapped for tensor in operands):
+            self.add("subclass: and plain")
         if refusals.illegal(use):
             self.add("error: refused")
         match row.kind:
@@ -296,6 +185,10 @@ class _Walk:
     def write(self, row: Operator, target: Tensor) -> None:
         meta, grad = target.meta, target.requires_grad
         self.add(f"data: {self.whose(target)}")
+        if target.wrapped and target.memory in self.memories:
+            self.add("subclass: written")
+        elif not target.wrapped and target.memory in self.in_parts:
+            self.add("subclass: written in a part")
         if id(target) in self.held:
             self.add("data: of a module")
         if not meta.size:
@@ -305,7 +198,7 @@ class _Walk:
         if meta.stride is not None and overlaps_itself(meta):
             allowed = row.expanded is Expanded.ALLOWED
             self.add("data: filled through expand" if allowed else "data: expanded")
-        if _channels_last(meta):
+        if is_channels_last(meta):
             self.add("data: channels-last")
         if any(one.memory == target.memory and one.meta.dtype != meta.dtype for one in self.inputs):
             self.add("data: other dtype")
@@ -336,6 +229,8 @@ class _Walk:
     def reshape(self, row: Operator, operands: Sequence[Tensor]) -> None:
         target = operands[0]
         self.add(f"metadata: {self.whose(target)}")
+        if target.wrapped:
+            self.add("subclass: metadata")
         if target.memory in self.memories:
             self.add(f"metadata: {row.name}")
         if target.requires_grad:
@@ -363,6 +258,8 @@ class _Walk:
             if view is parent or view.memory != parent.memory:
                 continue
             self.viewed.add(view.memory)
+            if view.wrapped:
+                self.add("subclass: view")
             if self.written.get(view.memory) and view.memory in self.memories:
                 self.add("view: after a write")
             if id(parent) in self.reshaped | self.unsettled:
@@ -408,6 +305,8 @@ class _Walk:
             if id(tensor) in self.writes:
                 self.add("output: written argument")
             return
+        if tensor.wrapped:
+            self.add(f"subclass: output{' view' if tensor.memory in self.memories else ''}")
         if tensor.memory not in self.memories:
             if tensor.base is None:
                 self.add("output: fresh")
@@ -470,27 +369,6 @@ def _kinds(row: Operator, meta: Meta) -> Iterator[str]:
         yield "conjugated"
     if meta.neg:
         yield "negated"
-
-
-def _channels_last(meta: Meta) -> bool:
-    return len(meta.size) == 4 and meta.stride != contiguous(meta.size) and (meta.stride or ())[1:2] == (1,)
-
-
-def _transposed(first: Meta, second: Meta) -> bool:
-    """Whether one is the other with its dimensions in another order."""
-    if first.stride is None or second.stride is None or first.size == second.size == ():
-        return False
-    here = sorted(zip(first.size, first.stride, strict=True))
-    there = sorted(zip(second.size, second.stride, strict=True))
-    return here == there and (first.dtype, first.offset) == (second.dtype, second.offset)
-
-
-def _relation(first: Meta, second: Meta) -> str:
-    """How two geometries on one storage lie to each other."""
-    here, there = covered(first), covered(second)
-    if here == there:
-        return "same elements"
-    return "disjoint" if here.isdisjoint(there) else "overlapping"
 
 
 def _tree_features(tree: Tree) -> Iterator[str]:

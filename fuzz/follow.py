@@ -44,8 +44,8 @@ def begin(program: Program) -> State:
         match argument:
             case Root(number):
                 state.bind_root(name, number)
-            case View(number, size, stride, offset, via, dtype, leaf):
-                state.bind_view(name, number, size, stride, offset, via, dtype, leaf)
+            case View():
+                state.bind_view(name, argument)
             case Same(earlier):
                 state.bind_same(name, f"a{earlier}")
             case Scalar(value):

@@ -97,6 +97,7 @@ def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: Builde
         name
         for name in (*unused, *extra)
         if not (state.is_stale(name) or state.is_unwatched(name) or state.is_hooked(name))
+        and not state.is_outdated(name)
     ][:MAX_RETURNS]
     leaves: list[Tree] = [Ref(name) for name in names]
     if choices.chance(0.12):

@@ -43,6 +43,11 @@ class View:
     `dtype` is the view's own, None for the root's; `stride` and `offset` count its elements. Autograd follows
     a complex view of a real root of the same precision, and the reverse; any other dtype reads the root's
     bytes, behind autograd's back. `leaf` makes one that autograd does not follow a leaf that requires grad.
+
+    If it is `wrapped`, the argument is a wrapper subclass (`fuzz.wrapper`) that is made of what has been
+    said, detached: of that alone ("one"), of it and a tensor that lies likewise on another root of the same
+    dtype and size ("two"), or of it twice ("twice"). Autograd knows the wrapper, which has a version counter
+    of its own: by "view" it has a history, which leads to the root, else it is a leaf or needs no gradient.
     """
 
     storage: int
@@ -52,6 +57,7 @@ class View:
     via: str = "view"
     dtype: str | None = None
     leaf: bool = False
+    wrapped: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ CHOSEN and STEP_LIST stand for what the program's scenario says.
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 NAMED = """
@@ -299,3 +300,30 @@ def base(tensor, known):
         return None
     return next((name for name in known if known[name] is tensor._base), "something else")
 """
+
+MEMORY = """
+def memory(tensor):  # a wrapper says nothing of it; its parts do
+    return (tensor.first if type(tensor) is Wrapper else tensor).untyped_storage()
+"""
+SAME_WRAPPERS = """
+if type(left) is type(right) is Wrapper:
+    return same(left.first, right.first) and same(left.second, right.second)
+"""
+_PARTS = """
+        if type(tree) is Wrapper:
+            for part in tree.__tensor_flatten__()[0]:
+                yield f"{path}.{part}", getattr(tree, part)
+"""
+_COTANGENT = """
+    if type(root) is Wrapper:
+        parts = [root.first] if root.second is None else [root.first, root.second]
+        return Wrapper(*(cotangent(part, number) for part in parts))
+"""
+
+
+def with_wrappers(text: str) -> str:
+    """Lines of a script, for a program of which arguments are wrapper subclasses (`fuzz.wrapper`)."""
+    text = text.replace("        yield path, tree\n", f"        yield path, tree{_PARTS}")
+    text = text.replace("def cotangent(root, number):\n", f"def cotangent(root, number):{_COTANGENT}")
+    text = text.replace("tensor.tolist()", "str(tensor)")
+    return re.sub(r"(\w+)\.untyped_storage\(\)", r"memory(\1)", text)

@@ -53,6 +53,7 @@ class Profile:
     hidden: float = 0.2  # a view is detached, `.data` or taken under no_grad
     reinterpreted: float = 0.06  # a view is of another dtype than its root
     module: float = 0.06  # the function is a module's, which holds some of the arguments
+    wrapped: float = 0.04  # some of the arguments are wrapper subclasses
     flat: float = 0.02  # there are slices of one flat buffer, too
     requires_grad: float = 0.6  # a floating storage requires grad
     special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
@@ -87,6 +88,7 @@ def _profiles() -> Mapping[str, Profile]:
             share=0.75,
             hidden=0.3,
             reinterpreted=0.12,
+            wrapped=0.08,
             flat=0.08,
             focus=0.6,
             passed=0.4,
@@ -109,6 +111,7 @@ def _profiles() -> Mapping[str, Profile]:
             leaf=0.3,
             mode=0.2,
             module=0.12,
+            wrapped=0.1,
             hidden=0.35,
             share=0.5,
             partial=0.4,

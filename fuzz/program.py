@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from typing import Any, cast, get_args
 
 from fuzz import document as read
+from fuzz import wrapper
 from fuzz.blocks import MAX_BLOCKS, MAX_TURNS, around
 from fuzz.blocks import MAX_DEPTH as MAX_WITHIN
 from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
@@ -129,6 +130,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "for": ("count",),
 }
 VIAS = ("view", "detach", "data", "no_grad", "parameter")
+WRAPPED = ("one", "two", "twice")
 
 
 def check(program: Program) -> None:
@@ -282,7 +284,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             fields = read.fields(data, place, ("kind", "storage"))
             return Root(read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1))
         case "view":
-            names = ("kind", "storage", "size", "stride", "offset", "via", "dtype", "leaf")
+            names = ("kind", "storage", "size", "stride", "offset", "via", "dtype", "leaf", "wrapped")
             fields = read.fields(data, place, names)
             storage = read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1)
             size = read.size(fields["size"], f"{place}.size")
@@ -299,6 +301,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
                 dtype = read.dtype(dtype, f"{place}.dtype")
             room = _room(storages[storage], dtype, place)
             leaf = _leaf(fields["leaf"], storages[storage], via, dtype, f"{place}.leaf")
+            wrapped = _wrapped(fields["wrapped"], via, f"{place}.wrapped")
             empty = 0 in size
             last = offset if empty else offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
             if last > room or (last == room and not empty):
@@ -307,7 +310,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
                     f"the view reaches element {last} of a storage of {room}",
                     "keep offset and extent within the storage",
                 )
-            return View(storage, size, stride, offset, via, dtype, leaf)
+            return View(storage, size, stride, offset, via, dtype, leaf, wrapped)
         case "same":
             fields = read.fields(data, place, ("kind", "argument"))
             index = read.integer(fields["argument"], f"{place}.argument", 0, len(earlier) - 1)
@@ -344,6 +347,14 @@ def _leaf(data: object, storage: Storage, via: str, dtype: str | None, place: st
         hint = "use detach, data or parameter, and a floating dtype"
         raise ProgramError(place, f"a {kind} view via {via!r} cannot be a leaf", hint)
     return leaf
+
+
+def _wrapped(data: object, via: str, place: str) -> str | None:
+    if data is None:
+        return None
+    if via not in wrapper.VIAS:
+        raise ProgramError(place, f"a view via {via!r} cannot be wrapped", f"use {', '.join(wrapper.VIAS)}")
+    return read.choice(data, place, WRAPPED)
 
 
 def _statement(data: object, place: str) -> Statement:

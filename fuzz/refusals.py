@@ -5,6 +5,7 @@ Each function gives a reason in words, or None; nothing changes.
 
 from __future__ import annotations
 
+from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import overlaps_itself, shares_elements
 from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Operator, Result
 from fuzz.tensors import Kept, Tensor, Use
@@ -206,6 +207,26 @@ def unmodelled_inference(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "under inference mode eager does not notice that the tensor requires grad"
     if any(link is Link.UNSAFE for _, link in outcome):
         return "an unsafe view under inference mode is not modelled"
+    return None
+
+
+def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
+    """Why it is not known what a statement does with wrapper subclasses, or None."""
+    row, target = use.row, use.target
+    if any(meta.dtype in COMPLEX for meta in (*use.metas, *(meta for meta, _ in outcome))):
+        return "eager overlooks the conj bits of what a wrapper subclass is made of (torch 2.13)"
+    if use.inference or use.handles_inference:
+        return "wrapper subclasses under inference mode are not modelled"
+    if row.defines and any(link is not Link.FRESH for _, link in outcome):
+        return "a view of a wrapper subclass by a custom function is not modelled"
+    if "_foreach_" in row.source and any(use.tensors[number].wrapped for number in row.writes):
+        return "eager does not count a write to a wrapper subclass that is one of a list"
+    if row.change is None:
+        return None
+    if row.change is not Change.GEOMETRY:
+        return "a wrapper subclass has no storage of its own, and keeps its place in autograd"
+    if target.wrapped and (target.requires_grad or target.base is not None or target.clock.viewed):
+        return "a wrapper subclass of which autograd knows more than its shape changes that"
     return None
 
 

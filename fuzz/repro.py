@@ -14,9 +14,20 @@ from dataclasses import dataclass, replace
 from fuzz import buckets
 from fuzz.corpus import Case
 from fuzz.ir import Lit, Program, Scenario, calls, where_names_are
-from fuzz.looks import BASE, BODIES, COTANGENT, EDGE, NAMED, STRIDES
+from fuzz.looks import (
+    BASE,
+    BODIES,
+    COTANGENT,
+    EDGE,
+    MEMORY,
+    NAMED,
+    SAME_WRAPPERS,
+    STRIDES,
+    with_wrappers,
+)
 from fuzz.plugins import registered
 from fuzz.source import maker, render
+from fuzz.wrapper import definitions
 from oracles import Backward, Finding
 
 _COMPILE = {
@@ -186,7 +197,17 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
     else:
         lines += [*look, "return seen"]
     text = "\n\n".join(helper.strip() + "\n" for helper in helpers)
-    return "\n".join([text, "", f"def look{suffix}(function):", *_indent(lines)])
+    text = "\n".join([text, "", f"def look{suffix}(function):", *_indent(lines)])
+    if _has_wrappers(program):
+        text = with_wrappers(text)
+        if "memory(" in text:
+            text = f"{MEMORY.strip()}\n\n\n{text}"
+    return text
+
+
+def _has_wrappers(program: Program) -> bool:
+    """Whether its text defines wrapper subclasses."""
+    return any(definitions(call.arguments) for call in calls(program))
 
 
 def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
@@ -255,6 +276,8 @@ def _comparison(program: Program, compiler: Compiler, finding: Finding) -> list[
             f"    return torch.allclose(left.double(), right.double(), {rtol}, {atol}, equal_nan=True)",
             "return type(left) is type(right) and left == right",
         ]
+        if _has_wrappers(program):
+            same = [*_lines(SAME_WRAPPERS), *same]
     # Compiled inside, because a compiler may raise.
     looks = ["eager = look(f)", f"target = look(lambda *args: ({compiled})(*args))"]
     if topic == "once":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fuzz.blocks import answer
-from fuzz.ir import Branch, Program, Scalar, Scenario, Write, calls
+from fuzz.ir import Argument, Branch, Program, Same, Scalar, Scenario, View, Write, calls
 from fuzz.program import begin
 from fuzz.state import State, Tensor
 
@@ -44,6 +44,8 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
     here, there = begin(first), begin(call)
     for i, (one, other) in enumerate(zip(first.arguments, call.arguments, strict=True)):
         left, right = here.names[f"a{i}"], there.names[f"a{i}"]
+        if _wrapped(first, one) != _wrapped(call, other):
+            yield "repeat: other class"
         if isinstance(left, Tensor) and isinstance(right, Tensor):
             yield from _kinds(left, right)
         elif isinstance(one, Scalar) and isinstance(other, Scalar) and repr(left) != repr(right):
@@ -56,6 +58,12 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
         yield "repeat: other branch"
     if (first.scenario.grad, first.scenario.inference) != (call.scenario.grad, call.scenario.inference):
         yield "repeat: other mode"
+
+
+def _wrapped(call: Program, argument: Argument) -> str | None:
+    while isinstance(argument, Same):
+        argument = call.arguments[argument.argument]
+    return argument.wrapped if isinstance(argument, View) else None
 
 
 def _branches(call: Program) -> list[Branch]:

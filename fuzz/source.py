@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fuzz import wrapper
 from fuzz.blocks import Outline, executed, is_else, outline, untaken
 from fuzz.ir import Autocast, Block, Branch, Loop, Region, calls, paths
 from fuzz.lines import call, constant, describe
@@ -134,9 +135,11 @@ def render(program: Program) -> str:
     Raises `ProgramError` where a statement does not fit its operands (the comments say shapes and dtypes).
     """
     lines = ["import torch"]
+    classes = wrapper.definitions([argument for one in calls(program) for argument in one.arguments])
     if any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks):
         lines.append("import torch.utils.checkpoint")
-    for definition in dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements):
+    lines += wrapper.IMPORTS if classes else ()
+    for definition in (*classes, *dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements)):
         lines += ["", "", *definition.splitlines()] if definition else []
     for number, one in enumerate(calls(program)):
         lines += ["", "", f"def {maker(number)}():"]
@@ -159,7 +162,7 @@ def render(program: Program) -> str:
 # make
 
 
-_VIA = {"view": "", "no_grad": "", "detach": ".detach()", "data": ".data"}
+_VIA = {"view": "", "no_grad": "", "detach": ".detach()", "data": ".data", "parameter": ""}
 
 
 def _make(program: Program) -> Iterator[str]:
@@ -186,11 +189,17 @@ def _make(program: Program) -> Iterator[str]:
                 via = argument.via
                 root = program.storages[argument.storage]
                 comment = f"  # {describe(argument.dtype or root.dtype, argument.size)}"
-                view = _view(argument, root)
+                view = _view(argument, root, f"s{argument.storage}")
+                hidden = _VIA[via]
+                if argument.wrapped is not None:
+                    other = replace(root, seed=root.seed + 1)
+                    if argument.wrapped == "two":
+                        yield f"other{i} = {_view(argument, other, f'({values(other, device)})')}"
+                    view, hidden = _wrapped(argument, view, f"other{i}"), ""
                 if via == "parameter":
                     view = f"torch.nn.Parameter({view}{'' if argument.leaf else ', requires_grad=False'})"
                 else:
-                    view += f"{_VIA[via]}{'.requires_grad_()' if argument.leaf else ''}"
+                    view += f"{hidden}{'.requires_grad_()' if argument.leaf else ''}"
                 if via == "no_grad":
                     yield "with torch.no_grad():"
                 yield f"{'    ' if via == 'no_grad' else ''}a{i} = {view}{comment}"
@@ -230,9 +239,19 @@ def _meant(program: Program, name: str) -> Argument:
     return argument
 
 
-def _view(view: View, root: Storage) -> str:
+def _wrapped(view: View, one: str, other: str) -> str:
+    """A wrapper subclass of a view, and of what is to stand beside it."""
+    given = one if view.via == "view" else f"{one}.detach()"
+    if view.wrapped == "two":
+        given += f", {other}"
+    elif view.wrapped == "twice":
+        given += f", {one}.detach()"
+    return f"{'Wrap.apply' if view.via == 'view' else 'Wrapper'}({given})"
+
+
+def _view(view: View, root: Storage, name: str) -> str:
     """A strided view of a root, of its dtype or of another."""
-    name, size, stride, offset = f"s{view.storage}", view.size, view.stride, view.offset
+    size, stride, offset = view.size, view.stride, view.offset
     if view.dtype is None or view.dtype == root.dtype:
         pass
     elif REAL_OF.get(view.dtype) == root.dtype:

@@ -19,7 +19,7 @@ from math import prod
 
 from fuzz import refusals
 from fuzz.blocks import Modes, around, inner
-from fuzz.ir import Block
+from fuzz.ir import Block, View
 from fuzz.operators import AUTOCAST
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
 from fuzz.operators.layout import contiguous, covered, end
@@ -106,24 +106,18 @@ class State:
     def bind_root(self, name: str, storage: int) -> None:
         self.names[name] = self._roots[storage]
 
-    def bind_view(
-        self,
-        name: str,
-        storage: int,
-        size: Size,
-        stride: Size,
-        offset: int,
-        via: str,
-        dtype: str | None,
-        leaf: bool,
-    ) -> None:
-        root = self._roots[storage]
-        meta = Meta(dtype or root.meta.dtype, size, stride, offset)
+    def bind_view(self, name: str, view: View) -> None:
+        root = self._roots[view.storage]
+        meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset)
         if reads_bytes(root.meta.dtype, meta.dtype):
             root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
-        link = _LINKS.get(via, Link.VIEW)
-        value = self._linked(root, Result(meta, link), grad=via != "no_grad")
-        value.own = leaf
+        link = _LINKS.get(view.via, Link.VIEW) if view.wrapped is None else Link.DATA
+        value = self._linked(root, Result(meta, link), grad=view.via != "no_grad")
+        value.own = view.leaf
+        if view.wrapped is not None:
+            value.wrapped = True
+            if view.via == "view":
+                value.own = value.grad_fn = root.requires_grad
         self.names[name] = value
 
     def bind_same(self, name: str, earlier: str) -> None:
@@ -162,6 +156,14 @@ class State:
             if read and memory == value.memory and clock is not value.clock:
                 return True
         return value.memory in self.kept.reread
+
+    def is_outdated(self, name: str) -> bool:
+        """Whether a name stands for a view of a wrapper subclass that was written to since: a compiler may
+        refuse to return it where autograd follows it."""
+        value = self.names[name]
+        if not isinstance(value, Tensor) or not value.wrapped or value.base is None:
+            return False
+        return value.requires_grad and value.taken != value.clock.version
 
     def is_hooked(self, name: str) -> bool:
         """Whether a name stands for memory of which a tensor has a hook."""
@@ -263,6 +265,8 @@ class State:
         undefined = refusals.undefined_write(use) if row.writes else None
         if undefined is None and (use.inference or use.handles_inference):
             undefined = refusals.unmodelled_inference(use, outcome)
+        if undefined is None and use.wraps:
+            undefined = refusals.unmodelled_wrapper(use, outcome)
         if undefined is not None:
             raise Breach(undefined)
         if row.change is Change.RESIZE and outcome[0].meta.stride is not None:
@@ -305,6 +309,7 @@ class State:
                 value = self._fresh(result.meta, needed)
                 value.grad_fn = needed
                 value.inference = use.inference
+                value.wrapped = use.wraps
             else:
                 multi = row.kind is Kind.MULTI_VIEW
                 value = self._linked(tensors[0], result, use.grad and not row.defines, multi)
@@ -349,6 +354,7 @@ class State:
         clock = Clock() if own_clock else parent.clock
         value = Tensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
         value.inference = parent.inference
+        value.wrapped = parent.wrapped
         if result.link is Link.UNSAFE:
             value.own = value.grad_fn = grad and parent.requires_grad
             if value.own:

@@ -101,6 +101,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "metadata": ("metadata: *",),
         "module": ("module: *",),
         "random": ("random: *",),
+        "subclass": ("subclass: *",),
     }
 )
 """What a target may lack by name, and the traits of the programs that need it."""

@@ -30,7 +30,10 @@ class Tensor:
     its own when it is next used, and until then eager takes it for a leaf.
     """
 
-    __slots__ = ("base", "born", "clock", "grad_fn", "inference", "made", "memory", "meta", "own")
+    __slots__ = (
+        *("base", "born", "clock", "grad_fn", "inference", "made", "memory", "meta", "own", "taken"),
+        "wrapped",
+    )
 
     def __init__(self, meta: Meta, memory: int, clock: Clock, *, own: bool, grad_fn: bool) -> None:
         self.meta = meta
@@ -39,9 +42,11 @@ class Tensor:
         self.own = own  # requires grad by itself
         self.grad_fn = grad_fn
         self.inference = False  # it was made under inference mode, on memory that was
+        self.wrapped = False  # it is a wrapper subclass
         self.base: Tensor | None = None  # what it is a differentiable view of
         self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"
         self.born = clock.version  # the version that a view's history belongs to
+        self.taken = clock.version  # the version at which it was made
 
     @property
     def requires_grad(self) -> bool:
@@ -81,14 +86,15 @@ class Use:
 
     `grad` and `inference` are the modes that it runs in; `needs` says for each operand that autograd sees
     whether it requires grad, and `followed` whether autograd follows the statement because one does.
-    `handles_inference` tells that one of them was made under inference mode, `repeated` that a backward
-    repeats the statement, `contained` that a mode which it sets is put back by a block around it;
+    `handles_inference` tells that one of them was made under inference mode, `wraps` that one is a wrapper
+    subclass, `repeated` that a backward repeats the statement, `contained` that a mode which it sets is put
+    back by a block around it;
     `converted` are the operands that autocast makes copies of.
     """
 
     __slots__ = (
         *("attributes", "contained", "converted", "followed", "grad", "handles_inference", "inference"),
-        *("metas", "needs", "repeated", "row", "tensors"),
+        *("metas", "needs", "repeated", "row", "tensors", "wraps"),
     )
 
     def __init__(
@@ -109,11 +115,13 @@ class Use:
         self.repeated = self.contained = False
         self.converted: set[int] = set()
         self.needs: list[bool] = []
-        self.handles_inference = False
+        self.handles_inference = self.wraps = False
         for tensor in tensors:
             self.needs.append(tensor.requires_grad)
             if tensor.inference:
                 self.handles_inference = True
+            if tensor.wrapped:
+                self.wraps = True
         if row.change is Change.UNTYPED:
             del self.needs[1:]
         self.followed = grad and True in self.needs

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from fuzz import document as read
 
-# What is read besides the present format. 6 had no modules, 5 no blocks but regions, and none in another, 4
-# no special values, 3 no later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
-EARLIER = (1, 2, 3, 4, 5, 6)
+# What is read besides the present format. 7 had no wrapper subclasses, 6 no modules, 5 no blocks but regions,
+# and none in another, 4 no special values, 3 no later calls and no steps, 2 no inference mode, 1 no views of
+# other dtypes or leaves.
+EARLIER = (1, 2, 3, 4, 5, 6, 7)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
 def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
-    data = {"module": None, **data}
-    if version == 6:
+    kind = {"wrapped": None} if version > 1 else {"wrapped": None, "dtype": None, "leaf": False}
+    data = _in_each_call({"module": None, **data}, "arguments", lambda item: _with_fields(item, kind))
+    if version >= 6:
         return data
-    if version == 1 and isinstance(arguments := data.get("arguments"), list):
-        kind = {"dtype": None, "leaf": False}
-        data["arguments"] = [
-            {**kind, **item} if isinstance(item, dict) and item.get("kind") == "view" else item
-            for item in arguments
-        ]
     if version <= 3:
         data = {"later": [], **data}
         if isinstance(scenario := data.get("scenario"), dict):
@@ -30,13 +27,27 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
             data["scenario"] = {**added, **scenario}
     if version == 5:
         return _with_regions(data)
-    data["storages"] = _plain_storages(data.get("storages"))
+    return _with_regions(_in_each_call(data, "storages", lambda item: {"special": False, **item}))
+
+
+def _in_each_call(
+    data: dict[str, Any], part: str, change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The document with each item changed that `part` lists, of the first call and of later ones."""
+
+    def changed(call: object) -> object:
+        if not isinstance(call, dict) or not isinstance(items := call.get(part), list):
+            return call
+        return {**call, part: [change(item) if isinstance(item, dict) else item for item in items]}
+
+    data = cast(dict[str, Any], changed(data))
     if isinstance(later := data.get("later"), list):
-        data["later"] = [
-            {**call, "storages": _plain_storages(call.get("storages"))} if isinstance(call, dict) else call
-            for call in later
-        ]
-    return _with_regions(data)
+        data["later"] = [changed(call) for call in later]
+    return data
+
+
+def _with_fields(argument: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, **argument} if argument.get("kind") == "view" else argument
 
 
 def _with_regions(data: dict[str, Any]) -> dict[str, Any]:
@@ -57,9 +68,3 @@ def _with_regions(data: dict[str, Any]) -> dict[str, Any]:
             statement["block"] = -1 if mode == "inherit" else len(blocks) - 1
         changed.append(statement)
     return {**data, "statements": changed, "blocks": blocks}
-
-
-def _plain_storages(data: object) -> object:
-    if not isinstance(data, list):
-        return data
-    return [{"special": False, **item} if isinstance(item, dict) else item for item in data]

@@ -217,3 +217,8 @@ def dimension(dim: object, rank: int) -> int:
     if not -room <= dim < room:
         raise Mismatch(f"dimension {dim} of a tensor of rank {rank}")
     return dim % room
+
+
+def is_channels_last(meta: Meta) -> bool:
+    """Whether of four dimensions the second one is innermost, as images may lie."""
+    return len(meta.size) == 4 and meta.stride != contiguous(meta.size) and (meta.stride or ())[1:2] == (1,)

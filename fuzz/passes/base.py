@@ -72,7 +72,8 @@ def _tree_size(tree: Tree) -> tuple[int, int]:
 def _argument_cost(argument: Argument) -> int:
     if not isinstance(argument, View):
         return 0
-    return 1 + (argument.via != "view") + (argument.dtype is not None) + argument.leaf
+    wrapped = (argument.wrapped is not None) + (argument.wrapped not in (None, "one"))
+    return 1 + (argument.via != "view") + (argument.dtype is not None) + argument.leaf + wrapped
 
 
 def _storage_cost(storage: Storage) -> int:

@@ -132,7 +132,12 @@ def _kind_edits(program: Program) -> Sequence[Edit]:
         if isinstance(argument, View):
             edits += [(i, "dtype")] if argument.dtype is not None else []
             edits += [(i, "leaf")] if argument.leaf else []
-            edits += [(i, "via")] if argument.via != "view" else [(i, "root")]
+            if argument.wrapped is not None:
+                edits += [(i, "wrapped")] + ([(i, "one")] if argument.wrapped != "one" else [])
+            if argument.via != "view":
+                edits.append((i, "via"))
+            elif argument.wrapped is None:
+                edits.append((i, "root"))
     return edits
 
 
@@ -148,6 +153,7 @@ def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
                     "view" if (i, "via") in edits else argument.via,
                     None if (i, "dtype") in edits else argument.dtype,
                     argument.leaf and not edits & {(i, "leaf"), (i, "via")},
+                    None if (i, "wrapped") in edits else "one" if (i, "one") in edits else argument.wrapped,
                 )
         arguments.append(argument)
     return dataclasses.replace(program, arguments=tuple(arguments))

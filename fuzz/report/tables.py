@@ -121,9 +121,10 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
                         _autograd(storage),
                     )
                 )
-            case View(index, size, stride, offset, via):
+            case View(index, size, stride, offset, via, _, _, wrapped):
                 storage = program.storages[index]
                 what = f"{via} of storage {index} ({storage.dtype} {list(storage.size)})"
+                what += "" if wrapped is None else f", wrapped {wrapped}"
                 rows.append((name, what, str(list(size)), str(list(stride)), str(offset), _autograd(storage)))
             case Same(earlier):
                 rows.append((name, f"the same object as a{earlier}", "", "", "", ""))

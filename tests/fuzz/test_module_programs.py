@@ -95,6 +95,7 @@ def test_it_survives_json_and_earlier_formats_have_none() -> None:
     plain = replace(LAYER, module=None, parameters=tuple(Ref(f"a{i}") for i in range(6)))
     document = to_json(plain)
     del document["module"]
+    del document["arguments"][1]["wrapped"]
     assert from_json({**document, "format": 6}) == plain
 
 

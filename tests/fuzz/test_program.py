@@ -115,8 +115,17 @@ def test_many_generated_programs_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 
+def drop_format_8(document: dict[str, Any]) -> None:
+    """Take away what format 8 brought: wrapper subclasses."""
+    for call in (document, *document["later"]):
+        for argument in call["arguments"]:
+            if argument["kind"] == "view":
+                assert argument.pop("wrapped") is None
+
+
 def drop_format_6(document: dict[str, Any]) -> None:
-    """Take away what format 6 brought: blocks. A statement had a mode."""
+    """Take away what formats 6 and 8 brought: blocks. A statement had a mode."""
+    drop_format_8(document)
     blocks = document.pop("blocks")
     for statement in document["statements"]:
         number = statement.pop("block")
