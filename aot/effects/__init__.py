@@ -91,10 +91,11 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
     results = outputs.link([outputs.output(p, v, seen) for p, v in enumerate(forward.outputs)], seen)
     outputs.check_leaves()
     changed = {i for i, _ in changes}
+    wrappers = WrapperEffects(forward, len(world.values), len(outputs.roots))
+    keep = keep and not wrappers.histories  # or there is a backward
     kept = writes_in_graph(world, writes, changed, outputs.roots, results) if keep else ()
     in_graph = {write.value for write in kept}
     moves = arguments.silent_moves(writes, outputs.moving)
-    wrappers = WrapperEffects(forward, len(world.values), len(outputs.roots))
     return Effects(
         values=tuple(world.values),
         writes=(*(w for w in writes if w.value not in in_graph), *wrappers.writes),

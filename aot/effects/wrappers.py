@@ -53,10 +53,12 @@ class WrapperEffects:
         self._numbers = {id(w.fake): self._first + i for i, w in enumerate(forward.entry.wrappers)}
         for i, wrapper in enumerate(forward.entry.wrappers):
             self._argument(self._first + i, wrapper)
-        seen: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
         for position, value in forward.wrapped.items():
-            self.outputs[position] = self._output(value, seen.get(id(value)))
-            seen.setdefault(id(value), position)
+            self._positions.setdefault(id(value), position)
+        for position, value in forward.wrapped.items():
+            first = self._positions[id(value)]
+            self.outputs[position] = self._output(value, first if first < position else None)
 
     def _history(self, fake: Tensor) -> int:
         self.histories.append(fake)
@@ -128,6 +130,10 @@ class WrapperEffects:
                 )
             steps.insert(0, origin.step)
             view = origin.parent
+            # (A detached one is what autograd takes for the base of views of it.)
+            through = self._positions.get(id(view)) if view is not root and not view._is_view() else None
+            if through is not None:
+                return View(self._root(root), tuple(steps), None, True, through=through)
         return View(self._root(root), tuple(steps), None, True)
 
     def _root(self, fake: Tensor) -> int:

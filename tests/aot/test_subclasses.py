@@ -93,6 +93,10 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "view": (lambda x: x.view(-1), lambda: [two(2, 3)]),
     "views of one call": (lambda x: x.split(1), lambda: [two(2, 3)]),
     "detached": (lambda x: x.detach(), lambda: [two(2, 3, grad=True)]),
+    "views of what is detached": (
+        lambda x: [(y.t(), y, y.view(-1)[1:], y) for y in [x.detach()]],
+        lambda: [two(2, 3, grad=True)],
+    ),
     "parts": (lambda x: (x.a, x.b * 2), lambda: [two(3)]),
     "made of arguments": (TwoTensor, lambda: [values(3), values(3)]),
     "made of one argument": (lambda a: TwoTensor(a, a) * 2, lambda: [values(3)]),
@@ -361,6 +365,19 @@ def test_a_write_to_a_view_moves_the_counter_of_both() -> None:
     aot.aot_function(lambda v: v.mul_(2), checking_nop)(y)
     assert (x._version, y._version) == (1, 1)
     assert torch.equal(x.a, values(2, 3) * 2)
+
+
+def test_a_write_is_not_left_to_a_graph_that_has_a_backward() -> None:
+    def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        y.mul_(2)
+        z.mul_(3)
+        return x * 2
+
+    compiled = aot.aot_function(f, aot.nop, keep_inference_input_mutations=True)
+    x, y, z = two(3, grad=True), two(3), values(3)
+    compiled(x, y, z).sum().backward()
+    assert torch.equal(y.a, 2 * values(3)) and torch.equal(z, 3 * values(3))
+    assert torch.equal(x.grad.b, torch.full((3,), 2.0))
 
 
 def test_other_metadata_is_another_specialization() -> None:
