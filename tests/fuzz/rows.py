@@ -96,8 +96,9 @@ def single(
                 arguments.append(Root(number))
                 state.bind_root(name, number)
             else:
-                arguments.append(View(number, size, stride, offset))
-                state.bind_view(name, number, size, stride, offset, "view", None, False)
+                view = View(number, size, stride, offset)
+                arguments.append(view)
+                state.bind_view(name, view)
             metas.append(state.tensor(name).meta)
     attributes: dict[str, object] = {}
     try:
