@@ -361,9 +361,9 @@ def _zeros_without_memory(graph: fx.Graph) -> set[fx.Node]:
 
 def _as_known(result: Any, known: Any) -> Any:
     """A result, or several, with the strides of those that were recorded."""
-    if isinstance(known, (tuple, list)):
+    if isinstance(known, (tuple, list)) and isinstance(result, (tuple, list)):
         return tuple(_as_known(*pair) for pair in zip(result, known, strict=True))
-    if not isinstance(known, torch.Tensor):
+    if not isinstance(known, torch.Tensor) or not isinstance(result, torch.Tensor):
         return result
     return result if _lies(result, known.stride()) else internals.inductor_restrided(result, known.stride())
 

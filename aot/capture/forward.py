@@ -306,7 +306,7 @@ def _check_attribute(error: BaseException, tensors: Sequence[Tensor], fakes: Seq
 
 
 def _check_attributes(what: str, fake: Tensor, before: frozenset[str] = frozenset()) -> None:
-    new = [name for name in vars(fake) if name not in before and not name.startswith("_dynamo")]
+    new = [name for name in vars(fake) if name not in before and not name.startswith("_")]  # (torch's own)
     if new:
         raise errors.UnsupportedOutput(
             f"{what} is given a Python attribute {new[0]}, which a compiled call would not set; return the "

@@ -264,8 +264,8 @@ FAULTS = (
     _fault(
         name="what the caller has is donated",
         module="aot.runtime.saving",
-        find='return memory is None and root.op == "call_function"',
-        replace='return root.op == "call_function"',
+        find='own = memory is None and root.op == "call_function"',
+        replace='own = root.op == "call_function"',
         clauses=("gradients", "values", "input-data"),
         wrong="A backward overwrites a result that it has saved.",
         target="aot-min-cut",
