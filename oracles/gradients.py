@@ -338,13 +338,15 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     not.
     """
     error: Raised | None = None
-    here = tensor.untyped_storage().data_ptr() if has_memory(tensor) else None
+    # (Autograd keeps wrapper subclasses, and nothing that they are made of.)
+    parts = {id(part) for one in known for part in _plain(one.tensor) if part is not one.tensor}
+    here = _memories(tensor)
     relatives = [
         (other.tensor, other.tensor._version)
         for other in known
-        if has_memory(other.tensor)
-        and not other.tensor.is_inference()
-        and other.tensor.untyped_storage().data_ptr() == here != 0
+        if not other.tensor.is_inference()
+        and id(other.tensor) not in parts
+        and not here.isdisjoint(_memories(other.tensor))
     ]
     try:
         tensor.mul_(2)
@@ -357,6 +359,18 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
         requires_grad=tuple(other.tensor.requires_grad for other in known),
         data=tuple(other.read() for other in known),
     )
+
+
+def _plain(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensor itself, or those that it is made of."""
+    parts = parts_of(tensor)
+    return [tensor] if parts is None else [one for _, part in parts.tensors for one in _plain(part)]
+
+
+def _memories(tensor: torch.Tensor) -> set[int]:
+    """The addresses of the storages that a tensor, or what it is made of, lies in."""
+    lying = filter(has_memory, _plain(tensor))
+    return {one.untyped_storage().data_ptr() for one in lying} - {0}
 
 
 def may_be_written(tensor: torch.Tensor) -> bool:

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
 from oracles import Arguments, Outcome, judge, observe
-from oracles.states import value_of
+from oracles.gradients import later_write
+from oracles.states import Known, reader, value_of
 from oracles.structure import nodes, parts_of
 
 
@@ -56,6 +57,19 @@ def test_a_value_is_that_of_all_parts() -> None:
     assert value is not None
     assert torch.equal(value.tensor(), torch.tensor([1.0, 1.0, 0.0, 0.0]))
     assert value.kind.startswith("TwoTensor(a, b)")
+
+
+@pytest.mark.parametrize("written", ["a part", "a root", "a wrapper"])
+def test_a_write_that_a_wrapper_or_a_root_does_not_notice(written: str) -> None:
+    """What a backward keeps is undefined then, and the last backward proves nothing."""
+    root = torch.arange(3.0)
+    wrapper: Any = TwoTensor(root.detach(), root.detach() + 5)
+    known = [Known("w", wrapper, reader(wrapper)), Known("w.a", wrapper.a, reader(wrapper.a))]
+    alone = later_write("w", wrapper, known)
+    assert (alone.raised, alone.uncounted) == (None, False)
+    known.append(Known("root", root, reader(root)))
+    target = {"a part": wrapper.a, "a root": root, "a wrapper": wrapper}[written]
+    assert later_write(written, target, known).uncounted
 
 
 class _Halved(torch.autograd.Function):
