@@ -183,6 +183,7 @@ class _Way:
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
         following = Level(level.recorder, entrances, step.ends, available, level.released)
+        self.kinds = {i: _kind_of(step.entrances[i][1]) for i in step.further}
         self.next = Derivative(lambda: following, compiler, look, symbols)
 
     def __call__(
@@ -215,6 +216,11 @@ class _Way:
             made = _Higher.apply(box, *targets)  # type: ignore[no-untyped-call]
             results = list(made) if isinstance(made, tuple) else [made]
         return [None if k is None else results[k] for k in step.results]
+
+    def takes(self, given: Sequence[Tensor | None]) -> bool:
+        """Whether these tangents of the gradients are of the kinds that it was recorded for. (A plain gradient's
+        is a wrapper subclass where the sum that it goes into is one.)"""
+        return all(given[i] is None or _kind_of(given[i]) == kind for i, kind in self.kinds.items())
 
     def lie(self, tangent: Tensor, where: Geometry, numbers: Sequence[int], from_start: bool) -> Tensor:
         """A tangent as it was in the trace."""
@@ -255,7 +261,8 @@ class _Higher(torch.autograd.Function):
             if given[gradient] is not None:
                 raise kind(text)
         saved = ctx.saved_tensors
-        if torch.is_grad_enabled() or internals.backward_key() != way.ambient or not way.guards.hold():
+        as_recorded = internals.backward_key() == way.ambient and way.takes(given)
+        if torch.is_grad_enabled() or not as_recorded or not way.guards.hold():
             return (None, *way.next(saved, [given[i] for i in step.entrances], ctx.targets, (), ctx.numbers))
         bits = [i for i, layout in step.further.items() for _ in layout.wheres]
         mask = sum(1 << j for j, i in enumerate(bits) if given[i] is not None)

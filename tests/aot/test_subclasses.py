@@ -250,6 +250,22 @@ def test_second_derivatives(name: str) -> None:
     assert told(aot.aot_function(function, checking_nop)) == told(function)
 
 
+def test_a_second_derivative_of_a_sum_of_a_plain_gradient_and_a_wrapper() -> None:
+    """The tangent of the sum is a wrapper, and goes to the plain term as well."""
+
+    def told(function: Callable[..., Any]) -> Any:
+        args = [two(2, 3, grad=True), leaf(2, 3)]
+        results = [one.sum() for one in function(*args)]
+        first = torch.autograd.grad(results, args[1], create_graph=True)
+        second = torch.autograd.grad((first[0] * first[0]).sum(), args)
+        return [seen(first, True), seen(second, True)]
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * w).sin(), w.exp()
+
+    assert told(aot.aot_function(function, checking_nop)) == told(function)
+
+
 def _three(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (x * y).sin(), (x + y).sum(), x.exp()
 
