@@ -139,7 +139,7 @@ def runs(program: Program, sizes: Sizes) -> bool:
         return False
     if state.undefined:
         return False
-    if any(name not in state.names for name in references(program.returns)):
+    if any(name not in state.names or state.is_outdated(name) for name in references(program.returns)):
         return False
     watched = [*references(program.returns)]
     watched += [step.name for step in program.scenario.steps if isinstance(step, Write)]

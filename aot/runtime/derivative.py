@@ -218,8 +218,10 @@ class _Way:
         return [None if k is None else results[k] for k in step.results]
 
     def takes(self, given: Sequence[Tensor | None]) -> bool:
-        """Whether these tangents of the gradients are of the kinds that it was recorded for. (A plain gradient's
-        is a wrapper subclass where the sum that it goes into is one.)"""
+        """Whether these tangents of the gradients are of the kinds that it was recorded for.
+
+        A plain gradient's is a wrapper subclass where the sum that it goes into is one.
+        """
         return all(given[i] is None or _kind_of(given[i]) == kind for i, kind in self.kinds.items())
 
     def lie(self, tangent: Tensor, where: Geometry, numbers: Sequence[int], from_start: bool) -> Tensor:
