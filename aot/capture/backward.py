@@ -268,6 +268,9 @@ def run_whole(
     numbers: dict[Key, int] = {}
     for number, edge in enumerate(ends):
         numbers.setdefault(edge, number)
+    for edge, before in recorder.renewed.items():
+        if before in numbers:
+            numbers.setdefault(edge, numbers[before])
     exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
     likes = {j: like for j, (_, like) in entrances.items()}
     graph = Graph(exposed, numbers, whole=True)

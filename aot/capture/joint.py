@@ -254,9 +254,9 @@ class _Recording:
                 engine.run()
         self._assign(graph, engine)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
+        own = find_kept_entrances(recorder, graph)
         with torch.autograd.set_multithreading_enabled(False):
             kept = find_kept(recorder, graph, engine, self.forward.entry.all, self.effects.root_fakes)
-        own = find_kept_entrances(recorder, graph)
         segments: list[Segment] = []
         entered: set[int | None] = set()
         firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]

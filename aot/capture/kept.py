@@ -97,10 +97,16 @@ def find_kept(
         for fake in (*arguments, *roots)
         if internals.storage_key(fake) in recorder.joined and has_counter(fake)
     }
+    earlier = {id(fake): _edge_of_view(fake) for fake in (*arguments, *roots)}
     for number, segment in enumerate(graph.segments):
         unknown = [fake for counter, fake in joined.items() if (number, counter) not in masks]
         for fake in _checked(engine, number, unknown):
             masks[number, counters[id(fake)]] = (1 << len(segment.entrances)) - 1
+    # Autograd makes the edge of a view anew when it is unpacked under another version.
+    for fake in (*arguments, *roots):
+        edge, before = _edge_of_view(fake), earlier[id(fake)]
+        if edge is not None and before is not None and edge != before:
+            recorder.renewed[edge] = before
 
     found: list[tuple[Kept, ...]] = []
     for number in range(len(graph.segments)):
@@ -121,6 +127,10 @@ def find_kept(
                 kept.append(Kept(None, k, 0, counted=False))
         found.append(tuple(kept))
     return found
+
+
+def _edge_of_view(tensor: Tensor) -> Key | None:
+    return key_of(get_gradient_edge(tensor)) if tensor._is_view() and tensor.requires_grad else None
 
 
 def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:

@@ -39,6 +39,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         builder: the graph so far.
         journal: what changed about tensors besides their data, and how views came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
+        renewed: edges that views of the trace have now, by which their earlier ones are meant.
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
         unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
         known: the values that depend on no argument.
@@ -78,6 +79,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states: dict[int, StorageState] = {}
         self.journal = Journal(self.state)
         self.joined: set[int] = set()
+        self.renewed: dict[tuple[Node, int], tuple[Node, int]] = {}
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
         self.unpacked: set[Node] = set()
         self.acts: list[tuple[fx.Node, Node | None]] = []
@@ -111,6 +113,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.results = ()
         self.parts.clear()
         self.wrapper_views.clear()
+        self.renewed.clear()
         for branch in self.branches:
             branch.forget()
         self.branches.clear()

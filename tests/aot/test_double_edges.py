@@ -320,6 +320,46 @@ def test_third_derivatives_go_to_what_was_kept_as_well(f: Function) -> None:
     assert_same_story(f, story)
 
 
+def _by_an_outer_product(x: Tensor, v: Tensor) -> Tensor:
+    x.addr_(v, v)
+    return x.clone()
+
+
+def _twice_by_the_view(x: Tensor, v: Tensor) -> Tensor:
+    x.mul_(v).mul_(v)
+    return x.clone()
+
+
+def _by_a_view_within(x: Tensor, v: Tensor) -> Tensor:
+    w = v.exp().view(3)
+    x.mul_(w).mul_(w)
+    return x.clone()
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["no view", "a view"])
+@pytest.mark.parametrize("f", [_by_an_outer_product, _twice_by_the_view, _by_a_view_within])
+def test_derivatives_go_to_a_view_that_another_view_was_written_with(f: Function, whole: bool) -> None:
+    """What the formula inside a CopySlices node keeps can only be asked for by moving version counters, and
+    autograd makes the edge of a view anew when it finds its counter moved."""
+
+    def story(function: Function) -> Any:
+        starts = [leaf(3, 3, dtype=F64), leaf(3, dtype=F64)]
+        base, other = (start * 1 for start in starts)
+        x, v = base.view(3, 3), other if whole else other.view(3)
+        results = [r for r in tree_leaves(function(x, v)) if r is not None]
+        loss = _weighted(*results)
+        told = []
+        for _ in range(3):
+            gradients = torch.autograd.grad(
+                loss, [*starts, v, base, other, x, *results], create_graph=True, allow_unused=True
+            )
+            told.append([None if g is None else g.detach() for g in gradients])
+            loss = _weighted(*gradients[:3])
+        return told
+
+    assert_same_story(f, story)
+
+
 @pytest.mark.parametrize("f", KEPT)
 def test_what_is_kept_for_second_derivatives_is_let_go(f: Function) -> None:
     compiled = aot.aot_function(f, aot.nop)
