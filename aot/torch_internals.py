@@ -183,6 +183,7 @@ __all__ = [
     "views_noticed",
     "with_own_kernels",
     "without_own_kernels",
+    "zeros_without_memory",
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -1006,6 +1007,13 @@ def set_lazy(tensor: Tensor, conj: bool, neg: bool) -> None:
 def is_zeros_without_memory(tensor: Tensor) -> bool:
     """Whether `tensor` is made by ``torch._efficientzerotensor``, as some derivatives are."""
     return tensor._is_zerotensor()
+
+
+def zeros_without_memory(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What ``torch._efficientzerotensor`` gives, whatever traces it. It has memory nowhere."""
+    with torch._C._DisableTorchDispatch():
+        zeros: Tensor = torch._efficientzerotensor(size, dtype=dtype, device=device)
+    return zeros
 
 
 def creation_meta(view: Tensor) -> str:

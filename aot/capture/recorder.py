@@ -351,11 +351,14 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     def view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A view: nothing is appended until somebody reads it."""
-        parent = args[0]
+        parent, rest = args[0], args[1:]
+        if not isinstance(parent, Tensor):
+            # ATen's derivatives conjugate the number that a tensor was multiplied with. It is a tensor there.
+            dtype = torch.complex128 if isinstance(parent, complex) else torch.float64
+            parent = self.dispatch(aten.scalar_tensor.default, (parent,), {"dtype": dtype})
         self.journal.settle(parent)
         state = self.state(parent)
-        result = func(*args, **kwargs)
-        rest = tuple(args[1:])
+        result = func(parent, *rest, **kwargs)
         mode = Mode.now()
         where = geometry(parent)
         if isinstance(result, Tensor):

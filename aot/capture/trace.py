@@ -171,7 +171,10 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
-        fake = fake_of(where, device, self.builder.symbolic)
+        if node.target is torch.ops.aten._efficientzerotensor.default and not self.builder.symbolic:
+            fake = internals.zeros_without_memory(size, dtype, device)
+        else:
+            fake = fake_of(where, device, self.builder.symbolic)
         state = self.adopt(fake)
         state.define(where, node)
         made = node.args[0] if node.target is operator.getitem else node

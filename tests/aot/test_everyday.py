@@ -284,6 +284,55 @@ def test_what_is_zero_without_memory_is_not_overwritten() -> None:
     assert_agrees(f, lambda: [leaf(3)])
 
 
+def _loss_of_itself(x: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(x, x).sgn()
+
+
+@pytest.mark.parametrize("f", [_loss_of_itself, lambda x: x.exp().sgn(), lambda x: (x * x).sgn() + x**0])
+def test_a_gradient_that_is_zero_without_memory_says_so(f: Callable[..., Tensor]) -> None:
+    """A formula that is given such gives such, which requires no grad."""
+
+    def story(function: Callable[..., Any]) -> Any:
+        x = leaf(3) * 1
+        results = function(x)
+        (gradient,) = torch.autograd.grad(results, x, torch.ones_like(results), create_graph=True)
+        return gradient.requires_grad, gradient._is_zerotensor(), gradient.clone()
+
+    assert_same_story(f, story)
+
+
+# ---- complex numbers
+
+COMPLEX: dict[str, Callable[[Tensor], Tensor]] = {
+    "times i": lambda x: x * 1j,
+    "real part": lambda x: (x * (1 + 2j)).real,
+    "plus i": lambda x: x.exp() + 1j,
+    "divided": lambda x: (x / 2j).abs(),
+    "from the left": lambda x: 2j - 3j * x,
+    "of double precision": lambda x: x.double() * 1j,
+    "in place": lambda x: x.to(torch.complex64).mul_(1j),
+}
+
+
+@pytest.mark.parametrize("shape", [(3,), ()])
+@pytest.mark.parametrize("name", COMPLEX)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_complex_numbers(name: str, shape: tuple[int, ...], dynamic: bool) -> None:
+    """Autograd conjugates them, which makes them tensors."""
+
+    def told_of(function: Callable[..., Any]) -> Any:
+        x = leaf(*shape)
+        result = function(x)
+        (first,) = torch.autograd.grad(result, x, torch.ones_like(result), create_graph=True)
+        if not first.requires_grad:
+            return told([result, first])
+        (second,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
+        return told([result, first, second])
+
+    function = COMPLEX[name]
+    assert told_of(aot.aot_function(function, checking_nop, dynamic=dynamic)) == told_of(function)
+
+
 # ---- hooks of all modules
 
 
