@@ -130,7 +130,7 @@ def find_kept(
 
 
 def _edge_of_view(tensor: Tensor) -> Key | None:
-    return key_of(get_gradient_edge(tensor)) if tensor._is_view() and tensor.requires_grad else None
+    return key_of(get_gradient_edge(tensor)) if tensor._is_view() and tensor.grad_fn is not None else None
 
 
 def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:
