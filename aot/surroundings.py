@@ -388,17 +388,17 @@ class _Walk:
         more: Collection[str] = (),
     ) -> None:
         """Note what stands under the names in a namespace, and that under the others nothing does."""
-        more = frozenset(more)
-        for name, value in tuple(space.items()):
+        wanted = names.read.union(names.written, more)
+        # (A module has thousands of names, of which few are wanted.)
+        for name, value in [(name, value) for name, value in space.items() if name in wanted]:
             if not isinstance(name, str) or not name.isidentifier():
                 continue  # of a tool that rewrites code, as pytest does with assert
-            if name in names.read or name in names.written or name in more:
-                where = f"{path}.{name}" if path else name
-                if name in more or _counts(names, name, value):
-                    self._guard(where, Kind.ENTRY, space, name, value)
-                    self._reach(value, where)
-                else:
-                    self._only_written(where, Kind.ENTRY, space, name, value)
+            where = f"{path}.{name}" if path else name
+            if name in more or _counts(names, name, value):
+                self._guard(where, Kind.ENTRY, space, name, value)
+                self._reach(value, where)
+            else:
+                self._only_written(where, Kind.ENTRY, space, name, value)
         absent = self._others(names.read, space)
         if absent:
             self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", absent)

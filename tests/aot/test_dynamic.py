@@ -133,6 +133,21 @@ def test_what_the_function_asks_of_sizes_is_asked_of_later_calls() -> None:
     assert_each_agrees(f, makes, specializations=2, dynamic=True)
 
 
+def test_a_stride_that_something_was_divided_by_becomes_zero() -> None:
+    """What is asked of later calls is asked of this one as well, to say why it is compiled anew."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.addcdiv(y, x, y)
+
+    compiled = aot.aot_function(f, checking_nop, dynamic=True)
+    for step in (2, 0, 3):
+        x = leaf(13) * 1
+        with torch.no_grad():
+            element = x.as_strided((), (), 5)
+        y = x.as_strided((5,), (step,), 0)
+        assert torch.equal(compiled(element, y), f(element, y))
+
+
 def test_zero_and_one_are_not_like_other_sizes() -> None:
     makes = [lambda n=n: [values(n, 3), values(4, 3)] for n in (2, 5, 1, 0, 7)]
 
