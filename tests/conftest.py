@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -26,6 +27,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device (issue 11)"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def older_heap() -> None:
+    """Collections look at what a module's tests leave, and not at the million objects that are there for ever:
+    torch, its compilers and the tests themselves. Every look at what a failed call has left behind is a full
+    collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

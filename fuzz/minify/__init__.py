@@ -8,12 +8,13 @@ what runs from then on (`text`). Passes (`deletion`, `simplify`) make it smaller
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,8 +94,25 @@ def minify(
     """
     compiler = _target(target)
     recorded = record(fn, tuple(args))
-    with torch.inference_mode(False), torch.enable_grad():
+    with _older_heap_frozen(), torch.inference_mode(False), torch.enable_grad():
         return _minified(fn, recorded, target, compiler, evaluations)
+
+
+@contextlib.contextmanager
+def _older_heap_frozen() -> Iterator[None]:
+    """Have collections pass over what is there already, unless that was somebody else's to say.
+
+    Each look at what a call leaves alive may need a full collection, and a process that has torch's compilers
+    loaded has a million objects."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _minified(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import re
 import subprocess
 import sys
@@ -204,6 +205,26 @@ def test_what_is_read_from_outside_is_as_before() -> None:
         assert torch.equal(tensor, elements), name
         assert tensor.grad is grad, name
         assert tensor.requires_grad is isinstance(tensor, torch.nn.Parameter), name
+
+
+def test_collections_pass_over_what_was_there_before() -> None:
+    """Every candidate that leaves something alive costs full ones, and the heap is the user's."""
+    frozen: list[int] = []
+
+    def target(function: Function) -> Function:
+        frozen.append(gc.get_freeze_count())
+        return bad.wrong_by_one(function)
+
+    gc.unfreeze()
+    try:
+        minify(torch.sin, (torch.ones(2),), target)
+        after = gc.get_freeze_count()
+    finally:
+        gc.freeze()
+    minify(torch.sin, (torch.ones(2),), target)
+    assert after == 0 and len(frozen) >= 4
+    assert min(frozen) > 100_000
+    assert gc.get_freeze_count() > 100_000, "what somebody else has frozen stays so"
 
 
 def test_a_module_may_be_given_itself() -> None:
