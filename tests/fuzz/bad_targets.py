@@ -261,12 +261,23 @@ def _waits_for_ever() -> None:
     library.pthread_mutex_lock(mutex)
 
 
+def harm(function: Function) -> int | None:
+    """Which of the six kinds of harm `chaos` does for a function: always the same one; most get none."""
+    number = zlib.crc32(repr(_said(_code(function))).encode()) % 20
+    return number if number < 6 else None
+
+
+def _said(code: CodeType) -> tuple[Any, ...]:
+    """What a code object says, without where it lies in memory."""
+    constants = (_said(one) if isinstance(one, CodeType) else one for one in code.co_consts)
+    return code.co_code, code.co_names, tuple(constants)
+
+
 def chaos(function: Function) -> Function:
     """Of 20 programs six do harm, each in another way, and always the same ones."""
 
     def compiled(*args: Any) -> Any:
-        code = _code(function)
-        match zlib.crc32(code.co_code + repr((code.co_consts, code.co_names)).encode()) % 20:
+        match harm(function):
             case 0:
                 ctypes.string_at(0)
             case 1:

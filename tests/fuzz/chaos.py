@@ -39,6 +39,7 @@ class Attack:
     status: int = -1
     indices: list[int] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
+    deaths: dict[int, str] = field(default_factory=dict)
     acknowledged_lost: int = 0
     output: str = ""
 
@@ -51,18 +52,21 @@ def attack(
     jobs: int = 2,
     paced: bool = False,
     driver_kills: int = 2,
+    programs: int = 1,
     seed: int = 0,
 ) -> Attack:
     """Run a campaign of so many cases and kill a worker every so many seconds, and the driver a few times.
 
-    `paced`: no worker is killed before there is another result, so that a slow machine comes to an end.
+    `paced`: no worker is killed before there is another result, or another reduced one, so that a slow
+    machine comes to an end.
+    `programs` is the campaign's own seed, `seed` that of the attack.
     """
     found = Attack()
     choices = random.Random(seed)
     environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}", "OMP_NUM_THREADS": "1"}
     # Not as a script: each worker would do a script's imports again, and seldom live to see the end of it.
     arguments = (sys.executable, "-c", "import chaos; chaos.main()", "--drive", str(folder))
-    command = [*arguments, "--cases", str(cases), "--jobs", str(jobs)]
+    command = [*arguments, "--cases", str(cases), "--jobs", str(jobs), "--seed", str(programs)]
     acknowledged: set[int] = set()
     progress = 0
     while True:
@@ -72,9 +76,9 @@ def attack(
             driver = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
             while driver.poll() is None:
                 time.sleep(every)
-                counted = _count(folder)
-                if not paced or counted > progress:
-                    progress = counted
+                counted, reduced = _count(folder, "results"), _count(folder, "examples")
+                if not paced or counted + reduced > progress:
+                    progress = counted + reduced
                     found.workers_killed += _kill_a_worker(driver.pid, choices)
                 if found.drivers_killed < driver_kills and counted >= goal and choices.random() < 0.2:
                     acknowledged.update(_indices(folder))
@@ -90,14 +94,21 @@ def attack(
     found.acknowledged_lost = len(acknowledged - set(found.indices))
     with contextlib.closing(sqlite3.connect(folder / FILE)) as database:
         found.outcomes = Counter(word for (word,) in database.execute("select outcome from results"))
+        found.deaths = dict(database.execute("select case_index, signature from results where kind != ''"))
     return found
 
 
-def drive(folder: Path, cases: int, jobs: int) -> int:
+def drive(folder: Path, cases: int, jobs: int, programs: int) -> int:
     """What is attacked: a campaign, begun or gone on with, that reduces little, which is not the point."""
     budget = Budget(evaluations=2, hang_limit=1.0)
     configuration = Configuration(
-        ("bad_targets:chaos",), seed=1, cases=cases, jobs=jobs, limit=2.0, memory=2 << 30, budget=budget
+        ("bad_targets:chaos",),
+        seed=programs,
+        cases=cases,
+        jobs=jobs,
+        limit=2.0,
+        memory=2 << 30,
+        budget=budget,
     )
     begun = (folder / FILE).exists()
     with Store.open(folder) if begun else Store.create(folder, configuration) as store:
@@ -107,8 +118,8 @@ def drive(folder: Path, cases: int, jobs: int) -> int:
     return 2 if summary.troubles or summary.interrupted else ENDED
 
 
-def _count(folder: Path) -> int:
-    found = _asked(folder, "select count(*) from results")
+def _count(folder: Path, table: str) -> int:
+    found = _asked(folder, f"select count(*) from {table}")
     return found[0] if found else 0
 
 
@@ -147,11 +158,12 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--every", type=float, default=0.05)
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=1, help="of the campaign's programs")
     parser.add_argument("--paced", action="store_true", help="kill no worker before there is another result")
     parser.add_argument("--drive", type=Path, metavar="FOLDER", help="be the campaign that is attacked")
     options = parser.parse_args()
     if options.drive is not None:
-        sys.exit(drive(options.drive, options.cases, options.jobs))
+        sys.exit(drive(options.drive, options.cases, options.jobs, options.seed))
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         result = attack(
@@ -160,6 +172,7 @@ def main() -> None:
             every=options.every,
             jobs=options.jobs,
             paced=options.paced,
+            programs=options.seed,
         )
         print(
             f"{options.cases} cases in {time.monotonic() - start:.0f} s, {result.workers_killed} workers and "

@@ -169,17 +169,25 @@ def test_a_full_disk_ends_a_run_with_words_and_an_intact_file() -> None:
     assert database.execute("select count(*) from results").fetchone()[0] > 0
 
 
-def _exported(name: str, jobs: int, hash_seed: int) -> list[str]:
-    """A campaign in a process of its own, as it is exported, without what is measured."""
+def _started(name: str, cases: int, workers: int, hash_seed: int) -> subprocess.Popen[bytes]:
+    """A campaign in a process of its own."""
     targets = ("--target", "bad_targets:drops_mutation", "--target", "torch-aot-function")
-    command = [sys.executable, "-m", "fuzz.cli", "run", *targets, "--cases", "12", "--jobs", str(jobs)]
+    command = [sys.executable, "-m", "fuzz.cli", "run", *targets, "--cases", str(cases), "--out", name]
     environment = {
         **os.environ,
         "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",
         "PYTHONHASHSEED": str(hash_seed),
     }
-    done = subprocess.run([*command, "--out", name], capture_output=True, check=False, env=environment)
-    assert done.returncode == 1, done.stderr.decode()
+    return subprocess.Popen(
+        [*command, "--jobs", str(workers)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def _exported(name: str) -> list[str]:
+    """A campaign as it is exported, without what is measured."""
     with Store.read(Path(name)) as store:
         objects = [json.loads(line) for line in lines(store)]
     kinds = ("case", "example", "trait", "pair")
@@ -192,8 +200,14 @@ def _unmeasured(value: Any) -> Any:
     return [_unmeasured(item) for item in value] if isinstance(value, list) else value
 
 
-def test_the_same_seed_gives_the_same_whatever_the_hashes_and_the_number_of_workers() -> None:
-    one, two = _exported("one", 1, 1), _exported("two", 2, 2)
+@pytest.mark.parametrize(
+    "cases", [6, pytest.param(60, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])]
+)
+def test_the_same_seed_gives_the_same_whatever_the_hashes_and_the_number_of_workers(cases: int) -> None:
+    started = [_started(name, cases, number, number) for number, name in ((1, "one"), (2, "two"))]
+    complaints = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [1, 1], complaints
+    one, two = _exported("one"), _exported("two")
     assert one == two
     assert sum('"kind": "example"' in line for line in one) > 3
 

@@ -23,7 +23,8 @@ from fuzz.campaign.summary import Summary
 from fuzz.campaign.work import Job
 from fuzz.errors import ConfigurationError, PoolError
 
-CONFIGURATION = Configuration(targets=("eager",), seed=3, cases=400, limit=20.0, cluster="local:2")
+CASES = 150
+CONFIGURATION = Configuration(targets=("eager",), seed=3, cases=CASES, limit=20.0, cluster="local:2")
 
 
 def _nodes(cluster: Cluster) -> list[int]:
@@ -70,9 +71,9 @@ def test_a_node_that_is_lost_in_the_middle_loses_nothing(
 def _complete(summary: Summary, folder: Path) -> None:
     assert not summary.interrupted
     assert summary.troubles == []
-    assert summary.total("cases") == summary.total("agree") == 400
+    assert summary.total("cases") == summary.total("agree") == CASES
     rows = sqlite3.connect(folder / FILE).execute("select case_index from results order by 1").fetchall()
-    assert [index for (index,) in rows] == list(range(400))
+    assert [index for (index,) in rows] == list(range(CASES))
 
 
 @pytest.fixture(scope="module")
