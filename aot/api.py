@@ -316,7 +316,7 @@ class CompiledFunction:
         if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
             lifetimes.check_stored(noted.surroundings.stored)
         else:  # as in `forget`
-            lifetimes.check()
+            lifetimes.check(noted.surroundings.stored)
         return specialization
 
     def _trace(

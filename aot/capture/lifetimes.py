@@ -33,8 +33,11 @@ class Lifetimes:
         self._made.append(weakref.ref(fake))
         return fake
 
-    def check(self) -> None:
+    def check(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
         """Refuse a function that has kept one, when all else of the trace is gone.
+
+        Args:
+            stored: where one of the given tensors is stored, if it finds one.
 
         Raises:
             EscapedTensor: one is still there.
@@ -42,20 +45,18 @@ class Lifetimes:
         if self.alive():
             gc.collect()  # it may only be part of a reference cycle
         alive = self.alive()
+        path = stored(alive) if alive else None
         # A cycle inside autograd (an in-place operation that keeps what it writes to) holds some as well, and
-        # for good, as it does in eager; but no Python object does.
-        stored = [
+        # for good, as it does in eager; but no Python object does. (Of the objects that were there before a
+        # `gc.freeze` none is a referrer: where it is one of them, its place tells.)
+        held = [
             fake
             for fake in alive
             if any(r is not alive and not isinstance(r, types.FrameType) for r in gc.get_referrers(fake))
         ]
         self.reserve()
-        if stored:
-            shape = tuple(stored[0].shape)
-            raise EscapedTensor(
-                f"the function stored a tensor of shape {shape} somewhere else than in its result (a list "
-                f"outside, an attribute of a module); return it instead"
-            )
+        if held or path is not None:
+            raise _escaped(path)
 
     def check_stored(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
         """Refuse a function that has kept one, when the trace lives on, and let nobody else use them.
@@ -66,14 +67,10 @@ class Lifetimes:
         Raises:
             EscapedTensor: one is stored somewhere.
         """
-        alive = self.alive()
-        path = stored(alive)
+        path = stored(self.alive())
         self.reserve()
         if path is not None:
-            raise EscapedTensor(
-                f"the function stored a tensor somewhere else than in its result, at {path}; return it "
-                f"instead"
-            )
+            raise _escaped(path)
 
     def reserve(self) -> None:
         """Let nobody but traces use those that are still there."""
@@ -83,3 +80,11 @@ class Lifetimes:
     def alive(self) -> list[Tensor]:
         """Those that are still there."""
         return [fake for ref in self._made if (fake := ref()) is not None]
+
+
+def _escaped(path: str | None) -> EscapedTensor:
+    """What is said of a tensor that is stored at that path, or wherever it is."""
+    where = " (a list outside, an attribute of a module)" if path is None else f", at {path}"
+    return EscapedTensor(
+        f"the function stored a tensor somewhere else than in its result{where}; return it instead"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import gc
 import io
 import pickle
 import queue
@@ -228,7 +229,8 @@ def test_whatever_tensor_it_is(kind: str, grad: bool) -> None:
         seen[0].tolist()
 
 
-def test_the_refusal_names_the_place() -> None:
+@pytest.mark.parametrize("make", [values, leaf])
+def test_the_refusal_names_the_place(make: Callable[[int], Tensor]) -> None:
     holder = Holder()
 
     def f(x: Tensor) -> Tensor:
@@ -237,7 +239,21 @@ def test_the_refusal_names_the_place() -> None:
         return x.exp()
 
     with pytest.raises(errors.EscapedTensor, match=r"at holder\.seen\[\d\]; return it"):
-        aot.aot_function(f, checking_nop)(leaf(3))
+        aot.aot_function(f, checking_nop)(make(3))
+
+
+@pytest.mark.parametrize("make", [values, leaf])
+def test_a_place_that_was_frozen_is_found(make: Callable[[int], Tensor]) -> None:
+    """The collector tells of no referrer that was there before a `gc.freeze`."""
+    seen: list[Tensor] = []
+    gc.freeze()
+
+    def f(x: Tensor) -> Tensor:
+        seen.append(x * 2)
+        return x.exp()
+
+    with pytest.raises(errors.EscapedTensor, match=r"at seen\[0\]; return it"):
+        aot.aot_function(f, checking_nop)(make(3))
 
 
 READS: dict[str, Callable[[Tensor], Any]] = {
