@@ -127,11 +127,12 @@ def assert_agrees(
     refusable: bool = False,
     partition: Callable[..., Any] | None = None,
     functionalize_rng_ops: bool = False,
-) -> None:
-    """Call the function and the compiled function and fail with what they differ in.
+) -> aot.CompiledFunction:
+    """Call the function and the compiled function and fail with what they differ in; the latter, if they do
+    not.
 
     Args:
-        grad: grad mode of the call; None compares under both.
+        grad: grad mode of the call; None compares under both, and gives the one without.
         differentiate, steps: see `oracles.observe`.
         raises: what eager's call raises (with grad mode on). Without it eager must not raise, so that
             there is something to compare.
@@ -165,6 +166,7 @@ def assert_agrees(
                 functionalize_rng_ops=functionalize_rng_ops,
             )
             _assert_same(function, keeping, make, eager, double=double, refusable=refusable, **scenario)
+    return compiled
 
 
 def _look(function: Callable[..., Any], make: Make, **scenario: Any) -> Observation:

@@ -31,9 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def older_heap() -> None:
-    """Collections look at what a module's tests leave, and not at the million objects that are there for ever:
-    torch, its compilers and the tests themselves. Every look at what a failed call has left behind is a full
-    collection."""
+    """Collections look at what a module's tests leave, and not at the million objects that are there for
+    ever: torch, its compilers and the tests themselves. Every look at what a failed call has left behind is a
+    full collection."""
     gc.collect()
     gc.freeze()
 
