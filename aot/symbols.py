@@ -230,7 +230,7 @@ class Symbols:
         )
         test = " and ".join(f"({test})" for test in tests) or "True"
         scope: dict[str, Any] = {"math": math, "torch": torch}
-        exec("\n    ".join([f"def hold({parameters}):", *lines, f"return {test}"]), scope)
+        exec("\n    ".join([f"def hold({parameters}):", *lines, _SO.format(test=test)]), scope)
         return Sizes(
             tuple(self.names.values()),
             tuple(lines),
@@ -339,10 +339,23 @@ class Sizes:
         scope |= {f"i{k}": number for k, number in enumerate(numbers)}
         try:
             exec("\n".join(self.lines), scope)
-            return [test for test in self.tests if not eval(test, scope)]
         except (AttributeError, IndexError):  # one is no view, or one of something else
             return []
+        return [test for test in self.tests if not _is_so(test, scope)]
 
+
+def _is_so(test: str, scope: dict[str, Any]) -> bool:
+    try:
+        return bool(eval(test, scope))
+    except ZeroDivisionError:
+        return False
+
+
+# (That a number is not 0 may be one test, and what is divided by it another.)
+_SO = """try:
+        return {test}
+    except ZeroDivisionError:
+        return False"""
 
 NO_SIZES = Sizes((), (), (), lambda *_: True)
 
@@ -351,10 +364,8 @@ def _compiled(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[
     """Whether all of the tests hold for numbers of these names."""
     scope: dict[str, Any] = {"math": math, "torch": torch}
     test = " and ".join(f"({test})" for test in dict.fromkeys(tests))
-    exec(
-        f"def hold(numbers):\n    {''.join(name + ', ' for name in names)} = numbers\n    return {test}",
-        scope,
-    )
+    taken = "".join(name + ", " for name in names)
+    exec(f"def hold(numbers):\n    {taken} = numbers\n    {_SO.format(test=test)}", scope)
     hold: Callable[[Sequence[int]], bool] = scope["hold"]
     return hold
 
