@@ -389,8 +389,9 @@ class _Walk:
     ) -> None:
         """Note what stands under the names in a namespace, and that under the others nothing does."""
         wanted = names.read.union(names.written, more)
-        # (A module has thousands of names, of which few are wanted.)
-        for name, value in [(name, value) for name, value in space.items() if name in wanted]:
+        for name, value in tuple(space.items()):
+            if name not in wanted:
+                continue  # (a module has thousands of names, of which few are wanted)
             if not isinstance(name, str) or not name.isidentifier():
                 continue  # of a tool that rewrites code, as pytest does with assert
             where = f"{path}.{name}" if path else name

@@ -150,19 +150,27 @@ def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
 
 
 def compare_steps(sides: Sides) -> Iterator[Difference]:
-    """The steps in their order, as far as the first that differs: what comes after it is its consequence."""
+    """The steps in their order, as far as the first that differs: what comes after it is its consequence.
+
+    After a write that autograd does not notice everywhere, a backward is defined only if it raises: it has
+    kept something of which the write was noticed.
+    """
+    unnoticed = False
     references = () if sides.reference is None else sides.reference.steps
     number = 0
     for index, (eager, target) in enumerate(zip_longest(sides.eager.steps, sides.target.steps)):
         number += not (_is_double(eager) or _is_double(target))
         if sides.target.refused is not None and (target is None or target.raised is not None):
             return
+        if unnoticed and (eager is None or eager.raised is None):
+            return
         reference = _at(references, index)
         measured = _at(() if sides.terms is None else sides.terms.steps, index)
         found = tuple(_step(sides, f" in step {number}", eager, target, reference, measured))
         yield from found
-        if found or (isinstance(eager, LaterWrite) and eager.uncounted):
+        if found:
             return
+        unnoticed |= isinstance(eager, LaterWrite) and eager.uncounted
 
 
 Step = GradientRun | LaterWrite | None

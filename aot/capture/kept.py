@@ -130,7 +130,12 @@ def find_kept(
 
 
 def _edge_of_view(tensor: Tensor) -> Key | None:
-    return key_of(get_gradient_edge(tensor)) if tensor._is_view() and tensor.grad_fn is not None else None
+    try:
+        if not tensor._is_view() or tensor.grad_fn is None:
+            return None
+    except RuntimeError:  # a view whose history autograd cannot tell
+        return None
+    return key_of(get_gradient_edge(tensor))
 
 
 def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:
