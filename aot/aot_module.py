@@ -57,6 +57,8 @@ class CompiledModule(CompiledFunction):
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
+        if internals.is_below_autograd():
+            return self.module(*args, **kwargs)
         places = _places(self.module)
         result, put = self(self._state(places), args, kwargs)
         for number, value in put.items():

@@ -143,6 +143,8 @@ class CompiledFunction:
         return tuple(self._specializations)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if internals.is_below_autograd():
+            return self.__wrapped__(*args, **kwargs)
         leaves, tree = flattened(args, kwargs)
         ambient = internals.ambient_key()
         if not internals.are_tensors_transformed():

@@ -127,6 +127,7 @@ __all__ = [
     "inductor_restrided",
     "inductor_settings",
     "inference_tensor",
+    "is_below_autograd",
     "is_composite",
     "is_composite_below_autograd",
     "is_function_node",
@@ -534,6 +535,17 @@ def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any
 def is_transforming() -> bool:
     """Whether this is inside of a transform of `torch.func`."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+_VIEWS = torch._C.DispatchKey.ADInplaceOrView
+
+
+def is_below_autograd() -> bool:
+    """Whether autograd has been passed: in the code of a tensor subclass or of an operator, where views are
+    none, and writes are not counted. (Inference mode alone is not below it.)"""
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+    return excluded(_AUTOGRAD) and (excluded(_VIEWS) or not torch.is_inference_mode_enabled())
 
 
 def are_tensors_transformed() -> bool:
