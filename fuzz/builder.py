@@ -58,6 +58,7 @@ class Builder:
         self.values: list[tuple[str, Constant]] = []
         self.take(state)
         self.memories = {tensor.memory for _, tensor in self.pool}
+        self.written: tuple[str, int] | None = None  # what was written to last, and the memory that it shows
 
     @property
     def full(self) -> bool:
@@ -161,6 +162,9 @@ class Builder:
         if not row.metadata:
             results = self.bind(outcome)
         state.commit(use, outcome, results)
+        if row.writes:
+            written = row.writes[0]
+            self.written = operands[written], use.tensors[written].memory
         if row.kind is Kind.MODE:
             self.modes = state.modes(self.blocks, self.block)
         self.statements.append(
@@ -215,9 +219,7 @@ class Builder:
                 names.append(choices.pick(self.numbers))
                 metas.append(self.state.meta(names[-1]))
                 continue
-            pool = self.pool
-            if not names and choices.chance(self.profile.focus):
-                pool = [entry for entry in pool if entry[1].memory in self.memories]
+            pool = self.pool if names else self.first()
             dtypes, fits = operand.dtypes, operand.fits
             if fits is anything:
                 fitting = [name for name, tensor in pool if tensor.meta.dtype in dtypes]
@@ -240,6 +242,18 @@ class Builder:
                 return None
             metas.append(self.state.tensor(names[-1]).meta)
         return tuple(names), metas
+
+    def first(self) -> list[tuple[str, Tensor]]:
+        """What operand 0 is drawn from."""
+        pool, choices = self.pool, self.choices
+        if self.written is not None and choices.chance(self.profile.aliases):
+            name, memory = self.written
+            others = [entry for entry in pool if entry[1].memory == memory and entry[0] != name]
+            if others:
+                return others
+        if choices.chance(self.profile.focus):
+            return [entry for entry in pool if entry[1].memory in self.memories]
+        return pool
 
     def statistics(
         self, operand: Operand, fitting: Sequence[str], names: Sequence[str], metas: Sequence[Meta]

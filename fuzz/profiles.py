@@ -59,6 +59,7 @@ class Profile:
     special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
     leaf: float = 0.4  # such a storage's root is the leaf itself
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
+    aliases: float = 0.2  # operand 0 is drawn from what else shows the memory that was written to last
     mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
     inference: float = 0.02  # the call is made in inference mode
