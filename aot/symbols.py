@@ -339,9 +339,9 @@ class Sizes:
         scope |= {f"i{k}": number for k, number in enumerate(numbers)}
         try:
             exec("\n".join(self.lines), scope)
+            return [test for test in self.tests if not _is_so(test, scope)]
         except (AttributeError, IndexError):  # one is no view, or one of something else
             return []
-        return [test for test in self.tests if not _is_so(test, scope)]
 
 
 def _is_so(test: str, scope: dict[str, Any]) -> bool:
