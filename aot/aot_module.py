@@ -36,6 +36,12 @@ class CompiledModule(CompiledFunction):
     """The function that a module is, compiled: of its state, and of the arguments of a call."""
 
     def __init__(self, module: nn.Module, *options: Any) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise errors.UnsupportedArgument(
+                "the module is a ScriptModule, whose code is no Python code; compile the module that it was "
+                "made from"
+            )
+
         def lifted(state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self._lifted(module, state, args, kwargs)  # the guards look at what is named here
 
@@ -55,9 +61,10 @@ class CompiledModule(CompiledFunction):
         self._tracer: int | None = None  # the thread that traces
         self._callers: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
 
+    @internals.skip_dynamo
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
-        if internals.is_below_autograd():
+        if errors.is_binding() or internals.is_below_autograd():
             return self.module(*args, **kwargs)
         places = _places(self.module)
         result, put = self(self._state(places), args, kwargs)
@@ -239,6 +246,7 @@ class AOTModule(nn.Module):
         self.orig_module = module
         self.compiled = compiled
 
+    @internals.skip_dynamo
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the original returns."""
         return self.compiled.run(args, kwargs)
@@ -269,6 +277,7 @@ def aot_module(
             and buffers are never symbols.
 
     Raises:
+        UnsupportedArgument: `mod` is a ScriptModule.
         Unsupported: when called, see `aot.errors`; nothing has been changed by then.
 
     Example:

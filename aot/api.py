@@ -142,8 +142,9 @@ class CompiledFunction:
                 complete(graph)
         return tuple(self._specializations)
 
+    @internals.skip_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if internals.is_below_autograd():
+        if errors.is_binding() or internals.is_below_autograd():
             return self.__wrapped__(*args, **kwargs)
         leaves, tree = flattened(args, kwargs)
         ambient = internals.ambient_key()

@@ -91,6 +91,11 @@ def binding() -> Iterator[None]:
         raise refusals[0]
 
 
+def is_binding() -> bool:
+    """Whether this thread is recording: a function, or a backward."""
+    return getattr(_made, "refusals", None) is not None
+
+
 class UnsupportedOption(Unsupported):
     """An option of an entry point has a value that is not supported."""
 

@@ -235,6 +235,7 @@ is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
 def skip_dynamo(function: Any) -> Any:
     """Let Dynamo trace neither `function` nor what it calls. Unlike `torch.compiler.disable`, it costs calls
     nothing more."""
+    function._torchdynamo_disable = True  # as part of a caller
     frames = torch._C._dynamo.eval_frame
     strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
     frames.set_code_exec_strategy(function.__code__, strategy)

@@ -161,7 +161,13 @@ def run_once(
         _check_attributes(f"argument {position} (counting tensors)", fake, names)
     for position, value in enumerate(flat):
         if isinstance(value, Tensor) and id(value) not in numbers:
-            _check_attributes(f"output {position} (counting the leaves of the output tree)", value)
+            what = f"output {position} (counting the leaves of the output tree)"
+            _check_attributes(what, value)
+            if type(value) is not Tensor:
+                raise errors.UnsupportedOutput(
+                    f"{what} is a {type(value).__name__} that the function makes, and would come back as a "
+                    f"plain tensor; make it of the result"
+                )
     visible = len(flat)
     made = _take_apart(recorder, entry, wrapped, flat)
     replaced = _replaced(recorder, entry, flat)

@@ -418,3 +418,75 @@ def test_attributes_of_tensors() -> None:
             aot.aot_function(function, checking_nop)(x)
     assert vars(x) == {"scale": 3}
     assert_agrees(inside, lambda: [leaf(2)])
+
+
+# ---- tensors and modules of other classes
+
+
+class _Named(Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: (x * 2).as_subclass(_Named), lambda x: nn.Parameter(x * 2)],
+    ids=["subclass", "parameter"],
+)
+def test_a_result_of_another_class_is_refused(make: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(UnsupportedOutput, match="come back as a plain tensor"):
+        aot.aot_function(make, aot.nop)(values(3))
+
+
+def test_tensors_of_another_class_within() -> None:
+    assert_agrees(lambda x: ((x * 2).as_subclass(_Named) + 1).as_subclass(Tensor), lambda: [leaf(3)])
+    assert_agrees(lambda x: x, lambda: [nn.Parameter(values(3))])
+
+
+def test_a_script_module_is_refused() -> None:
+    scripted: nn.Module = torch.jit.trace(nn.Linear(3, 2), values(3))  # type: ignore[no-untyped-call]
+    with pytest.raises(UnsupportedArgument, match="ScriptModule"):
+        aot.aot_module(scripted, aot.nop)
+
+
+# ---- compiled functions in other functions
+
+_FACTOR = [2.0]
+
+
+def _inner(x: Tensor) -> Tensor:
+    return x.sin() * _FACTOR[0]
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["not called before", "called before"])
+def test_a_compiled_function_in_another_one(first: bool) -> None:
+    """It is traced as the original is, and guarded with it."""
+    inner = aot.aot_function(_inner, checking_nop)
+    if first:
+        inner(leaf(3)), inner(values(3))
+    outer = aot.aot_function(lambda x: inner(x) * x + inner(x.detach()), checking_nop)
+    for factor in (2.0, 3.0):
+        _FACTOR[0] = factor
+        x, y = leaf(3), leaf(3)
+        (result := outer(x)).sum().backward()
+        (expected := _inner(y) * y + _inner(y.detach())).sum().backward()
+        assert torch.equal(result, expected)
+        assert torch.equal(x.grad, y.grad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aotfuzz"])
+def test_a_compiled_function_in_one_of_dynamos(backend: str) -> None:
+    """Dynamo calls it, and looks into none of its code."""
+    torch._dynamo.reset()
+    inner, network = aot.aot_function(_inner, checking_nop), nn.Linear(3, 3)
+    module = aot.aot_module(network, checking_nop)
+
+    @torch.compile(backend=backend)
+    def outer(x: Tensor) -> Tensor:
+        return module(inner(x) + 1) * 2
+
+    x, y = leaf(3), leaf(3)
+    (result := outer(x)).sum().backward()
+    (expected := network(_inner(y) + 1) * 2).sum().backward()
+    assert torch.equal(result, expected)
+    assert torch.equal(x.grad, y.grad)  # type: ignore[arg-type]
+    assert (len(inner.specializations), len(module.compiled.specializations)) == (1, 1)
