@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 
 from aot import cache, errors
 from aot import torch_internals as internals
-from aot.api import CompiledFunction, Partitioner, Specialization
+from aot.api import CompiledFunction, Partitioner, Specialization, runs_as_it_is
 from aot.compilers import Compiler
 from aot.inputs import Arguments
 from aot.modules import Noted
@@ -64,7 +64,7 @@ class CompiledModule(CompiledFunction):
     @internals.skip_dynamo
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
-        if errors.is_binding() or internals.is_below_autograd():
+        if runs_as_it_is():
             return self.module(*args, **kwargs)
         places = _places(self.module)
         result, put = self(self._state(places), args, kwargs)

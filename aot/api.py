@@ -78,6 +78,12 @@ class Specialization:
         return self.together(self.call(*tensors))
 
 
+def runs_as_it_is() -> bool:
+    """Whether a compiled function that is called here is the original one: part of a function that is being
+    traced, or where no autograd is, whose views and version counters a compiled call would make."""
+    return errors.is_binding() or internals.is_below_autograd()
+
+
 class CompiledFunction:
     """A function compiled by `aot_function`; call it as the original.
 
@@ -144,7 +150,7 @@ class CompiledFunction:
 
     @internals.skip_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if errors.is_binding() or internals.is_below_autograd():
+        if runs_as_it_is():
             return self.__wrapped__(*args, **kwargs)
         leaves, tree = flattened(args, kwargs)
         ambient = internals.ambient_key()

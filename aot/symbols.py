@@ -230,7 +230,7 @@ class Symbols:
         )
         test = " and ".join(f"({test})" for test in tests) or "True"
         scope: dict[str, Any] = {"math": math, "torch": torch}
-        exec("\n    ".join([f"def hold({parameters}):", *lines, _SO.format(test=test)]), scope)
+        exec("\n    ".join([f"def hold({parameters}):", *lines, _RETURN.format(test=test)]), scope)
         return Sizes(
             tuple(self.names.values()),
             tuple(lines),
@@ -339,12 +339,12 @@ class Sizes:
         scope |= {f"i{k}": number for k, number in enumerate(numbers)}
         try:
             exec("\n".join(self.lines), scope)
-            return [test for test in self.tests if not _is_so(test, scope)]
+            return [test for test in self.tests if not _holds(test, scope)]
         except (AttributeError, IndexError):  # one is no view, or one of something else
             return []
 
 
-def _is_so(test: str, scope: dict[str, Any]) -> bool:
+def _holds(test: str, scope: dict[str, Any]) -> bool:
     try:
         return bool(eval(test, scope))
     except ZeroDivisionError:
@@ -352,7 +352,7 @@ def _is_so(test: str, scope: dict[str, Any]) -> bool:
 
 
 # (That a number is not 0 may be one test, and what is divided by it another.)
-_SO = """try:
+_RETURN = """try:
         return {test}
     except ZeroDivisionError:
         return False"""
@@ -365,7 +365,7 @@ def _compiled(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[
     scope: dict[str, Any] = {"math": math, "torch": torch}
     test = " and ".join(f"({test})" for test in dict.fromkeys(tests))
     taken = "".join(name + ", " for name in names)
-    exec(f"def hold(numbers):\n    {taken} = numbers\n    {_SO.format(test=test)}", scope)
+    exec(f"def hold(numbers):\n    {taken} = numbers\n    {_RETURN.format(test=test)}", scope)
     hold: Callable[[Sequence[int]], bool] = scope["hold"]
     return hold
 
