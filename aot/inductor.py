@@ -16,6 +16,7 @@ from aot.capture.graph import call_with_grad, is_custom
 from aot.capture.operations import BATCH_NORM, call_on_clones, is_written
 from aot.capture.visible import is_act, moves_generator
 from aot.compilers import Compiled, static_inputs
+from aot.inductor_graphs import copies_count, keep_apart, writes_within
 from aot.names import get_aot_compilation_context
 from aot.symbols import at, has_symbols, hinted
 from aot.tokens import threaded
@@ -40,15 +41,10 @@ _FIXED: Mapping[str, tuple[Any, str]] = {
     "selective_decompose": (False, "every operation that Inductor decomposes is decomposed"),
 }
 
-# What counts offsets from the beginning of a storage, or shows bytes as another dtype.
-_BY_MEMORY = {
-    torch.ops.aten.as_strided.default,
-    torch.ops.aten.as_strided_scatter.default,
-    torch.ops.aten.view.dtype,
-}
-
 # Of uint8 they are uint8, where Inductor computes booleans.
 _JUDGES = {*internals.overloads(torch.ops.aten.any), *internals.overloads(torch.ops.aten.all)}
+# Its kernels for a CPU compute them with an error that is small beside 1, and not beside small results.
+_CRUDE = {torch.ops.aten.erf.default, torch.ops.aten.expm1.default}
 _ZEROS = torch.ops.aten._efficientzerotensor.default
 _PRODUCTS = {torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar, torch.ops.aten.linalg_cross.default}
 
@@ -114,7 +110,7 @@ class Inductor:
         inputs = [*example_inputs, *literals]
         table = internals.inductor_decompositions(self.settings)
         graph = internals.decomposed(lowering.function, inputs, table)
-        if _writes_within(graph):  # what an operation is made of does
+        if writes_within(graph.graph):  # what an operation is made of does
             functional = torch.func.functionalize(graph, remove="mutations")
             graph = internals.decomposed(functional, inputs, table)
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
@@ -127,7 +123,7 @@ class Inductor:
         donated = module.meta.get("donated", ())
         graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
         settings = dict(self.settings)
-        if _copies_count(graph.graph):
+        if keep_apart(graph.graph) or copies_count(graph.graph):
             settings["pattern_matcher"] = False
         acts = sum(node.target is internals.WITH_EFFECTS for node in graph.graph.nodes)
         if len(draws) > 1 or acts > 1:  # which are in an order
@@ -220,6 +216,8 @@ class _Lowering(fx.Interpreter):
             and torch.Tag.dynamic_output_shape in node.target.tags
         ):
             return self._whole(node)
+        if node.target in _CRUDE and isinstance(known, torch.Tensor) and known.device.type == "cpu":
+            return self._whole(node)
         if node in self._zeros and isinstance(known, torch.Tensor):
             return _as_known(torch.zeros(known.shape, dtype=known.dtype, device=known.device), known)
         if node.target in _JUDGES and isinstance(known, torch.Tensor) and known.dtype == torch.uint8:
@@ -227,7 +225,8 @@ class _Lowering(fx.Interpreter):
             return self.call_function(node.target, (judged.bool(), *how), named).to(torch.uint8)
         try:
             result = super().run_node(node)
-        except ArithmeticError:  # Decompositions divide by the number of elements.
+        # (Decompositions divide by the number of elements, or read an index from a tensor.)
+        except (ArithmeticError, internals.DataDependentOutputException):
             return self._whole(node)
         return _as_known(result, known) if node.op == "call_function" else result
 
@@ -254,58 +253,6 @@ def _is_given_out(node: fx.Node) -> bool:
     """Whether it is an operation that writes to arguments which are given by name."""
     written = node.args[1] if node.target is call_on_clones else ()
     return isinstance(written, (tuple, list)) and any(isinstance(name, str) for name in written)
-
-
-def _writes_within(graph: fx.GraphModule) -> bool:
-    """Whether something else than an input is written to."""
-    written: list[fx.Node] = []
-    for node in graph.graph.nodes:
-        if isinstance(node.target, internals.OpOverload) and node.target._schema.is_mutable:
-            for i, argument in enumerate(node.target._schema.arguments):
-                if is_written(argument):
-                    given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-                    fx.node.map_arg(given, written.append)
-    return any(node.op != "placeholder" for node in written)
-
-
-def _copies_count(graph: fx.Graph) -> bool:
-    """Whether it matters where elements lie, and not only which they are: Inductor's pattern matcher takes
-    copies away, and does not see that
-
-    * an offset is counted from the beginning of a storage, or bytes are shown as another dtype;
-    * inputs are written to, of which something is a copy, or to which one is written (pytorch issue 198131);
-    * two results are copies of one value, and would be the same tensor.
-    """
-    if any(node.target in _BY_MEMORY for node in graph.nodes):
-        return True
-    copies = {node for node in graph.nodes if _may_be_a_copy(node)}
-    if copies and graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-        return True
-    origins: dict[fx.Node, set[fx.Node]] = {}
-    for node in graph.nodes:
-        origins[node] = set() if node.op == "placeholder" else {node}  # (Copies of inputs it leaves.)
-        if node in copies or (isinstance(node.target, internals.OpOverload) and node.target.is_view):
-            origins[node].update(*(origins[source] for source in node.all_input_nodes))
-    (output,) = graph.find_nodes(op="output")
-    seen: set[fx.Node] = set()
-    for result in copies.intersection(output.all_input_nodes):
-        if seen & origins[result]:
-            return True
-        seen |= origins[result]
-    return False
-
-
-def _may_be_a_copy(node: fx.Node) -> bool:
-    """Whether Inductor may take a result for one of the arguments that it is no view of."""
-    if node.target not in internals.inductor_copies():
-        return False
-    own = _kind(node)
-    return any(_kind(source) == own for source in node.all_input_nodes)
-
-
-def _kind(node: fx.Node) -> Any:
-    known = node.meta["val"]
-    return (hinted(tuple(known.shape)), known.dtype, known.device)
 
 
 def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:

@@ -1271,7 +1271,13 @@ def decomposed(
     symbolic = any(isinstance(value, torch.SymInt) for value in inputs)
     dispatcher = python_dispatcher() if symbolic else contextlib.nullcontext()
     with _mode_of(inputs), dispatcher, torch.no_grad(), disable_autocast():
-        return make_fx(function, dict(decompositions))(*inputs)
+        graph = make_fx(function, dict(decompositions))(*inputs)
+    # (What reads a number from a fake tensor fails, and stays in the graph if the failure is caught.)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
+        if not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return graph
 
 
 def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:

@@ -83,7 +83,11 @@ def call_whole(
     def imagine(tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor]:
         try:
             return call(tensors, numbers)
-        except (ArithmeticError, internals.DynamicOutputShapeException):
+        except (
+            ArithmeticError,
+            internals.DataDependentOutputException,
+            internals.DynamicOutputShapeException,
+        ):
             if not shapes:
                 raise
             return [

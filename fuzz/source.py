@@ -104,7 +104,7 @@ def upcast(program: Program) -> Program | None:
                 return None
             argument = replace(argument, dtype=_double(argument.dtype))
         arguments.append(argument)
-    if any(statement.operator == "view_dtype" for statement in program.statements):
+    if _shows_bytes(program):
         return None
     statements = tuple(map(_upcast, program.statements))
     twin = replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
@@ -113,6 +113,21 @@ def upcast(program: Program) -> Program | None:
     except ProgramError:
         return None
     return twin
+
+
+def _shows_bytes(program: Program) -> bool:
+    """Whether a statement shows what has fractions, or shows something as such, by its bytes."""
+    if all(statement.operator != "view_dtype" for statement in program.statements):
+        return False
+    state = begin(program)
+    for i, statement in executed(program):
+        if statement.operator == "view_dtype":
+            given, shown = state.meta(statement.operands[0]).dtype, dict(statement.attributes)["dtype"]
+            assert isinstance(shown, str)
+            if reads_bytes(given, shown) and not INEXACT.isdisjoint((given, shown)):
+                return True
+        advance(state, i, statement, program.blocks)
+    return False
 
 
 def _upcast(statement: Statement) -> Statement:

@@ -277,6 +277,61 @@ def test_what_inductor_cannot_take_apart_stays_whole() -> None:
     assert x.grad is not None and x.grad.shape == (0,)
 
 
+def test_an_index_of_no_dimensions() -> None:
+    """The decomposition of `take` reads it as a number."""
+
+    def f(x: Tensor) -> Tensor:
+        return x.take(torch.arange(3)[2]) * torch.randint(2, 3, ())
+
+    x = torch.arange(3.0)
+    torch.testing.assert_close(compiled(f)(x), f(x))
+
+
+def _diagonals(x: Tensor) -> None:
+    x.diagonal().mul_(2)
+    x.diagonal().add_(x.diagonal().flip(0))
+
+
+def _diagonal_and_whole(x: Tensor) -> None:
+    x.diagonal().mul_(2)
+    x.copy_(x.flip(0) + x)
+
+
+@pytest.mark.parametrize("f", [_diagonals, _diagonal_and_whole])
+def test_what_is_read_between_two_writes(f: Callable[[Tensor], None]) -> None:
+    """Inductor writes in place, and fuses the second write with a read of other elements."""
+    mine, eagers = (torch.arange(16.0).reshape(4, 4) for _ in range(2))
+    compiled(f)(mine)
+    f(eagers)
+    torch.testing.assert_close(mine, eagers)
+
+
+def test_a_part_of_what_is_joined_shown_as_another_dtype() -> None:
+    """Inductor computes it where it is joined, and demands that it be aligned."""
+
+    def shown(x: Tensor, show: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        total = x.sum(0, keepdim=True)
+        joined = torch.cat((x[:1], total), 0)
+        return show(total) * 2, joined + 1
+
+    def f(x: Tensor) -> Any:
+        as_complex = partial(torch.Tensor.view, dtype=torch.complex64)
+        return shown(x, lambda y: y.view(torch.uint8)), shown(x, torch.view_as_complex), shown(x, as_complex)
+
+    x = torch.randn(3, 2, requires_grad=True)
+    torch.testing.assert_close(compiled(f)(x), f(x))
+
+
+def test_functions_of_small_numbers() -> None:
+    """Inductor's kernels for a CPU are as exact as 1 is."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.erf() * 2, x.expm1() * 2
+
+    x = torch.tensor([1e-30, -1e-12, 1e-8, -1e-4, 0.125, 1.0, -3.0, 0.0] * 4)
+    torch.testing.assert_close(compiled(f)(x), f(x), rtol=1e-6, atol=0)
+
+
 def test_what_is_given_as_out() -> None:
     """Decompositions of operations that are given `out=` do not take it."""
 

@@ -225,6 +225,21 @@ def test_a_program_that_looks_at_bytes_has_no_twin() -> None:
         assert (None if exact is None else exact.arguments[0].dtype) == twin
 
 
+def test_a_statement_that_looks_at_bytes_leaves_no_twin() -> None:
+    for shown, given, twin in (
+        ("int32", "float32", None),
+        ("float32", "int64", None),
+        ("int16", "int64", "int16"),
+        ("complex64", "float32", "complex128"),
+        ("float32", "complex64", "float64"),
+        ("float64", "complex128", "float64"),
+        ("bool", "float32", None),
+    ):
+        view = Statement("view_dtype", ("a0",), (("dtype", shown),), ("v0",))
+        exact = upcast(Program((Storage(given, (4,), 1),), (Root(0),), (Ref("a0"),), (view,), Ref("v0")))
+        assert (None if exact is None else dict(exact.statements[0].attributes)["dtype"]) == twin
+
+
 def test_an_invalid_program_is_not_run() -> None:
     bad = dataclasses.replace(PROGRAM, statements=(Statement("sin", ("a3",), (), ("v0",)),), blocks=())
     with pytest.raises(ProgramError, match=r"statements\[0\]: sin: a3 is int64"):

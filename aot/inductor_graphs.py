@@ -1,0 +1,157 @@
+"""What of a graph Inductor would compute wrongly: where that shows, and what keeps it from doing so."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import torch_internals as internals
+from aot.capture.operations import is_written
+from aot.symbols import hinted
+
+# What counts offsets from the beginning of a storage, or shows bytes as another dtype.
+_BY_MEMORY = {
+    torch.ops.aten.as_strided.default,
+    torch.ops.aten.as_strided_scatter.default,
+    torch.ops.aten.view.dtype,
+}
+
+# What is computed as a write to views of a copy.
+_SCATTERS = {
+    torch.ops.aten.as_strided_scatter.default,
+    torch.ops.aten.diagonal_scatter.default,
+    torch.ops.aten.select_scatter.default,
+    torch.ops.aten.slice_scatter.default,
+}
+# What may be computed as a write to an argument that is not read any more.
+_MAY_WRITE = _SCATTERS | {
+    op
+    for packet in (
+        torch.ops.aten.index_put,
+        torch.ops.aten.scatter,
+        torch.ops.aten.scatter_add,
+        torch.ops.aten.scatter_reduce,
+    )
+    for op in internals.overloads(packet)
+}
+# Views that ATen makes, of which Inductor takes it that they are aligned.
+_RETYPED = {torch.ops.aten.view.dtype, torch.ops.aten.view_as_complex.default}
+
+
+def keep_apart(graph: fx.Graph) -> bool:
+    """Copy what Inductor must not compute in one place with something else; returns whether anything is.
+    Inductor's pattern matcher would take the copies away.
+
+    * A tensor that is written to twice, and read between: it would be read where elements are written
+      already, as Inductor looks for reads under the tensor's first name only.
+    * A part of what `cat` returns, shown as another dtype: that part need not be aligned.
+    """
+    kept = [node for node in graph.nodes if _is_written_again(node) or _is_part_of_cat(node)]
+    for node in kept:
+        with graph.inserting_before(node):
+            node.update_arg(0, _copied(node.args[0]))
+    return bool(kept)
+
+
+def _copied(node: Any) -> fx.Node:
+    """The same view of a copy, which as_strided sees the memory of."""
+    assert isinstance(node, fx.Node)
+    if _is_view(node):
+        return node.graph.node_copy(node, lambda given: _copied(given) if given is node.args[0] else given)
+    copy = node.graph.call_function(torch.ops.aten.clone.default, (node,))
+    copy.meta["val"] = node.meta["val"].clone()
+    return copy
+
+
+def _is_written_again(node: fx.Node) -> bool:
+    """Whether it writes to what another operation may write to as well, while something else reads that."""
+    if node.target not in _MAY_WRITE:
+        return False
+    written = _memory(node.args[0])
+    if written.op == "placeholder":  # which `copy_` writes to at the end
+        return any(
+            user.target is torch.ops.aten.copy_.default and user.args[1] is not node for user in written.users
+        )
+    by_custom = written.target is operator.getitem  # (Of its results no other operation writes to one.)
+    return (written.target in _MAY_WRITE or by_custom) and any(user is not node for user in _readers(written))
+
+
+def _is_part_of_cat(node: fx.Node) -> bool:
+    if node.target not in _RETYPED:
+        return False
+    return any(user.target is torch.ops.aten.cat.default for user in _readers(_memory(node.args[0])))
+
+
+def _memory(node: Any) -> fx.Node:
+    """What this is a view of."""
+    assert isinstance(node, fx.Node)
+    return _memory(node.args[0]) if _is_view(node) else node
+
+
+def _readers(node: fx.Node) -> Iterator[fx.Node]:
+    """What reads this, or a view of it."""
+    for user in node.users:
+        if _is_view(user):
+            yield from _readers(user)
+        else:
+            yield user
+
+
+def _is_view(node: fx.Node) -> bool:
+    return isinstance(node.target, internals.OpOverload) and node.target.is_view
+
+
+def writes_within(graph: fx.Graph) -> bool:
+    """Whether something else than an input is written to."""
+    written: list[fx.Node] = []
+    for node in graph.nodes:
+        if isinstance(node.target, internals.OpOverload) and node.target._schema.is_mutable:
+            for i, argument in enumerate(node.target._schema.arguments):
+                if is_written(argument):
+                    given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
+                    fx.node.map_arg(given, written.append)
+    return any(node.op != "placeholder" for node in written)
+
+
+def copies_count(graph: fx.Graph) -> bool:
+    """Whether it matters where elements lie, and not only which they are: Inductor's pattern matcher takes
+    copies away, and does not see that
+
+    * an offset is counted from the beginning of a storage, or bytes are shown as another dtype;
+    * inputs are written to, of which something is a copy, or to which one is written (pytorch issue 198131);
+    * two results are copies of one value, and would be the same tensor.
+    """
+    if any(node.target in _BY_MEMORY for node in graph.nodes):
+        return True
+    copies = {node for node in graph.nodes if _may_be_a_copy(node)}
+    if copies and graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        return True
+    origins: dict[fx.Node, set[fx.Node]] = {}
+    for node in graph.nodes:
+        origins[node] = set() if node.op == "placeholder" else {node}  # (Copies of inputs it leaves.)
+        if node in copies or (isinstance(node.target, internals.OpOverload) and node.target.is_view):
+            origins[node].update(*(origins[source] for source in node.all_input_nodes))
+    (output,) = graph.find_nodes(op="output")
+    seen: set[fx.Node] = set()
+    for result in copies.intersection(output.all_input_nodes):
+        if seen & origins[result]:
+            return True
+        seen |= origins[result]
+    return False
+
+
+def _may_be_a_copy(node: fx.Node) -> bool:
+    """Whether Inductor may take a result for one of the arguments that it is no view of."""
+    if node.target not in internals.inductor_copies():
+        return False
+    own = _kind(node)
+    return any(_kind(source) == own for source in node.all_input_nodes)
+
+
+def _kind(node: fx.Node) -> Any:
+    known = node.meta["val"]
+    return (hinted(tuple(known.shape)), known.dtype, known.device)
