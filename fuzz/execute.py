@@ -32,6 +32,9 @@ from fuzz.source import Make, load, upcast
 from fuzz.targets import Function, Target, find
 from oracles import Arguments, Backward, Finding, Observation, Outcome, Refusal, Step, judge, observe
 from oracles.ambient import record_ambient
+from oracles.draws import Drawing, Drawn
+from oracles.layouts import Densely
+from oracles.under import Mode
 
 
 class Escape(Exception):
@@ -241,13 +244,18 @@ def _call(trial: Trial, standard: Standard, function: Function, compiled: _Compi
     def reference() -> Observation:
         assert trial.exact is not None
         exact, make = trial.exact()
-        return _observe(replace(trial, make=make), standard(exact))
+        double = replace(trial, make=make)
+        if not eager.drew:
+            return _observe(double, standard(exact))
+        noted = Drawing()
+        _observe(trial, function, under=noted)
+        return _observe(double, standard(exact), under=Drawn(noted.draws))
 
     def control() -> Observation:
         return _observe(trial, function, terms=True)
 
     def densely() -> Observation:
-        return _observe(trial, function, densely=True)
+        return _observe(trial, function, under=Densely())
 
     intact = not _raised(seen) or _intact()
     further = (reference if trial.exact else None, control, densely) if intact else ()
@@ -302,7 +310,7 @@ def _observe(
     refusal: Refusal | None = None,
     *,
     terms: bool = False,
-    densely: bool = False,
+    under: Mode | None = None,
 ) -> Observation:
     def arguments() -> Arguments:
         args, leaves, tensors = trial.make()
@@ -318,7 +326,7 @@ def _observe(
         steps=trial.steps,
         refusal=refusal,
         terms=terms,
-        densely=densely,
+        under=under,
     )
 
 

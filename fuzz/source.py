@@ -95,10 +95,13 @@ def upcast(program: Program) -> Program | None:
     The program has one call. None if there is none, because it looks at the bytes of floating point numbers,
     or makes float32 out of integers or of nothing where it needs the dtype of its arguments.
     """
-    storages = tuple(replace(s, dtype=_double(s.dtype)) for s in program.storages)
+    kept = _bytes_alone(program)
+    storages = tuple(
+        s if i in kept else replace(s, dtype=_double(s.dtype)) for i, s in enumerate(program.storages)
+    )
     arguments: list[Argument] = []
     for argument in program.arguments:
-        if isinstance(argument, View) and argument.dtype is not None:
+        if isinstance(argument, View) and argument.dtype is not None and argument.storage not in kept:
             root = program.storages[argument.storage].dtype
             if reads_bytes(root, argument.dtype) and {root, argument.dtype} & INEXACT:
                 return None
@@ -113,6 +116,20 @@ def upcast(program: Program) -> Program | None:
     except ProgramError:
         return None
     return twin
+
+
+def _bytes_alone(program: Program) -> set[int]:
+    """The storages of which nothing but bytes is shown, as integers: they stay as they are."""
+    shown: dict[int, list[str | None]] = {}
+    for argument in program.arguments:
+        if isinstance(argument, (Root, View)):
+            dtype = argument.dtype if isinstance(argument, View) else None
+            shown.setdefault(argument.storage, []).append(dtype)
+    return {
+        number
+        for number, dtypes in shown.items()
+        if all(dtype is not None and dtype not in INEXACT for dtype in dtypes)
+    }
 
 
 def _shows_bytes(program: Program) -> bool:

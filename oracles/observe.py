@@ -26,13 +26,13 @@ from .gradients import (
     measuring,
     record_exception,
 )
-from .layouts import as_asked, lying_densely
 from .lifetime import Lifetimes
 from .observation import Ambient, Arguments, GradientRun, LaterWrite, Observation, Refusal
 from .probe import probe
 from .states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
 from .steps import Step, Steps
 from .structure import has_memory, nodes
+from .under import Mode, as_asked, running_under
 
 
 def observe(
@@ -46,7 +46,7 @@ def observe(
     steps: Sequence[Step] = (),
     refusal: Refusal | None = None,
     terms: bool = False,
-    densely: bool = False,
+    under: Mode | None = None,
 ) -> Observation:
     """Call `function(*make().args)` once and record all that can be seen afterwards.
 
@@ -58,7 +58,7 @@ def observe(
     None is all of them. A second backward starts from the first result alone. `steps`, if there are any, are
     done instead of these backwards and of the writes after them. `refusal` tells legitimate refusals among
     the exceptions of the call and of its backwards. With `terms` the terms of gradients are measured;
-    with `densely` operations get dense operands (`layouts`).
+    `under` is a dispatch mode around the call and each backward, as those of `layouts` and `draws`.
 
     Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
     The results are written to, so the function must not return aliases of tensors that outlive the call
@@ -68,7 +68,7 @@ def observe(
 
         observe(torch.sin, lambda: Arguments((torch.ones(2),))).raised    # None
     """
-    with contained() as ambient, measuring(terms), lying_densely(densely):
+    with contained() as ambient, measuring(terms), running_under(under):
         lifetimes = Lifetimes()
         asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal)
         observation = _observe(function, asked, ambient, lifetimes)

@@ -214,7 +214,6 @@ def test_upcast_programs_are_valid() -> None:
 
 def test_a_program_that_looks_at_bytes_has_no_twin() -> None:
     for dtype, root, twin in (
-        ("int32", "float32", None),
         ("float32", "int64", None),
         ("int16", "int64", "int16"),
         ("complex64", "float32", "complex128"),
@@ -223,6 +222,13 @@ def test_a_program_that_looks_at_bytes_has_no_twin() -> None:
         view = View(0, (1,), (1,), 0, dtype=dtype)
         exact = upcast(Program((Storage(root, (4,), 1),), (view,), (Ref("a0"),), (), Ref("a0")))
         assert (None if exact is None else exact.arguments[0].dtype) == twin
+
+
+def test_numbers_that_are_seen_as_bytes_alone_stay_in_a_twin_as_they_are() -> None:
+    seen = View(0, (4,), (1,), 0, dtype="int32")
+    program = Program((Storage("float32", (4,), 1),), (seen,), (Ref("a0"),), (), Ref("a0"))
+    assert upcast(program) == program
+    assert upcast(dataclasses.replace(program, arguments=(seen, Root(0)))) is None
 
 
 def test_a_statement_that_looks_at_bytes_leaves_no_twin() -> None:

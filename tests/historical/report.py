@@ -11,6 +11,7 @@ from agree import Make, fresh
 from fuzz.buckets import main
 from fuzz.targets import find
 from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
+from oracles.layouts import Densely
 
 TARGETS = ("torch-aot-function", "torch-aot-eager")
 RIGHT = "right"
@@ -110,7 +111,7 @@ def findings(program: Program, target: str) -> tuple[Finding, ...]:
             look(compiler.compile(program.function)),
             None,
             lambda: look(program.function, terms=True),
-            lambda: look(program.function, densely=True),
+            lambda: look(program.function, under=Densely()),
         )
     finally:
         compiler.reset()

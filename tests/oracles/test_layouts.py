@@ -81,7 +81,7 @@ def eager(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def densely() -> Observation:
-    return observe(eager, arguments, densely=True)
+    return observe(eager, arguments, under=Densely())
 
 
 def verdict(target: Callable[..., object], further: Callable[[], Observation] | None) -> Outcome:

@@ -1,0 +1,94 @@
+"""The random numbers of one run, given to another: a program in double precision draws what eager drew.
+
+A generator gives other numbers for another dtype, and moves by another amount. A twin in double precision
+that drew its own would compute something else, and say nothing of eager's rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .layouts import repeats, tensors
+from .under import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What one operation drew: copies of its results and of what it wrote to, and the default generators'
+    states after it (of the CPU, then of each GPU)."""
+
+    operator: Any
+    values: tuple[torch.Tensor, ...]
+    states: tuple[torch.Tensor, ...]
+
+
+class Drawing(Mode):
+    """Notes what operations draw.
+
+    with (noted := Drawing()):
+        x = torch.rand(2)
+    noted.draws[0].values    # (x,)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draws: list[Draw] = []
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            values = tuple(value.detach().clone() for value in _drawn(func, args, result))
+            self.draws.append(Draw(func, values, _states()))
+        return result
+
+
+class Drawn(Mode):
+    """Gives what was noted to the operations of another run that draw, one after the other, whatever their
+    dtype. From the first one on that is another operation, or of another size, they draw for themselves.
+
+        with Drawn(noted.draws):
+            torch.rand(2, dtype=torch.float64)    # equal to x
+    """
+
+    def __init__(self, draws: Sequence[Draw]) -> None:
+        super().__init__()
+        self._left = list(draws)
+
+    def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if self._left and torch.Tag.nondeterministic_seeded in func.tags:
+            draw = self._left.pop(0)
+            drawn = list(_drawn(func, args, result))
+            if draw.operator is func and [v.shape for v in drawn] == [v.shape for v in draw.values]:
+                for mine, value in zip(drawn, draw.values, strict=True):
+                    if not repeats(mine):
+                        mine.data.copy_(value)  # which moves no version counter
+                _set_states(draw.states)
+            else:
+                self._left.clear()
+        return result
+
+
+def _drawn(func: Any, args: Any, result: Any) -> Iterator[torch.Tensor]:
+    """The results, and what was written to and is none of them."""
+    results = list(tensors(result))
+    yield from results
+    for argument, given in zip(func._schema.arguments, args, strict=False):
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        if written and isinstance(given, torch.Tensor) and all(given is not one for one in results):
+            yield given
+
+
+def _states() -> tuple[torch.Tensor, ...]:
+    others = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else ()
+    return (torch.get_rng_state(), *others)
+
+
+def _set_states(states: Sequence[torch.Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(list(states[1:]))
