@@ -89,6 +89,31 @@ def backward_raises(outputs: list[torch.Tensor]) -> bool:
     return False
 
 
+def test_what_else_shows_the_memory_that_was_written_to_comes_next() -> None:
+    """Only so does a program see what a write has done to other views, or has not."""
+
+    def others_after_writes(aliases: float) -> float:
+        profile = dataclasses.replace(PROFILES["aliasing"], aliases=aliases)
+        writes = others = 0
+        for index in range(200):
+            program = generate(Random(0, index), profile)
+            state = begin(program)
+            written = None
+            for i, statement in executed(program):
+                first = statement.operands[0] if statement.operands else None
+                if written is not None and first in state.names and first != written[0]:
+                    value = state.names[first]
+                    others += isinstance(value, Tensor) and value.memory == written[1]
+                written = None
+                if first is not None and statement.operator.endswith("_"):
+                    written = first, state.tensor(first).memory
+                    writes += 1
+                advance(state, i, statement, program.blocks)
+        return others / writes
+
+    assert others_after_writes(1.0) > 1.5 * others_after_writes(0.0)
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_programs_run_in_eager(profile: str) -> None:
     count = 500
