@@ -16,6 +16,7 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.capture.graph import typed_refusals
 from aot.capture.operations import Kind, classify
+from aot.capture.shown import shown_as_numbers
 from aot.geometry import geometry
 from aot.symbols import Symbols, fixed, has_symbols
 from aot.views import may_alias
@@ -31,9 +32,14 @@ ASKS_FOR_NUMBERS = {
 }
 
 
-def viewing(symbols: Symbols | None) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def viewing(symbols: Symbols | None) -> Iterator[None]:
     """What a trace, and what looks at its tensors, runs in."""
-    return contextlib.nullcontext() if symbols is None else Viewing(symbols)
+    if symbols is None:
+        yield
+    else:
+        with shown_as_numbers(), Viewing(symbols):
+            yield
 
 
 class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]

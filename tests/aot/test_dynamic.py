@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import numbers
+import pprint
 from collections.abc import Callable
 from typing import Any
 
@@ -281,7 +283,7 @@ def test_what_cannot_be_traced_with_symbols_is_compiled_for_each_size(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def f(x: Tensor) -> Tensor:
-        if not isinstance(x.shape[0], int):
+        if type(x.shape[0]) is not int:
             raise TypeError("a function that takes no symbols")
         return x * 2
 
@@ -292,6 +294,30 @@ def test_what_cannot_be_traced_with_symbols_is_compiled_for_each_size(
     assert len(compiled.specializations) == 2
     assert all(one.sizes is None for one in compiled.specializations)
     assert sum("each size for itself" in record.getMessage() for record in caplog.records) == 1
+
+
+def _told(x: Tensor) -> tuple[Any, ...]:
+    size, half = x.shape[0], x.shape[0] / 2
+    texts = (f"{size:03d} {half:.2f} {size > 3}", str(x.shape), f"{tuple(x.shape)}", repr(half))
+    return (x.sin(), *texts, ", ".join(map(str, x.shape)), pprint.pformat({"size": size}))
+
+
+def _kinds(x: Tensor) -> tuple[Any, ...]:
+    size, half = x.shape[0], x.shape[0] / 2
+    kinds = isinstance(size, int), isinstance(size, numbers.Integral), isinstance(half, float)
+    return (x.sin(), *kinds, isinstance(size > 3, bool), isinstance(size, str), isinstance(x.dim(), int))
+
+
+@pytest.mark.parametrize("function, compiles", [(_told, 3), (_kinds, 1)])
+def test_sizes_look_like_numbers_to_the_users_code(function: Callable[..., Any], compiles: int) -> None:
+    shows = [vars(one).copy() for one in (torch.SymInt, torch.SymFloat, torch.SymBool)]
+    compiled = aot.aot_function(function, aot.nop, dynamic=True)
+    for n in (3, 4, 5):
+        x = torch.ones(n, 2)
+        assert compiled(x)[1:] == function(x)[1:]
+    assert all(one.sizes is not None for one in compiled.specializations)
+    assert len(compiled.specializations) == compiles
+    assert [vars(one) for one in (torch.SymInt, torch.SymFloat, torch.SymBool)] == shows
 
 
 def test_results_lie_as_the_kernel_lays_them() -> None:

@@ -17,10 +17,10 @@ import pytest
 from fuzz.campaign import cluster
 from fuzz.campaign.cluster import Cluster, Node
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.driver import Campaign, Progress
+from fuzz.campaign.driver import Campaign
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary
-from fuzz.campaign.work import Job
+from fuzz.campaign.work import Event, Job
 from fuzz.errors import ConfigurationError, PoolError
 
 CASES = 150
@@ -32,13 +32,28 @@ def _nodes(cluster: Cluster) -> list[int]:
     return [nanny.pid for nanny in cluster._local.workers.values()]
 
 
-class _Campaign(Campaign):
-    """With a scheduler that gives a node up after a few seconds, and a look at its nodes."""
+class _Struck(Cluster):
+    """Two nodes, one of which is struck when the first leases have come back, and soon given up."""
 
-    made: Cluster
+    def __init__(self, node: Node, how: signal.Signals) -> None:
+        super().__init__("local:2", node, ttl=8.0)
+        self.how = how
+        self.struck: list[int] = []
+
+    def wait(self, timeout: float) -> list[Event]:
+        events = super().wait(timeout)
+        if events and not self.struck:
+            self.struck.append(_nodes(self)[0])
+            os.kill(self.struck[0], self.how)
+        return events
+
+
+class _Campaign(Campaign):
+    made: _Struck
+    how: signal.Signals
 
     def _workers(self) -> Cluster:
-        self.made = Cluster("local:2", Node.of(self._configuration, 1), ttl=8.0)
+        self.made = _Struck(Node.of(self._configuration, 1), self.how)
         return self.made
 
 
@@ -48,23 +63,17 @@ def test_a_node_that_is_lost_in_the_middle_loses_nothing(
 ) -> None:
     # Short leases, so that the node that is struck has one in hand and the other has had some.
     monkeypatch.setattr(cluster, "LEASE_SECONDS", 0.2)
-    struck: list[int] = []
-
-    def strike(progress: Progress) -> None:
-        if not struck and progress.tallies["eager"].cases >= 5:
-            struck.append(_nodes(campaign.made)[0])
-            os.kill(struck[0], how)
-
-    try:
-        with Store.create(tmp_path / "out", CONFIGURATION) as store:
-            campaign = _Campaign(CONFIGURATION, store, strike)
+    with Store.create(tmp_path / "out", CONFIGURATION) as store:
+        campaign = _Campaign(CONFIGURATION, store)
+        campaign.how = how
+        try:
             summary = campaign.run()
-    finally:
-        # The nanny may have put another process in the place of a frozen one.
-        for pid in struck:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    assert struck
+        finally:
+            # The nanny may have put another process in the place of a frozen one.
+            for pid in campaign.made.struck:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    assert campaign.made.struck
     _complete(summary, tmp_path / "out")
 
 

@@ -1,0 +1,82 @@
+"""What the user's code sees of a size that is a symbol: the number, and an `int`.
+
+While a function is traced with symbols for sizes, ``f"{x.shape[0]}"`` in it would give the symbol's name, and
+``isinstance(x.shape[0], int)`` would be False. Text is made of the number of this call, which the trace
+then takes for itself; that a symbol is an int (a float, a bool) holds in every call.
+
+torch's own Python, and ours, tell symbols from numbers, and print them; there everything stays as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_OURS = frozenset({"torch", "aot", "sympy"})
+_SHOWN_BY = "__repr__", "__str__", "__format__", "__getattribute__"
+
+
+@contextlib.contextmanager
+def shown_as_numbers() -> Iterator[None]:
+    """While this lasts, symbols look like numbers to the user's code in this thread.
+
+    Example:
+        >>> with shown_as_numbers():
+        ...     f"{x.shape[0]}", isinstance(x.shape[0], int)  # with symbols: ("s69", False) outside
+        ('3', True)
+    """
+    thread = threading.get_ident()
+    with contextlib.ExitStack() as undo:
+        for symbolic, number in _NUMBERS.items():
+            for name, value in _looks(symbolic, number, thread).items():
+                undo.callback(_put, symbolic, name, vars(symbolic).get(name))
+                setattr(symbolic, name, value)
+        yield
+
+
+def _put(symbolic: type, name: str, was: Any) -> None:
+    if was is None:
+        delattr(symbolic, name)
+    else:
+        setattr(symbolic, name, was)
+
+
+def _looks(symbolic: type, number: type, thread: int) -> dict[str, Any]:
+    """The attributes of a class of symbols by which its instances are shown."""
+    plain = {name: getattr(symbolic, name) for name in _SHOWN_BY}
+
+    def repr_(self: Any) -> str:
+        return repr(number(self)) if _for_user(thread) else plain["__repr__"](self)
+
+    def str_(self: Any) -> str:
+        return str(number(self)) if _for_user(thread) else plain["__str__"](self)
+
+    def format_(self: Any, spec: str) -> str:
+        return format(number(self), spec) if _for_user(thread) else plain["__format__"](self, spec)
+
+    def getattribute(self: Any, name: str) -> Any:
+        if name == "__class__" and _for_user(thread):  # which `isinstance` asks for
+            return number
+        return plain["__getattribute__"](self, name)
+
+    return {"__repr__": repr_, "__str__": str_, "__format__": format_, "__getattribute__": getattribute}
+
+
+def _for_user(thread: int) -> bool:
+    """Whether it is the user's code that looks; the standard library looks for who called it."""
+    if threading.get_ident() != thread:
+        return False
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in sys.stdlib_module_names:
+            return package not in _OURS
+        frame = frame.f_back
+    return False
