@@ -39,8 +39,10 @@ def argument_features(
                     yield "argument: own leaf"
             case Same():
                 yield "argument: duplicate"
-            case Scalar():
+            case Scalar(value):
                 yield "argument: scalar"
+                if isinstance(value, complex):
+                    yield "argument: complex number"
     if program.module is not None:
         yield from _module(program, program.module, state)
     if any(storage.special for storage in program.storages):
@@ -144,6 +146,8 @@ def _pair(first: Tensor, second: Tensor, inputs: Sequence[Tensor]) -> Iterator[s
         yield "alias: same elements"
     else:
         yield f"alias: {_relation(first.meta, second.meta)}"
+    if _windows(first.meta, second.meta):
+        yield "alias: windows"
     if second.meta.offset < first.meta.offset:
         yield "alias: out of order"
     if first.requires_grad != second.requires_grad:
@@ -157,6 +161,15 @@ def _transposed(first: Meta, second: Meta) -> bool:
     here = sorted(zip(first.size, first.stride, strict=True))
     there = sorted(zip(second.size, second.stride, strict=True))
     return here == there and (first.dtype, first.offset) == (second.dtype, second.offset)
+
+
+def _windows(first: Meta, second: Meta) -> bool:
+    """Whether both are windows of one matrix that begin in different rows, and share elements."""
+    if len(first.size) != 2 or first.stride != second.stride or not first.stride:
+        return False
+    row, column = first.stride
+    apart = abs(first.offset - second.offset)
+    return column == 1 and apart >= row > 1 and shares_elements(first, second)
 
 
 def _relation(first: Meta, second: Meta) -> str:

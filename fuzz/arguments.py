@@ -21,7 +21,7 @@ DTYPES = (
     *("bool", "int32", "complex64", "complex64", "complex128"),
     *("float16", "bfloat16", "int16", "uint8", "int8"),
 )
-SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, None, True, "text")
+SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, 1 - 2j, None, True, "text")
 MAX_ELEMENTS = 48  # of any tensor: a statement costs eager microseconds
 # Dtypes that a storage's bytes are read as. There are no bools among them: a byte of 2 is none.
 _BYTES = ("int32", "int16", "uint8", "float32", "int64", "float16", "int8")
@@ -43,7 +43,9 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
     storages: list[Storage] = []
     arguments: list[Argument] = []
     sizes = _sizes(choices)
-    for i in range(choices.integer(*profile.arguments)):
+    windowed = choices.chance(profile.windows)
+    # (With few other arguments: windows show most where one is written to and another is read then.)
+    for i in range(choices.integer(0, 1) if windowed else choices.integer(*profile.arguments)):
         tensors = [j for j, argument in enumerate(arguments) if not isinstance(argument, Scalar)]
         argument: Argument
         if tensors and choices.chance(profile.scalar):
@@ -63,6 +65,10 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
         storage, slices = _flat_buffer(choices, len(storages))
         storages.append(storage)
         arguments += slices
+    if windowed:
+        storage, windows = _matrix(choices, len(storages))
+        storages.append(storage)
+        arguments += windows
     module = _hold(choices, storages, arguments) if choices.chance(profile.module) else None
     if choices.chance(profile.wrapped):
         _wrap(choices, storages, arguments)
@@ -244,6 +250,20 @@ def _flat_buffer(choices: Choices, number: int) -> tuple[Storage, list[Argument]
     if choices.chance(0.3):
         slices.insert(choices.integer(0, len(slices)), Root(number))
     return storage, slices
+
+
+def _matrix(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+    """A matrix and windows of it, each from some row and column on; the matrix itself may be one of them."""
+    rows, columns = choices.integer(3, 6), choices.integer(3, 6)
+    needs = choices.chance(0.3)
+    storage = Storage("float32", (rows, columns), choices.integer(0, 12), needs, not needs)
+    via = choices.pick(("view", "view", "detach", "data"))
+    windows: list[Argument] = [Root(number)] if choices.chance(0.5) else []
+    for _ in range(2 if choices.chance(0.8) else 3):
+        row, column = choices.integer(0, rows - 2), choices.integer(0, columns - 2)
+        size = choices.integer(2, rows - row), choices.integer(2, columns - column)
+        windows.append(View(number, size, (columns, 1), row * columns + column, via))
+    return storage, windows
 
 
 Layout = tuple[Size, Size, int]

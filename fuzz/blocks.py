@@ -161,7 +161,7 @@ def other_value(value: Constant) -> Constant:
     """A value of the same kind that is another one."""
     if isinstance(value, bool):
         return not value
-    if isinstance(value, (int, float)):
+    if isinstance(value, (int, float, complex)):
         return value + 1
     return f"{value} not" if isinstance(value, str) else 0
 

@@ -88,7 +88,7 @@ class Builder:
                     self.pool.append((name, value))
                 continue
             self.values.append((name, value))
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if isinstance(value, (int, float, complex)) and not isinstance(value, bool):
                 self.numbers.append(name)
 
     def step(self) -> None:
@@ -227,6 +227,10 @@ class Builder:
                 fitting = [
                     name for name, tensor in pool if tensor.meta.dtype in dtypes and fits(tensor.meta, metas)
                 ]
+            if fitting and names and row.writes[:1] == (0,) and not row.overlap and choices.chance(0.8):
+                # Few of what shares the target's memory share no element with it, which eager asks for.
+                memory = self.state.tensor(names[0]).memory
+                fitting = [name for name in fitting if self.state.tensor(name).memory != memory]
             if row.statistics and not self.reckless:
                 fitting = [name for name in fitting if name not in names]
                 if number in row.statistics:
@@ -235,6 +239,11 @@ class Builder:
                 names.append(choices.pick(fitting))
             elif names and not self.full and choices.chance(0.7):
                 made = self.supply(operand, names, metas)
+                if made is None:
+                    return None
+                names.append(made)
+            elif not names and not self.full and choices.chance(0.3):
+                made = self.raised(operand, pool)
                 if made is None:
                     return None
                 names.append(made)
@@ -254,6 +263,19 @@ class Builder:
         if choices.chance(self.profile.focus):
             return [entry for entry in pool if entry[1].memory in self.memories]
         return pool
+
+    def raised(self, operand: Operand, pool: Sequence[tuple[str, Tensor]]) -> str | None:
+        """A first operand with one more dimension than what there is."""
+        lower = [
+            (name, tensor.meta)
+            for name, tensor in pool
+            if tensor.meta.dtype in operand.dtypes
+            and operand.fits(tensor.meta._replace(size=(1, *tensor.meta.size)), ())
+        ]
+        if not lower:
+            return None
+        name, meta = self.choices.pick(lower)
+        return self.append(OPERATORS["unsqueeze"], (name,), [meta], {"dim": 0})
 
     def statistics(
         self, operand: Operand, fitting: Sequence[str], names: Sequence[str], metas: Sequence[Meta]
@@ -304,7 +326,8 @@ class Builder:
         else:
             recipes = [("transpose", first, {"dim0": -2, "dim1": -1}), ("clone", first, {})]
             dtype = metas[0].dtype
-            for made_size in (size[-1:], size[1:2], (*size[:-2], *metas[-1].size[-1:], *size[-1:])):
+            last = metas[-1].size
+            for made_size in (size[-1:], size[1:2], (*last[:-2], *last[-1:], *size[-1:]), (2, *size)):
                 if fits(Meta(dtype, made_size, contiguous(made_size))):
                     recipes.append(("full", (), {"size": made_size, "value": 2, "dtype": dtype}))
         for name, operands, attributes in recipes:

@@ -122,12 +122,17 @@ def names(data: object, place: str) -> tuple[str, ...]:
 
 
 def constant(data: object, place: str, depth: int = 0) -> Constant:
-    """A number, a string, null, or a list of such (which becomes a tuple)."""
+    """A number, a string, null, or a list of such (which becomes a tuple).
+
+    What JSON has no word for is an object: `{"float": "nan"}`, `{"complex": [1.5, -2.0]}`.
+    """
     if isinstance(data, list):
         if depth >= MAX_DEPTH:
             raise ProgramError(place, "nested too deeply", f"stay within {MAX_DEPTH} levels")
         return tuple(constant(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(items(data, place)))
     if isinstance(data, dict):
+        if "complex" in data:
+            return _complex(fields(data, place, ("complex",))["complex"], f"{place}.complex")
         word = fields(data, place, ("float",))["float"]
         return _NON_FINITE[choice(word, f"{place}.float", _NON_FINITE)]
     if isinstance(data, str) and len(data) > MAX_TEXT:
@@ -139,10 +144,20 @@ def constant(data: object, place: str, depth: int = 0) -> Constant:
     raise ProgramError(place, f"{brief(data)} is not a constant", "use a number, a string, null or a list")
 
 
+def _complex(data: object, place: str) -> complex:
+    """A finite complex number: its two parts."""
+    parts = items(data, place, 2)
+    if len(parts) != 2 or not all(type(part) is float and math.isfinite(part) for part in parts):
+        raise ProgramError(place, "expected two fractions", "write the real and the imaginary part here")
+    return complex(*parts)
+
+
 def constant_to_json(value: Constant) -> Any:
     """The JSON form of a constant, which `constant` reads back."""
     if isinstance(value, tuple):
         return [constant_to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
+    if isinstance(value, complex):
+        return {"complex": [value.real, value.imag]}
     return value

@@ -119,6 +119,10 @@ class _Walk:
         if refusals.illegal(use):
             self.add("error: refused")
         match row.kind:
+            case Kind.FUNCTION if row.name.startswith("custom_"):
+                self.add("operator: custom")
+                if row.writes:
+                    self.add("data: custom operator")
             case Kind.FUNCTION:
                 self.add("gradient: custom function")
             case Kind.HOOK:

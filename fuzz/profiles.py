@@ -55,6 +55,7 @@ class Profile:
     module: float = 0.06  # the function is a module's, which holds some of the arguments
     wrapped: float = 0.04  # some of the arguments are wrapper subclasses
     flat: float = 0.02  # there are slices of one flat buffer, too
+    windows: float = 0.03  # the arguments are windows of one matrix, and at most one other
     requires_grad: float = 0.6  # a floating storage requires grad
     special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
     leaf: float = 0.4  # such a storage's root is the leaf itself
@@ -91,6 +92,7 @@ def _profiles() -> Mapping[str, Profile]:
             reinterpreted=0.12,
             wrapped=0.08,
             flat=0.08,
+            windows=0.12,
             focus=0.6,
             passed=0.4,
             undo=0.08,

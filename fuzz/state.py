@@ -200,7 +200,7 @@ class State:
         for name, operand in zip(operands, row.operands, strict=True):
             if operand.number:
                 value = self.names.get(name)
-                if not isinstance(value, (int, float)) or isinstance(value, bool):
+                if not isinstance(value, (int, float, complex)) or isinstance(value, bool):
                     raise Breach(f"{name} is not a Python number")
                 meta = as_number(value)
             else:

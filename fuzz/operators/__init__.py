@@ -9,6 +9,7 @@ from fuzz.operators import (
     activations,
     algebra,
     creation,
+    custom,
     functions,
     given,
     indexing,
@@ -74,6 +75,7 @@ def _table() -> Mapping[str, Operator]:
         normalization,
         algebra,
         functions,
+        custom,
     ):
         for row in family.ROWS:
             if row.name in table:

@@ -11,6 +11,7 @@ from fuzz.operators.layout import dimension, expandable
 from fuzz.operators.parts import (
     ANY,
     ARITHMETIC,
+    COMPLEX_VALUE,
     CROSS,
     DIM,
     FILLED_DIM,
@@ -298,6 +299,7 @@ _POSITIONS = Attribute("index", "ints", _draw_index)
 _SLICED = (DIM, START, END, STEP)
 _ARITHMETIC = NUMERIC | COMPLEX
 _INTO = Operand(DTYPES, expands)
+_COMPLEX = Operand(COMPLEX, ANY.fits)
 _NUMBERS_INTO = Operand(_ARITHMETIC, expands)
 _FLOATS_INTO = Operand(INEXACT, lambda meta, earlier: same_dtype(meta, earlier) and expands(meta, earlier))
 _VECTOR = Operand(INDEX.dtypes, lambda meta, earlier: len(meta.size) == 1)
@@ -342,7 +344,8 @@ ROWS = (
     _number("sub_number_"),
     _number("mul_number_"),
     _number("div_number_", _divides_by_number, SMOOTH),
-    in_place("mul_argument_", "{0}.mul_({1})", (NUMBERS, PYTHON), _keeps),
+    in_place("mul_complex_number_", "{0}.mul_({value})", (_COMPLEX,), _keeps, NOTHING, (COMPLEX_VALUE,)),
+    in_place("mul_argument_", "{0}.mul_({1})", (ARITHMETIC, PYTHON), _keeps),
     _unary("neg_", NOTHING, ARITHMETIC),
     _unary("abs_", SELF, NUMBERS),
     _unary("square_", SELF, ARITHMETIC),

@@ -68,7 +68,7 @@ REAL = Operand(FLOATS, anything)
 SMOOTH = Operand(INEXACT, anything)
 BITS = Operand(INTEGERS | BOOL, anything)
 INDEX = Operand(frozenset({"int64"}), anything)
-PYTHON = Operand(frozenset({"int64", "float32"}), number, number=True)
+PYTHON = Operand(frozenset({"int64", "float32", "complex64"}), number, number=True)
 
 # ---------------------------------------------------------------------------------------------------------
 # draws
@@ -96,6 +96,7 @@ def draw_bool(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Co
 
 _FACTORS = (2.0, 0.5, -1.5, 3.0, -0.25)
 _INTEGERS = (2, 3, -1, 5)
+_COMPLEX_FACTORS = (1j, 0.5 - 2j, -1.5 + 0.5j)
 
 
 def draw_number(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
@@ -135,6 +136,7 @@ DIM = Attribute("dim", "int", draw_dim)
 FILLED_DIM = Attribute("dim", "int", draw_filled_dim)
 KEEPDIM = Attribute("keepdim", "bool", draw_bool)
 VALUE = Attribute("value", "number", draw_number)
+COMPLEX_VALUE = Attribute("value", "complex", lambda choices, metas, chosen: choices.pick(_COMPLEX_FACTORS))
 DTYPE = Attribute("dtype", "dtype", draw_dtype)
 SIZE = Attribute("size", "ints", draw_size)
 
@@ -175,7 +177,8 @@ def text(attributes: Attributes, name: str = "dtype") -> str:
 
 def as_number(value: Constant) -> Meta:
     """A Python number as promotion sees it."""
-    return Meta("float32" if isinstance(value, float) else "int64", (), None, 0, True)
+    dtypes = {float: "float32", complex: "complex64"}
+    return Meta(dtypes.get(type(value), "int64"), (), None, 0, True)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from fuzz.operators.parts import (
     ANY,
     ARITHMETIC,
     BITS,
+    COMPLEX_VALUE,
     CROSS,
     NOTHING,
     NUMBERS,
@@ -101,6 +102,12 @@ def _compares(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
 
 def _with_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return elementwise(promote([*metas, as_number(attributes["value"])]), metas)
+
+
+def _with_complex_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].dtype == "float16":
+        raise Mismatch("there are no complex numbers of half precision")
+    return _with_number(metas, attributes)
 
 
 def _divides_by_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -241,8 +248,10 @@ ROWS = (
         attributes=(VALUE,),
         differentiable=False,
     ),
-    pointwise("add_argument", "{0} + {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
-    pointwise("mul_argument", "{0} * {1}", (NUMBERS, PYTHON), _promotes, NOTHING),
+    _number("add_complex_number", "{0} + {value}", NOTHING, _with_complex_number, value=COMPLEX_VALUE),
+    _number("mul_complex_number", "{0} * {value}", NOTHING, _with_complex_number, value=COMPLEX_VALUE),
+    pointwise("add_argument", "{0} + {1}", (ARITHMETIC, PYTHON), _promotes, NOTHING),
+    pointwise("mul_argument", "{0} * {1}", (ARITHMETIC, PYTHON), _promotes, NOTHING),
     pointwise(
         "add_scaled",
         "torch.add({0}, {1}, alpha={value})",

@@ -20,7 +20,7 @@ MAX_ELEMENTS = 4096  # in any tensor of a program: a program's cost is bounded
 MAX_RANK = 8
 
 Size = tuple[int, ...]
-Constant: TypeAlias = "int | float | bool | str | tuple[Constant, ...] | None"
+Constant: TypeAlias = "int | float | complex | bool | str | tuple[Constant, ...] | None"
 
 
 class Mismatch(Exception):
@@ -102,7 +102,7 @@ class Kind(StrEnum):
     NEURAL = "neural"
     NORMALIZATION = "normalization"
     ALGEBRA = "algebra"
-    FUNCTION = "function"  # a custom autograd.Function that makes no view
+    FUNCTION = "function"  # a custom autograd.Function that makes no view, or a custom operator
     HOOK = "hook"  # registers a hook on operand 0
     MODE = "mode"  # leaves another grad mode behind
 
@@ -131,7 +131,7 @@ class Attribute:
     """
 
     name: str
-    type: Literal["int", "number", "bool", "dtype", "ints", "numbers"]
+    type: Literal["int", "number", "complex", "bool", "dtype", "ints", "numbers"]
     draw: Draw
 
     def accepts(self, value: Constant) -> bool:
@@ -141,6 +141,8 @@ class Attribute:
                 return type(value) is int
             case "number":
                 return type(value) in (int, float)
+            case "complex":
+                return type(value) is complex
             case "bool":
                 return type(value) is bool
             case "dtype":
@@ -188,7 +190,7 @@ class Operator:
     random: bool  # draws from the global generator
     differentiable: bool  # its floating results (or operand 0, where it writes to it) can require grad
     saves: Saves
-    defines: str  # a class that `source` uses, defined ahead of the function, or ""
+    defines: str  # a class or an operator that `source` uses, defined ahead of the function, or ""
 
     @property
     def sized(self) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 
 from fuzz.choices import Random
@@ -43,6 +44,7 @@ from fuzz.program import (
     to_json,
     trace,
 )
+from fuzz.source import load
 from fuzz.strategies import programs
 from oracles import Backward
 
@@ -101,6 +103,21 @@ OLD = dataclasses.replace(PROGRAM, scenario=Scenario("cuda:1", False, (0, 2)), l
 def test_a_program_survives_json(program: Program) -> None:
     text = json.dumps(to_json(program), allow_nan=False)
     assert from_json(json.loads(text)) == program
+
+
+def test_complex_numbers_survive_json() -> None:
+    program = Program(
+        (Storage("complex64", (2,), 1),),
+        (Root(0), Scalar(-0.0 - 2j)),
+        (Ref("a0"), Ref("a1")),
+        (Statement("mul_complex_number", ("a0",), (("value", 1 - 0.5j),), ("v0",)),),
+        Seq("tuple", (Ref("v0"), Lit(3j))),
+    )
+    found = from_json(json.loads(json.dumps(to_json(program), allow_nan=False)))
+    assert found == program and repr(found) == repr(program)
+    x, number = torch.tensor([1 + 1j, 2.0]), -0.0 - 2j
+    result, three = load(program).f(x, number)
+    assert torch.equal(result, x * (1 - 0.5j)) and three == 3j
 
 
 @given(programs())
@@ -253,6 +270,11 @@ def nested(depth: int) -> Any:
     return tree
 
 
+def parts(*numbers: object) -> dict[str, object]:
+    """A complex number as JSON."""
+    return {"complex": list(numbers)}
+
+
 def nested_list(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
@@ -320,6 +342,11 @@ HOSTILE: list[tuple[Change, str, str]] = [
     (put("arguments", 4, "value", value="x" * 100), "arguments[4].value", "a text of 100 characters"),
     (put("arguments", 4, "value", value=10**30), "arguments[4].value", "out of range"),
     (put("arguments", 4, "value", value={"float": "1"}), "arguments[4].value.float", "'1' is not known"),
+    (put("arguments", 4, "value", value=parts(1.0)), "arguments[4].value.complex", "two fractions"),
+    (put("arguments", 4, "value", value=parts(1.0, "2")), "arguments[4].value.complex", "two fractions"),
+    (put("arguments", 4, "value", value=parts(1.0, math.inf)), "arguments[4].value.complex", "two fractions"),
+    (put("arguments", 4, "value", value=parts(1.0, 2.0, 3.0)), "arguments[4].value.complex", "3 items"),
+    (put("arguments", 4, "value", value=parts(1.0, 2.0) | {"float": "nan"}), "arguments[4].value", "unknown"),
     (put("parameters", 0, value={"ref": "a3"}), "parameters", "name each argument once"),
     (put("parameters", value=[]), "parameters", "there are 5 arguments"),
     (put("parameters", 0, value={"ref": "__import__"}), "parameters[0]", "is not a name"),

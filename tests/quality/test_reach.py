@@ -73,8 +73,9 @@ KINDS = {
         *("flow: branch", "flow: other branch", "flow: loop", "flow: carried", "flow: nested"),
         "repeat: other branch",
     ),
-    "hooks, custom functions, out=": (
+    "hooks, custom functions, custom operators, out=": (
         *("gradient: hook", "gradient: custom function", "data: given as out"),
+        *("operator: custom", "data: custom operator"),
     ),
     "modules": (
         *("module: its function", "module: parameter", "module: buffer", "module: tied"),
@@ -108,7 +109,7 @@ KINDS = {
         *("alias: same metadata", "alias: other dtype", "alias: complex and real", "alias: out of order"),
         *("alias: base and view", "alias: views alone", "alias: several groups", "alias: mixed gradient"),
         *("argument: data", "argument: detach", "argument: no_grad", "argument: own leaf"),
-        *("alias: flat buffer", "alias: two leaves", "alias: many slices", "data: member of a group"),
+        *("alias: flat buffer", "alias: two leaves", "alias: many slices", "alias: windows"),
         *("data: other dtype", "argument: other dtype", "argument: complex or real view"),
     ),
     "duplicated arguments": ("argument: duplicate", "data: duplicate", "argument: nested"),
@@ -146,7 +147,7 @@ TOGETHER = {
     "alias": (
         *("alias: base and view", "alias: views alone", "alias: same metadata", "alias: transposed"),
         *("alias: overlapping", "alias: disjoint", "alias: mixed gradient", "alias: other dtype"),
-        *("argument: detach", "argument: data", "argument: no_grad"),
+        *("alias: windows", "argument: detach", "argument: data", "argument: no_grad"),
     ),
     "duplicate": ("argument: duplicate",),
     "view": (
@@ -168,7 +169,7 @@ TOGETHER = {
     ),
     "flow": ("flow: branch", "flow: loop", "flow: nested"),
     "subclass": ("subclass: argument", "subclass: written", "subclass: view"),
-    "autograd": ("gradient: hook", "gradient: custom function"),
+    "autograd": ("gradient: hook", "gradient: custom function", "operator: custom"),
     "calls": (
         *("repeat: same kind", "repeat: other size", "repeat: other strides", "repeat: other dtype"),
         *("repeat: other gradient", "repeat: other aliases", "repeat: other duplicates"),
