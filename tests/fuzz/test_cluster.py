@@ -5,14 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from wire import Wire
 
 from fuzz.campaign import cluster
 from fuzz.campaign.cluster import Cluster, Node
@@ -24,6 +28,7 @@ from fuzz.campaign.work import Event, Job
 from fuzz.errors import ConfigurationError, PoolError
 
 CASES = 150
+TTL = 8.0  # seconds in which a node that says nothing is given up
 CONFIGURATION = Configuration(targets=("eager",), seed=3, cases=CASES, limit=20.0, cluster="local:2")
 
 
@@ -35,25 +40,27 @@ def _nodes(cluster: Cluster) -> list[int]:
 class _Struck(Cluster):
     """Two nodes, one of which is struck when the first leases have come back, and soon given up."""
 
-    def __init__(self, node: Node, how: signal.Signals) -> None:
-        super().__init__("local:2", node, ttl=8.0)
-        self.how = how
-        self.struck: list[int] = []
+    def __init__(self, where: str, node: Node, strike: Callable[[Cluster], None]) -> None:
+        super().__init__(where, node, ttl=TTL)
+        self.strike = strike
+        self.struck = False
 
     def wait(self, timeout: float) -> list[Event]:
         events = super().wait(timeout)
         if events and not self.struck:
-            self.struck.append(_nodes(self)[0])
-            os.kill(self.struck[0], self.how)
+            self.struck = True
+            self.strike(self)
         return events
 
 
 class _Campaign(Campaign):
     made: _Struck
-    how: signal.Signals
+    strike: Callable[[Cluster], None]
 
     def _workers(self) -> Cluster:
-        self.made = _Struck(Node.of(self._configuration, 1), self.how)
+        where = self._configuration.cluster
+        assert where is not None
+        self.made = _Struck(where, Node.of(self._configuration, 1), self.strike)
         return self.made
 
 
@@ -63,17 +70,86 @@ def test_a_node_that_is_lost_in_the_middle_loses_nothing(
 ) -> None:
     # Short leases, so that the node that is struck has one in hand and the other has had some.
     monkeypatch.setattr(cluster, "LEASE_SECONDS", 0.2)
+    struck: list[int] = []
+
+    def strike(made: Cluster) -> None:
+        struck.append(_nodes(made)[0])
+        os.kill(struck[0], how)
+
     with Store.create(tmp_path / "out", CONFIGURATION) as store:
         campaign = _Campaign(CONFIGURATION, store)
-        campaign.how = how
+        campaign.strike = strike
         try:
             summary = campaign.run()
         finally:
             # The nanny may have put another process in the place of a frozen one.
-            for pid in campaign.made.struck:
+            for pid in struck:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-    assert campaign.made.struck
+    assert struck
+    _complete(summary, tmp_path / "out")
+
+
+@contextlib.contextmanager
+def _far_node(scheduler: int) -> Iterator[tuple[Wire, Wire]]:
+    """A node that reaches the scheduler's port over one wire, and is reached over another."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Wire(scheduler) as there, Wire(port) as back:
+        options = {
+            "nthreads": "1",
+            "memory-limit": "0",
+            "listen-address": f"tcp://127.0.0.1:{port}",
+            "contact-address": f"tcp://127.0.0.1:{back.port}",
+            "preload": cluster.__name__,
+        }
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", f"tcp://127.0.0.1:{there.port}"]
+        command += [f"--{name}={value}" for name, value in options.items()] + ["--no-nanny", "--no-dashboard"]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            yield there, back
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_node_that_is_cut_off_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither side is told: the node goes on with its lease, which another one is given meanwhile."""
+    import dask.config
+    import distributed
+
+    monkeypatch.setattr(cluster, "LEASE_SECONDS", 0.2)
+    kept = {"distributed.scheduler.worker-ttl": f"{TTL}s", "distributed.worker.daemon": False}
+    with (
+        dask.config.set(kept),
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            memory_limit=0,
+            dashboard_address=None,
+            preload=[cluster.__name__],
+        ) as near,
+        _far_node(near.scheduler.port) as wires,
+        distributed.Client(near, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(2, timeout=60)
+        far = f"tcp://127.0.0.1:{wires[1].port}"
+        known: list[set[str]] = []
+
+        def strike(made: Cluster) -> None:
+            known.append(set(made._nodes()))
+            for wire in wires:
+                wire.cut()
+
+        configuration = replace(CONFIGURATION, cluster=near.scheduler_address)
+        with Store.create(tmp_path / "out", configuration) as store:
+            campaign = _Campaign(configuration, store)
+            campaign.strike = strike
+            start = time.monotonic()
+            summary = campaign.run()
+        assert far in known[0]
+        assert far not in client.scheduler_info(n_workers=-1)["workers"]
+        assert time.monotonic() - start < 5 * TTL
     _complete(summary, tmp_path / "out")
 
 
