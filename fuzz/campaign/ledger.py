@@ -99,6 +99,17 @@ class Group:
             return False
         return not self.examples or not (firsts_only or len(self.examples) >= MOST_EXAMPLES)
 
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Its place among the groups that are due, for when there is no time for all: lower comes first.
+
+        The first example of a signature tells more than the next one of another. After it come signatures
+        that say little: an exception has a message, but whatever a compiler gets wrong may end in other
+        elements. Of these, first what stands for most.
+        """
+        waiting = len(self.indices) - self.position
+        return bool(self.examples), self.signature.startswith("errors/"), self.distance / max(waiting, 1)
+
     def take(self, example: Example) -> None:
         """Take in the example that was due."""
         known = any(example.bucket == other.bucket for other in self.examples.values())

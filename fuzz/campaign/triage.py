@@ -38,8 +38,7 @@ class Triage:
             for key, group in self._ledger.groups.items()
             if key not in self._pending and group.due(self.firsts_only)
         ]
-        # The first example of a signature tells more than the next one of another.
-        due.sort(key=lambda group: len(group.examples))
+        due.sort(key=lambda group: group.rank)
         for group in due[: self._at_once - len(self._pending)]:
             suspect = self._ledger.suspect(group)
             future = self._threads.submit(investigate, suspect, self._runner, self._budget)
