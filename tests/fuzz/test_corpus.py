@@ -15,6 +15,7 @@ import pytest
 from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_THROUGH_EXPAND, TWO_MUTATED_ALIASES
 
 from fuzz import buckets, renames
+from fuzz.campaign.replay import replay
 from fuzz.cli import main
 from fuzz.collection import Collection
 from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
@@ -226,6 +227,10 @@ def test_there_are_recorded_cases() -> None:
 def test_a_recorded_case_still_does_what_its_file_says(name: str, target: str, state: str) -> None:
     file = Path(__file__).parents[2] / "corpus" / name
     case = read(file)
+    if case.bucket.startswith("errors/after the call"):  # It breaks torch in the process that it runs in.
+        (row,) = replay([(file, case)], [target], jobs_at_once=1)
+        assert row.as_expected and row.bucket == (case.bucket if state == "differs" else ""), row
+        return
     compiler = find(target)
     compiler.prepare()
     result = execute(case.program, compiler)
