@@ -100,15 +100,16 @@ class Group:
         return not self.examples or not (firsts_only or len(self.examples) >= MOST_EXAMPLES)
 
     @property
-    def rank(self) -> tuple[bool, bool, float]:
+    def rank(self) -> tuple[bool, int, float]:
         """Its place among the groups that are due, for when there is no time for all: lower comes first.
 
         The first example of a signature tells more than the next one of another. After it come signatures
-        that say little: an exception has a message, but whatever a compiler gets wrong may end in other
-        elements. Of these, first what stands for most.
+        that say least: whatever a compiler gets wrong may end in other elements, what differs otherwise has a
+        name, and an exception has a message. Of these, first what stands for most.
         """
+        says = 2 if self.signature.startswith("errors/") else not self.signature.endswith(" elements")
         waiting = len(self.indices) - self.position
-        return bool(self.examples), self.signature.startswith("errors/"), self.distance / max(waiting, 1)
+        return bool(self.examples), says, self.distance / max(waiting, 1)
 
     def take(self, example: Example) -> None:
         """Take in the example that was due."""

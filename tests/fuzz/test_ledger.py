@@ -43,6 +43,7 @@ def test_first_examples_come_first_and_then_what_says_least() -> None:
         _group("errors/call: RuntimeError shape is invalid", 50),
         _group("values/out elements", 30, "a"),
         _group("values/out elements", 30, "a", "a", "a"),
+        _group("autograd-metadata/base of out", 90, "a"),
         _group("strides/strides of out", 3, "a"),
         _group("errors/call: RuntimeError shape is invalid", 50, "a"),
     ]
