@@ -103,13 +103,15 @@ class Group:
     def rank(self) -> tuple[bool, int, float]:
         """Its place among the groups that are due, for when there is no time for all: lower comes first.
 
-        The first example of a signature tells more than the next one of another. After it come signatures
-        that say least: whatever a compiler gets wrong may end in other elements, what differs otherwise has a
-        name, and an exception has a message. Of these, first what stands for most.
+        The first example of a signature tells more than the next one of another, unless that says least:
+        whatever a compiler gets wrong may end in other elements, while what differs otherwise has a name, and
+        an exception has a message. So all the examples of other elements come with the first ones of the
+        rest, and before them. Of equal ones, first what stands for most.
         """
-        says = 2 if self.signature.startswith("errors/") else not self.signature.endswith(" elements")
+        least = self.signature.endswith(" elements")
+        says = 2 if self.signature.startswith("errors/") else not least
         waiting = len(self.indices) - self.position
-        return bool(self.examples), says, self.distance / max(waiting, 1)
+        return bool(self.examples) and not least, says, self.distance / max(waiting, 1)
 
     def take(self, example: Example) -> None:
         """Take in the example that was due."""

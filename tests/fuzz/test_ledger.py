@@ -37,16 +37,16 @@ def test_there_is_an_end_to_it() -> None:
     assert not _group("values/out elements", 2, "a").due(firsts_only=True)
 
 
-def test_first_examples_come_first_and_then_what_says_least() -> None:
+def test_what_says_least_is_not_done_with_its_first_example() -> None:
     order = [
-        _group("values/out elements", 3),
-        _group("errors/call: RuntimeError shape is invalid", 50),
         _group("values/out elements", 30, "a"),
         _group("values/out elements", 30, "a", "a", "a"),
+        _group("values/out elements", 3),
+        _group("strides/strides of out", 3),
+        _group("errors/call: RuntimeError shape is invalid", 50),
         _group("autograd-metadata/base of out", 90, "a"),
         _group("strides/strides of out", 3, "a"),
         _group("errors/call: RuntimeError shape is invalid", 50, "a"),
     ]
     ranks = [group.rank for group in order]
-    assert ranks[2:] == sorted(ranks[2:])
-    assert max(ranks[:2]) < min(ranks[2:])
+    assert ranks == sorted(ranks)
