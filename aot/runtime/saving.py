@@ -255,8 +255,9 @@ class Savings:
         if checked and need & ~checked:
             return Saving.COPY
         apart = memory in self._bumped or (tensor is not None and memory[1] in self._apart)
-        if memory[0] == "value":  # which may be an unsafe view of it
-            apart |= self._counters[node] is not self._counters[self._results[memory[1]]]
+        # A graph may come by what a tensor shows with an unsafe view, although eager's is a view like others.
+        base = self._roots[node] if memory[0] == "storage" else self._results[memory[1]]
+        apart |= self._counters[node] is not self._counters[base]
         # (Under which of several counters autograd would check it, the watched tensors tell.)
         if need | checked != everything or apart or memory in uncounted:
             return Saving.OWN_COUNTER

@@ -296,3 +296,38 @@ def test_after_a_backward_that_raised_there_is_no_other() -> None:
         y.backward()
     with pytest.raises(RuntimeError, match="a backward that raised"):
         y.backward()
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("unsafe_first", [True, False])
+def test_a_write_to_an_argument_is_noticed_beside_unsafe_views_of_it(
+    partitioner: str, unsafe_first: bool
+) -> None:
+    """Views and unsafe views show the same elements under other version counters, and values of a graph tell
+    them not apart."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        if unsafe_first:
+            x.unsafe_chunk(2, 1)
+        first, second = x.tensor_split(2, 1)
+        if not unsafe_first:
+            x.unsafe_chunk(2, 1)
+        return first.exp().mul(first), functional.gelu(second)
+
+    def g(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = x.unsafe_chunk(2, 1)
+        views = x.tensor_split(2, 1)
+        return first.exp().mul(first), functional.gelu(second), views[0]
+
+    for function, raises in ((f, True), (g, False)):
+        for call in (function, aot.aot_function(function, aot.nop, partition_fn=PARTITIONERS[partitioner])):
+            x = leaf(4, 2)
+            results = call(x)
+            with torch.no_grad():
+                x.mul_(2)
+            for result in results[:2]:
+                if raises:
+                    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                        result.sum().backward()
+                else:
+                    result.sum().backward()
