@@ -1,8 +1,9 @@
 """Arguments that are leaves and, as parameters in a flat buffer, parts of a tensor that requires no grad.
 
 In eager such a leaf is itself a view, so a view of it is one of the whole tensor, which has no history: under
-no_grad it has none, and, with a write, autograd forgets the one that it had. The leaf's imitation is no view,
-and autograd tells of its views what it tells of any leaf's. Where the two are not the same, it is refused.
+no_grad or inference mode it has none, and, with a write, autograd forgets the one that it had. The leaf's
+imitation is no view, and autograd tells of its views what it tells of any leaf's. Where the two are not the
+same, it is refused.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.operations import tensors_in
 from aot.versions import version_of
+
+# How views were made that autograd was not told of.
+_UNRECORDED = ("NO_GRAD_MODE", "INFERENCE_MODE")
 
 
 class Parts:
@@ -53,11 +57,12 @@ class Parts:
         """
         self.check_current(tensors_in(args, kwargs))
         for tensor in () if is_view else tensors_in(args, kwargs):
-            unrecorded = tensor._is_view() and internals.creation_meta(tensor) == "NO_GRAD_MODE"
+            unrecorded = tensor._is_view() and internals.creation_meta(tensor) in _UNRECORDED
             if unrecorded and self._is_of_a_part(tensor):
                 raise errors.AutogradStateMutation(
-                    "a view that was taken under torch.no_grad(), of a leaf that is a part of a tensor which "
-                    "does not require grad, is used in grad mode; detach it, or take it in grad mode"
+                    "a view that was taken under no_grad or inference mode, of a leaf that is a part of a "
+                    "tensor which does not require grad, is used in grad mode; detach it, or take it in grad "
+                    "mode"
                 )
 
     def check_current(self, tensors: Iterable[Tensor]) -> None:

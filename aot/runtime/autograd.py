@@ -256,7 +256,31 @@ class _Written(torch.autograd.Function):
         return None, gradient, None, None, None
 
 
-_written = super(torch.autograd.Function, _Written).apply
+_give_history = super(torch.autograd.Function, _Written).apply
+
+
+def _written(
+    tensor: Tensor, history: Tensor, copies: bool, keeper: Any = None, entrance: int = 0
+) -> Tensor | None:
+    """`_Written`, of any tensor."""
+    if tensor.grad_fn is None and not is_wrapper(tensor):
+        _forget_accumulator(tensor)
+    return _give_history(tensor, history, copies, keeper, entrance)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _forget_accumulator(tensor: Tensor) -> None:
+    """Have a leaf not know the node any more that adds up its gradients, where it has one.
+
+    It required grad before, and graphs may lead to that node. `mark_dirty` takes the leaf away from the node
+    that it knows, and the next backward which comes by takes down the process. A leaf forgets it when it is
+    given data of another dtype.
+    """
+    data = tensor.data
+    tensor.data = torch.empty(0, dtype=_OTHER_DTYPE.get(tensor.dtype, torch.uint8), device=tensor.device)
+    tensor.data = data
+
+
+_OTHER_DTYPE = {torch.uint8: torch.int8}
 
 
 def _nowhere() -> Tensor:

@@ -473,3 +473,27 @@ def test_a_part_that_is_written_with_what_is_a_view_of_an_argument() -> None:
         return Arguments((base, base.as_strided((2,), (1,), 2)), {"start": start})
 
     assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("change", ["x.detach_()", "x.requires_grad_(False)"])
+@pytest.mark.parametrize("write", ["x.mul_(v)", "x[:1].copy_(v[1:])", "torch._foreach_add_([x], [v])"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64])
+def test_a_leaf_is_written_to_with_what_depends_on_it(change: str, write: str, dtype: torch.dtype) -> None:
+    """Its old edge is that of a node which adds up gradients in it. Autograd takes it away from that node
+    where a custom function is said to write to it."""
+    program = _program("v = x * 3", change, write, "x * 2", names="x")
+    assert_agrees(program, lambda: [torch.arange(6).reshape(2, 3).to(dtype).requires_grad_()])
+
+
+def test_a_leaf_is_written_to_that_required_grad_before_the_call() -> None:
+    def f(x: Tensor, y: Tensor) -> None:
+        x.mul_(y)
+
+    for call in (f, aot.aot_function(f, aot.nop)):
+        x, y = leaf(3), leaf(3)
+        earlier = x * 2
+        x.requires_grad_(False)
+        call(x, y)
+        assert torch.autograd.grad(x.sum(), y)[0] is not None
+        with pytest.raises(RuntimeError, match="leaf variable has been moved"):
+            earlier.sum().backward()

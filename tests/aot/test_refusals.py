@@ -58,10 +58,13 @@ def _grad_mode_left_off(x: Tensor) -> Tensor:
     return x * CLOSED_OVER
 
 
-def _view_of_a_part(x: Tensor) -> Tensor:
-    with torch.no_grad():
-        y = x[1:]
-    return y.sin()
+def _view_of_a_part(mode: Callable[[], Any]) -> Callable[[Tensor], Tensor]:
+    def f(x: Tensor) -> Tensor:
+        with mode():
+            y = x[1:]
+        return y.sin()
+
+    return f
 
 
 def _viewed_before_a_write(use: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
@@ -224,12 +227,15 @@ REFUSALS = (
         _write_and(torch.sin),
         lambda: [values(4)[1:].requires_grad_()[1:]],
     ),
-    Refusal(
-        "view of a part",
-        errors.AutogradStateMutation,
-        "detach it",
-        _view_of_a_part,
-        lambda: [values(4)[1:].requires_grad_()],
+    *(
+        Refusal(
+            f"view of a part under {mode.__name__}",
+            errors.AutogradStateMutation,
+            "detach it",
+            _view_of_a_part(mode),
+            lambda: [values(4)[1:].requires_grad_()],
+        )
+        for mode in (torch.no_grad, torch.inference_mode)
     ),
     *(
         Refusal(
