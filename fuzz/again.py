@@ -1,4 +1,4 @@
-"""The generator's last part: what is done after a call, and later calls of the same function.
+"""The generator's last part: what is done after a call, later calls of the same function, and threads.
 
 A later call is the first one with something else about it: values, sizes, how its arguments lie and alias,
 how autograd sees views, what requires grad, dtypes, Python numbers, the mode. What eager would refuse of it,
@@ -20,6 +20,7 @@ from fuzz.document import ProgramError
 from fuzz.follow import check_module
 from fuzz.ir import (
     Argument,
+    Autocast,
     Branch,
     Call,
     Program,
@@ -47,6 +48,27 @@ from oracles.steps import Backward, How
 TRIES = 6  # for one later call, before there is none
 _DTYPES = ("float32", "float64", "float32", "float64", "float16", "complex64", "int64")
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
+
+
+def draw_threads(choices: Choices, profile: Profile, program: Program) -> Program:
+    """The program, of which one call may be made in two threads at once.
+
+    Not where the two would disturb each other in eager: they share the generators, the tensors of a module,
+    and what autocast has converted.
+    """
+    shared = (
+        program.module is not None
+        or any(OPERATORS[statement.operator].random for statement in program.statements)
+        or any(isinstance(block, Autocast) for block in program.blocks)
+    )
+    if shared or not choices.chance(profile.threads):
+        return program
+    number = choices.integer(0, len(program.later))
+    if number == 0:
+        return replace(program, scenario=replace(program.scenario, threads=True))
+    call = program.later[number - 1]
+    call = replace(call, scenario=replace(call.scenario, threads=True))
+    return replace(program, later=(*program.later[: number - 1], call, *program.later[number:]))
 
 
 def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) -> tuple[Step, ...]:

@@ -50,11 +50,12 @@ PRECEDENCE = (
     "lifetime",
     "once",
     "repeat",
+    "threads",
 )
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
 _ROOTS = re.compile(r",? (from|starting at) .*")
 _ELEMENTS = re.compile(r" at (the )?element\b.*")
-_LATER_CALL = re.compile(r"^in call \d+, ")
+_WHICH_CALL = re.compile(r"^in (one of two threads that make )?call \d+, ")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _NESTED = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}|<[^<>]*>")
 _NUMBERED = re.compile(r"\S*\d\S*")
@@ -102,7 +103,7 @@ def ingredients(program: Program) -> str:
 
 def _scenario(scenario: Scenario) -> str:
     """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
-    words = ["" if scenario.grad else " no-grad"]
+    words = [*([] if scenario.grad else [" no-grad"]), *([" two threads"] if scenario.threads else [])]
     for step in scenario.steps:
         if isinstance(step, Write):
             words.append(" write argument" if step.name[0] == "a" else " write result")
@@ -110,7 +111,7 @@ def _scenario(scenario: Scenario) -> str:
             words.append(
                 f" {step.how}{' kept' if step.retain else ''}{'' if step.roots is None else ' part'}"
             )
-    return ",".join(words).removeprefix(",")
+    return ",".join(words)
 
 
 def operators(program: Program) -> str:
@@ -181,7 +182,7 @@ def _gist(text: str) -> str:
 
 def _what(finding: Finding) -> str:
     """What differs: the subject of the finding's sentence with kinds of places for places."""
-    subject = _LATER_CALL.sub("", finding.message.split(f": {finding.eager} in eager")[0])
+    subject = _WHICH_CALL.sub("", finding.message.split(f": {finding.eager} in eager")[0])
     subject, elements = _ELEMENTS.subn(" elements", subject)
     subject = _PATH.sub(r"\1", _ROOTS.sub("", subject))
     subject = " ".join(_NUMBERED.sub("", subject).split())

@@ -30,7 +30,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 8
+FORMAT = 9
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -100,6 +100,7 @@ def _scenario_to_json(scenario: Scenario) -> dict[str, Any]:
         "differentiate": None if scenario.differentiate is None else list(scenario.differentiate),
         "inference": scenario.inference,
         "steps": [_step_to_json(step) for step in scenario.steps],
+        "threads": scenario.threads,
     }
 
 

@@ -8,6 +8,9 @@ in the place of eager: where a target does what one of them does too, it has don
 case is left behind for the next one: `observe` puts modes, defaults and random state back, and the target
 drops what it compiled. A target that breaks its process is said to.
 
+A call that is made in two threads at once (`Scenario.threads`) is seen from both, and each must be what eager
+sees that calls once. What is wrong in threads alone breaks the clause `threads`.
+
     result = execute(program, find("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"
 """
@@ -15,12 +18,14 @@ drops what it compiled. A target that breaks its process is said to.
 from __future__ import annotations
 
 import gc
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Barrier, Lock, Thread
 from typing import Any, Literal
 
 import torch
@@ -43,6 +48,9 @@ class Escape(Exception):
 
 Word = Literal["agree", "poisoned", "finding", "refused"]
 SEED = 0
+# How long one of two threads runs before the other has its turn: a thousand turns in a short compilation,
+# which would else be over before the second thread begins.
+_SWITCH_SECONDS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,34 +198,49 @@ def _held(function: Function, trials: Sequence[Trial], target: Target, standard:
         if not result.intact:
             # Nothing else can be said here, not even whether this call fails alone.
             return result
-        if result.outcome == "finding" and number:
-            target.reset()
-            alone = _call(trial, standard, standard(function), _Compiled(target, function))
-            if alone.outcome == "finding":
-                return alone
-            return replace(_repeated(result, number + 1), intact=alone.intact)
         if result.outcome == "finding":
-            return result
+
+            def again(trials: Sequence[Trial]) -> Result:
+                target.reset()
+                return _held(function, trials, target, standard)
+
+            return _attributed(result, trials[: number + 1], again)
         results.append(result)
     return min(results, key=lambda result: _TELLING.index(result.outcome))
 
 
-_TELLING: tuple[Word, ...] = ("refused", "poisoned", "agree")
+def _attributed(
+    result: Result, trials: Sequence[Trial], again: Callable[[Sequence[Trial]], Result]
+) -> Result:
+    """The findings of the last of these calls, under the clause that says what it takes for them.
 
-
-def _repeated(result: Result, number: int) -> Result:
-    """The findings of a call that goes well as the first one: what is wrong is that others came before it."""
+    `again` tells what becomes of a case with other calls.
+    """
+    *earlier, last = trials
+    if last.scenario.threads:
+        alone = again([*earlier, replace(last, scenario=replace(last.scenario, threads=False))])
+        clause, where = "threads", f"one of two threads that make call {len(trials)}"
+    elif earlier:
+        alone = again([last])
+        clause, where = "repeat", f"call {len(trials)}"
+    else:
+        return result
+    if alone.outcome == "finding":
+        return alone
     findings = tuple(
         Finding(
-            "repeat",
-            f"call {number}: {finding.clause}: {finding.path}",
+            clause,
+            f"call {len(trials)}: {finding.clause}: {finding.path}",
             finding.eager,
             finding.target,
-            f"in call {number}, {finding.message}",
+            f"in {where}, {finding.message}",
         )
         for finding in result.findings
     )
-    return Result("finding", findings, str(findings[0]))
+    return Result("finding", findings, str(findings[0]), intact=alone.intact)
+
+
+_TELLING: tuple[Word, ...] = ("refused", "poisoned", "agree")
 
 
 def _broken(error: Exception) -> Result:
@@ -234,7 +257,7 @@ def _call(trial: Trial, standard: Standard, function: Function, compiled: _Compi
     before = compiled.runs
     try:
         with _garbage_kept():
-            seen = _observe(trial, compiled, compiled.target.refusal)
+            sights = _sights(trial, compiled)
     except Exception as error:
         if _intact():
             raise
@@ -257,19 +280,75 @@ def _call(trial: Trial, standard: Standard, function: Function, compiled: _Compi
     def densely() -> Observation:
         return _observe(trial, function, under=Densely())
 
-    intact = not _raised(seen) or _intact()
+    intact = not any(map(_raised, sights)) or _intact()
     further = (reference if trial.exact else None, control, densely) if intact else ()
-    verdict = judge(eager, seen, *further)
-    if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
-        return Result("finding", verdict.findings, verdict.reason, intact=intact)
-    if compiled.target.once and runs > 1:
-        message = f"runs of the function in one call: 1 in eager, {runs} in the target"
-        finding = Finding("once", "call", "1", str(runs), message)
+    verdicts = [judge(eager, seen, *further) for seen in sights]
+    for seen, verdict in zip(sights, verdicts, strict=True):
+        if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
+            return Result("finding", verdict.findings, verdict.reason, intact=intact)
+    once = len(sights)
+    if compiled.target.once and runs > once:
+        what = "one call" if once == 1 else "two calls at once"
+        message = f"runs of the function in {what}: {once} in eager, {runs} in the target"
+        finding = Finding("once", "call", str(once), str(runs), message)
         return Result("finding", (finding,), str(finding), intact=intact)
-    if seen.refused is not None:
-        return Result("refused", reason=seen.refused, intact=intact)
-    word: Word = "poisoned" if verdict.outcome is Outcome.POISONED else "agree"
-    return Result(word, reason=verdict.reason, intact=intact)
+    for seen in sights:
+        if seen.refused is not None:
+            return Result("refused", reason=seen.refused, intact=intact)
+    poisoned = next((verdict for verdict in verdicts if verdict.outcome is Outcome.POISONED), None)
+    word: Word = "agree" if poisoned is None else "poisoned"
+    return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact)
+
+
+def _sights(trial: Trial, compiled: _Compiled) -> Sequence[Observation]:
+    """What is seen of a target's call: of each thread that makes it."""
+    if not trial.scenario.threads:
+        return [_observe(trial, compiled, compiled.target.refusal)]
+    return _in_two_threads(trial, compiled)
+
+
+def _in_two_threads(trial: Trial, compiled: _Compiled) -> Sequence[Observation]:
+    """What each of two threads sees that make a call at once.
+
+    The second one observes all it will within the call of the first, so that only the calls run together:
+    what comes after them, and what comes before, is done by one thread at a time.
+    """
+    gate = Barrier(2)
+    sights: list[Observation] = []
+    errors: list[BaseException] = []
+
+    def at_once(*args: Any) -> Any:
+        gate.wait()
+        try:
+            return compiled(*args)
+        finally:
+            gate.wait()
+
+    def second() -> None:
+        try:
+            sights.append(_observe(trial, at_once, compiled.target.refusal))
+        except BaseException as error:
+            errors.append(error)
+            gate.abort()
+
+    thread = Thread(target=second, name="second caller", daemon=True)
+
+    def first(*args: Any) -> Any:
+        thread.start()
+        try:
+            return at_once(*args)
+        finally:
+            thread.join()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        sights.append(_observe(trial, first, compiled.target.refusal))
+    finally:
+        sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
+    return sights
 
 
 def _raised(seen: Observation) -> bool:
@@ -351,6 +430,7 @@ class _Compiled:
         self._runs: list[None] = []
         self._function = _noted(function, self._runs) if target.once else function
         self._compiled: Function | None = None
+        self._lock = Lock()  # threads call one compiled function
 
     @property
     def runs(self) -> int:
@@ -358,8 +438,9 @@ class _Compiled:
 
     def __call__(self, *args: Any) -> Any:
         try:
-            if self._compiled is None:
-                self._compiled = self.target.compile(self._function)
+            with self._lock:
+                if self._compiled is None:
+                    self._compiled = self.target.compile(self._function)
             return self._compiled(*args)
         except Exception:
             raise

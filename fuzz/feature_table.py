@@ -188,6 +188,7 @@ def _table() -> Mapping[str, str]:
             "flow: carried": "a turn of a loop takes what the one before it made",
             "flow: nested": "a block in a block",
             "mode: left changed": "the grad mode is set, and not put back",
+            "mode: two threads": "a call is made in two threads at once",
             "mode: inference": "the call is made in inference mode",
             "mode: grad off": "the call is made with grad mode off",
             "operator: custom": "an operator made by torch.library.custom_op",

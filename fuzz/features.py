@@ -339,6 +339,8 @@ class _Walk:
     def scenario(self) -> None:
         if self.program.scenario.inference:
             self.add("mode: inference")
+        if self.program.scenario.threads:
+            self.add("mode: two threads")
         if not self.program.scenario.grad:
             self.add("mode: grad off")
         if self.program.scenario.differentiate is not None:

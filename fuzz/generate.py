@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.again import draw_later, draw_steps
+from fuzz.again import draw_later, draw_steps, draw_threads
 from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.builder import MAX_RANK, Builder
 from fuzz.choices import Choices
@@ -61,7 +61,9 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         module=inputs.module,
     )
     later = draw_later(choices, profile, program)
-    return replace(program, later=later) if later else program
+    if later:
+        program = replace(program, later=later)
+    return draw_threads(choices, profile, program)
 
 
 # ---------------------------------------------------------------------------------------------------------

@@ -180,7 +180,8 @@ Step = Backward | Write
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """How a call is made: `grad` is the grad mode, and with `inference` it runs in inference mode.
+    """How a call is made: `grad` is the grad mode, and with `inference` it runs in inference mode. With
+    `threads` it is made in two threads at once, in each on arguments of its own.
 
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
@@ -193,6 +194,7 @@ class Scenario:
     differentiate: tuple[int, ...] | None = None
     inference: bool = False
     steps: tuple[Step, ...] = ()
+    threads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

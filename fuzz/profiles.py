@@ -69,6 +69,7 @@ class Profile:
     passed: float = 0.3  # each argument is a result, too
     steps: float = 0.1  # after the call something else is done than usual
     again: float = 0.08  # the function is called again, with something changed
+    threads: float = 0.02  # one of the calls is made in two threads at once
     undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
 
@@ -120,7 +121,14 @@ def _profiles() -> Mapping[str, Profile]:
             partial=0.4,
         ),
         replace(
-            _BASE, name="scenarios", statements=(1, 8), steps=0.5, again=0.6, requires_grad=0.75, module=0.12
+            _BASE,
+            name="scenarios",
+            statements=(1, 8),
+            steps=0.5,
+            again=0.6,
+            threads=0.06,
+            requires_grad=0.75,
+            module=0.12,
         ),
         replace(_BASE, name="swarm", swarm=True, share=0.5),
     )

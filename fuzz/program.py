@@ -444,7 +444,7 @@ def _tree(data: object, place: str, depth: int) -> Tree:
 
 
 def _scenario(data: object, place: str) -> Scenario:
-    fields = read.fields(data, place, ("device", "grad", "differentiate", "inference", "steps"))
+    fields = read.fields(data, place, ("device", "grad", "differentiate", "inference", "steps", "threads"))
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu or cuda")
@@ -457,6 +457,7 @@ def _scenario(data: object, place: str) -> Scenario:
             _step(item, f"{place}.steps[{i}]")
             for i, item in enumerate(read.items(fields["steps"], f"{place}.steps", MAX_STEPS))
         ),
+        read.boolean(fields["threads"], f"{place}.threads"),
     )
 
 

@@ -19,6 +19,7 @@ from fuzz.looks import (
     BODIES,
     COTANGENT,
     EDGE,
+    IN_TWO_THREADS,
     MEMORY,
     NAMED,
     SAME_WRAPPERS,
@@ -121,13 +122,13 @@ def _script(definitions: str, program: Program, compiler: Compiler, finding: Fin
     ]
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
         parts.append(_dying(program, compiler.compiled))
-    elif finding.clause == "repeat":
+    elif finding.clause in ("repeat", "threads"):
         parts.append(_repeating(program, compiler, finding))
     else:
         parts.append(_looking(program, finding, "", 0))
         parts.append("\n".join(_comparison(program, compiler, finding)))
     text = "\n\n\n".join(parts) + "\n"
-    modules = [name for name in ("gc", "itertools", "subprocess", "sys") if f"{name}." in text]
+    modules = [name for name in ("gc", "itertools", "subprocess", "sys", "threading") if f"{name}." in text]
     imports = "\n".join(f"import {name}" for name in modules)
     weak = "from torch.multiprocessing.reductions import StorageWeakRef"
     own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", compiler.setup) if line)
@@ -211,17 +212,25 @@ def _has_wrappers(program: Program) -> bool:
 
 
 def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
-    """What is wrong in a later call: the calls before it are made, by the same compiled function."""
+    """What is wrong in a later call, or in two threads that make one at once.
+
+    The calls before it are made, by the same compiled function.
+    """
     found = re.fullmatch(r"call (\d+): ([a-z-]+): (.*)", finding.path)
     number, inner = len(program.later), replace(finding, clause="values")
     if found is not None:
-        number, message = int(found[1]) - 1, finding.message.removeprefix(f"in call {found[1]}, ")
+        number, message = int(found[1]) - 1, re.sub("^in [^,]*, ", "", finding.message)
         inner = Finding(found[2], found[3], finding.eager, finding.target, message)
+    one = calls(program)[number]
+    counted, function, compiled = _counted(program, compiler.compiled, _topic(one, inner))
     earlier = Finding("gradients", "", "", "", "")
     parts = [_looking(program, earlier, f"_{i + 1}", i) for i in range(number)]
     parts.append(_looking(program, inner, "", number))
+    threads = finding.clause == "threads"
     before = [
-        "def last_look(function):",
+        *counted,
+        *([*IN_TWO_THREADS.strip().splitlines(), "", ""] if threads else ()),
+        "def last_look(function, look=look):",
         *(f"    look_{i + 1}(function)" for i in range(number)),
         "    return look(function)",
         "",
@@ -231,14 +240,40 @@ def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
         "",
         "def target_function(*args):",
         "    if not compiled:",
-        f"        compiled.append({compiler.compiled})",
+        f"        compiled.append({compiled})",
         "    return compiled[0](*args)",
         "",
         "",
     ]
-    comparison = _comparison(calls(program)[number], replace(compiler, compiled="target_function"), inner)
-    lines = [line.replace("= look(", "= last_look(") for line in comparison]
-    return "\n\n\n".join([*parts, "\n".join([*before, *lines])])
+    looks = (f"last_look({function})", "last_look(target_function)")
+    same = _same(one, compiler, inner)
+    lines = _until_they_differ(function, inner) if threads else _differences(one, looks, inner)
+    return "\n\n\n".join([*parts, "\n".join([*before, *same, *lines])])
+
+
+def _until_they_differ(function: str, finding: Finding) -> list[str]:
+    """The end of a script about two threads, whose turns are never the same."""
+    lines = [
+        f"eager = last_look({function})",
+        *(['eager["alive"] = eager["alive"]()'] if finding.clause == "lifetime" else []),
+        *(['eager["runs of the function"] *= 2'] if finding.clause == "once" else []),
+        "sys.setswitchinterval(1e-5)",
+        "for _ in range(20):  # threads never take the same turns",
+        "    compiled.clear()",
+        "    torch.compiler.reset()",
+        "    for target in last_look(target_function, in_two_threads):",
+        *(['        target["alive"] = target["alive"]()'] if finding.clause == "lifetime" else []),
+        "        differences = "
+        "[key for key in {**eager, **target} if not same(eager.get(key), target.get(key))]",
+        "        for key in differences:",
+        '            print(f"{key}\\n    eager:  {eager.get(key)}\\n    target: {target.get(key)}")',
+        "        if differences:",
+        '            print("eager and the target differ")',
+        "            sys.exit(1)",
+        'print("no difference")',
+        "sys.exit(0)",
+    ]
+    return lines
 
 
 _STANDS_FOR = {"double-backward": "gradients"}  # where there are no steps, and so nothing to differentiate
@@ -258,7 +293,21 @@ def _topic(program: Program, finding: Finding) -> str:
 
 
 def _comparison(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
-    topic, compiled = _topic(program, finding), compiler.compiled
+    """The end of a script: what eager and the target gave, and where they differ."""
+    topic = _topic(program, finding)
+    counted, function, compiled = _counted(program, compiler.compiled, topic)
+    # Compiled inside, because a compiler may raise.
+    looks = (f"look({function})", f"look(lambda *args: ({compiled})(*args))")
+    if topic.startswith("lifetime"):
+        held = f"(compiled or compiled.append({compiled}) or compiled)"
+        counted = ["compiled = []"]
+        looks = (looks[0], f"look(lambda *args: {held}[0](*args))")
+    return [*_same(program, compiler, finding), *counted, *_differences(program, looks, finding)]
+
+
+def _same(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
+    """`same`, which compares what was seen of both sides."""
+    topic = _topic(program, finding)
     if topic in ("errors", "errors in the call"):
         same = ["return str(left).split(':')[0] == str(right).split(':')[0]"]
     else:
@@ -278,39 +327,32 @@ def _comparison(program: Program, compiler: Compiler, finding: Finding) -> list[
         ]
         if _has_wrappers(program):
             same = [*_lines(SAME_WRAPPERS), *same]
-    # Compiled inside, because a compiler may raise.
-    looks = ["eager = look(f)", f"target = look(lambda *args: ({compiled})(*args))"]
-    if topic == "once":
-        counted = ["def counted(*args):", "    global runs", "    runs += 1", "    return f(*args)"]
-        if program.module is not None:
-            counted = [
-                *("class Counted(torch.nn.Module):", "    def forward(self, *args):", "        global runs"),
-                *("        runs += 1", "        return self.f(*args)"),
-                *("", "", "counted = Counted()", "counted.f = f"),
-            ]
-        within = compiled.replace("(f", "(counted").replace("f(*a)", "counted(*a)")
-        looks = [
-            *counted,
-            "",
-            "",
-            "eager = look(counted)",
-            f"target = look(lambda *args: ({within if within != 'f' else 'counted'})(*args))",
+    return ["def same(left, right):", *_indent(same), "", ""]
+
+
+def _counted(program: Program, compiled: str, topic: str) -> tuple[list[str], str, str]:
+    """The function that is called, as lines, its name, and the same compiled: one whose runs are counted for
+    a finding about that, else `f`."""
+    if topic != "once":
+        return [], "f", compiled
+    lines = ["def counted(*args):", "    global runs", "    runs += 1", "    return f(*args)"]
+    if program.module is not None:
+        lines = [
+            *("class Counted(torch.nn.Module):", "    def forward(self, *args):", "        global runs"),
+            *("        runs += 1", "        return self.f(*args)"),
+            *("", "", "counted = Counted()", "counted.f = f"),
         ]
-    if topic.startswith("lifetime"):
-        looks = [
-            "compiled = []",
-            "eager = look(f)",
-            f"target = look(lambda *args: (compiled or compiled.append({compiled}) or compiled)[0](*args))",
-            "gc.collect()",
-            "for seen in (eager, target):",
-            '    seen["alive"] = seen["alive"]()',
-        ]
+    within = compiled.replace("(f", "(counted").replace("f(*a)", "counted(*a)")
+    return [*lines, "", ""], "counted", within if within != "f" else "counted"
+
+
+def _differences(program: Program, looks: tuple[str, str], finding: Finding) -> list[str]:
+    """What is seen by these looks at eager and the target, and how the script ends."""
+    alive = ["gc.collect()", "for seen in (eager, target):", '    seen["alive"] = seen["alive"]()']
     return [
-        "def same(left, right):",
-        *_indent(same),
-        "",
-        "",
-        *looks,
+        f"eager = {looks[0]}",
+        f"target = {looks[1]}",
+        *(alive if _topic(program, finding).startswith("lifetime") else []),
         "differences = [key for key in {**eager, **target} if not same(eager.get(key), target.get(key))]",
         "for key in differences:",
         '    print(f"{key}\\n    eager:  {eager.get(key)}\\n    target: {target.get(key)}")',

@@ -7,27 +7,38 @@ from typing import Any, cast
 
 from fuzz import document as read
 
-# What is read besides the present format. 7 had no wrapper subclasses, 6 no modules, 5 no blocks but regions,
-# and none in another, 4 no special values, 3 no later calls and no steps, 2 no inference mode, 1 no views of
-# other dtypes or leaves.
-EARLIER = (1, 2, 3, 4, 5, 6, 7)
+# What is read besides the present format. 8 had no calls in two threads, 7 no wrapper subclasses, 6 no
+# modules, 5 no blocks but regions, and none in another, 4 no special values, 3 no later calls and no steps, 2
+# no inference mode, 1 no views of other dtypes or leaves.
+EARLIER = (1, 2, 3, 4, 5, 6, 7, 8)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
 def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
+    added: dict[str, Any] = {"threads": False}
+    if version <= 3:
+        data = {"later": [], **data}
+        added |= {"steps": []} if version == 3 else {"inference": False, "steps": []}
+    data = _in_each_scenario(data, added)
     kind = {"wrapped": None} if version > 1 else {"wrapped": None, "dtype": None, "leaf": False}
     data = _in_each_call({"module": None, **data}, "arguments", lambda item: _with_fields(item, kind))
     if version >= 6:
         return data
-    if version <= 3:
-        data = {"later": [], **data}
-        if isinstance(scenario := data.get("scenario"), dict):
-            added = {"steps": []} if version == 3 else {"inference": False, "steps": []}
-            data["scenario"] = {**added, **scenario}
     if version == 5:
         return _with_regions(data)
     return _with_regions(_in_each_call(data, "storages", lambda item: {"special": False, **item}))
+
+
+def _in_each_scenario(data: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """The document with these fields in the scenario of each call where they are not yet."""
+
+    def changed(call: object) -> object:
+        if not isinstance(call, dict) or not isinstance(scenario := call.get("scenario"), dict):
+            return call
+        return {**call, "scenario": {**fields, **scenario}}
+
+    return _of_each_call(data, changed)
 
 
 def _in_each_call(
@@ -40,7 +51,12 @@ def _in_each_call(
             return call
         return {**call, part: [change(item) if isinstance(item, dict) else item for item in items]}
 
-    data = cast(dict[str, Any], changed(data))
+    return _of_each_call(data, changed)
+
+
+def _of_each_call(data: dict[str, Any], changed: Callable[[object], object]) -> dict[str, Any]:
+    """The document, whose first call it is itself, and its later calls, changed."""
+    data = dict(cast(dict[str, Any], changed(data)))
     if isinstance(later := data.get("later"), list):
         data["later"] = [changed(call) for call in later]
     return data

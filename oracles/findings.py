@@ -23,6 +23,7 @@ CLAUSES: tuple[str, ...] = (
     "lifetime",
     "once",
     "repeat",
+    "threads",
 )
 """The contract's clauses that are observed, in the order of a report.
 

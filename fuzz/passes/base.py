@@ -54,7 +54,7 @@ def _scenario_cost(scenario: Scenario) -> int:
     for step in scenario.steps:
         if not isinstance(step, Write):
             cost += (step.roots is not None) + (step.how != "plain") + step.retain
-    return cost + scenario.inference
+    return cost + scenario.inference + scenario.threads
 
 
 def _tree_size(tree: Tree) -> tuple[int, int]:

@@ -105,7 +105,7 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
     plain = Scenario()
     return [
         name
-        for name in ("inference", "differentiate", "grad", "device")
+        for name in ("threads", "inference", "differentiate", "grad", "device")
         if getattr(program.scenario, name) != getattr(plain, name)
     ]
 
@@ -118,6 +118,7 @@ def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
         grad="grad" in edits or scenario.grad,
         differentiate=None if "differentiate" in edits else scenario.differentiate,
         inference=scenario.inference and "inference" not in edits,
+        threads=scenario.threads and "threads" not in edits,
     )
     return dataclasses.replace(program, scenario=plain)
 

@@ -96,6 +96,21 @@ def runs_twice(function: Function) -> Function:
     return compiled
 
 
+def detaches_in_company(function: Function) -> Function:
+    """What a call gives has no history if another one has begun before it is done."""
+    begun: list[None] = []
+
+    def compiled(*args: Any) -> Any:
+        begun.append(None)
+        time.sleep(0.1)
+        alone = len(begun) == 1
+        result = function(*args)
+        begun.pop()
+        return result if alone else _mapped(result, torch.Tensor.detach)
+
+    return compiled
+
+
 def remembers_the_size(function: Function) -> Function:
     """What comes out of a later call has the size that it had in the first one."""
     sizes: list[torch.Size] = []

@@ -58,6 +58,11 @@ CUBE_TWICE = replace(
     scenario=Scenario(steps=(Backward(how="double"), Write("a0"), Backward(how="accumulate"), Backward())),
 )
 SINE_OF_ANOTHER_SIZE = replace(SINE, later=(Call((Storage("float32", (4, 2), 2),), (Root(0),)),))
+SQUARE_IN_TWO_THREADS = replace(SQUARE_OF_LEAF, scenario=Scenario(threads=True))
+SQUARE_AND_THEN_IN_TWO_THREADS = replace(
+    SQUARE_OF_LEAF,
+    later=(Call(SQUARE_OF_LEAF.storages, SQUARE_OF_LEAF.arguments, SQUARE_IN_TWO_THREADS.scenario),),
+)
 # Stock torch 2.13: the write to the expanded view is lost (pytorch issue 197448).
 LOST_THROUGH_EXPAND = program(
     call("expand", "a0", to="v0", size=(3,)), call("zero_", "v0"), storage=Storage("float32", (1,), 1)

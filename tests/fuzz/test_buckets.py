@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_IN_SCALAR, TWO_MUTATED_ALIASES, call, program
+from small_programs import (
+    DOUBLE_IN_PLACE,
+    DUPLICATE,
+    LOST_IN_SCALAR,
+    SINE,
+    SQUARE_AND_THEN_IN_TWO_THREADS,
+    SQUARE_IN_TWO_THREADS,
+    TWO_MUTATED_ALIASES,
+    call,
+    program,
+)
 
 from fuzz import buckets
-from fuzz.program import Autocast, Loop, Program, Ref, Region, Root, Scalar, Scenario, Storage, View
-from oracles import CLAUSES, Finding
+from fuzz.program import Autocast, Loop, Program, Ref, Region, Root, Scalar, Scenario, Storage, View, Write
+from oracles import CLAUSES, Backward, Finding
 
 
 def _finding(clause: str, path: str, what: str, eager: str = "1", target: str = "2") -> Finding:
@@ -63,6 +73,18 @@ def test_a_lost_write_explains_a_wrong_gradient() -> None:
                 "RuntimeError: shape '[2, 3]' is invalid for input of size 4",
             ),
             "errors/call: RuntimeError shape is invalid for input of size",
+        ),
+        (
+            _finding("repeat", "call 2: values: out", "in call 2, out at element (0,) first"),
+            "repeat/out elements",
+        ),
+        (
+            _finding(
+                "threads",
+                "call 1: values: out",
+                "in one of two threads that make call 1, out at element (0,) first",
+            ),
+            "threads/out elements",
         ),
         (
             _finding("errors", "backward from out[0], arg[1]", "", "ValueError: no", "no exception"),
@@ -128,6 +150,15 @@ def test_arguments_are_written_by_how_they_alias() -> None:
     )
     assert buckets.arguments(made) == "a:grad:nonleaf~data a b:float64:0d"
     assert buckets.arguments(DUPLICATE) == "a:grad ="
+
+
+def test_how_calls_are_made_is_written() -> None:
+    assert buckets.ingredients(SINE) == "pointwise/a"
+    assert buckets.ingredients(SQUARE_IN_TWO_THREADS) == "pointwise/a:grad two threads"
+    assert buckets.ingredients(SQUARE_AND_THEN_IN_TWO_THREADS) == "pointwise/a:grad | a:grad two threads"
+    steps = Scenario(grad=False, steps=(Write("a0"), Backward(how="plain")), threads=True)
+    words = "pointwise/a no-grad, two threads, write argument, plain"
+    assert buckets.ingredients(replace(SINE, scenario=steps)) == words
 
 
 def test_a_death_is_an_error_whose_signature_is_its_cause() -> None:

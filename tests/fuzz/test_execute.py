@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from bad_targets import (
     breaks_its_process,
     cannot_compile,
     copies_alias,
+    detaches_in_company,
     differentiates_once,
     doubles_duplicate,
     doubles_gradients,
@@ -38,6 +40,8 @@ from small_programs import (
     RETURN_VIEW,
     SINE,
     SINE_OF_ANOTHER_SIZE,
+    SQUARE_AND_THEN_IN_TWO_THREADS,
+    SQUARE_IN_TWO_THREADS,
     SQUARE_OF_LEAF,
     call,
     program,
@@ -46,7 +50,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 import fuzz.execute as execute_module
 from fuzz.execute import Result, execute
-from fuzz.program import Program, Ref, Seq, Statement, Storage
+from fuzz.program import Call, Program, Ref, Scenario, Seq, Statement, Storage
 from fuzz.targets import Target, find, reset_dynamo
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -82,6 +86,12 @@ def test_a_wrong_compiler_is_found_by_its_clause(compiler: Compiler, program: Pr
         (differentiates_once, CUBE_TWICE, [("double-backward", "grad of arg[0] in step 1")]),
         (doubles_gradients, CUBE_TWICE, [("gradients", "grad of arg[0] in step 1")]),
         (remembers_the_size, SINE_OF_ANOTHER_SIZE, [("repeat", "call 2: values: out")]),
+        (detaches_in_company, SQUARE_IN_TWO_THREADS, [("threads", "call 1: autograd-metadata: out")]),
+        (
+            detaches_in_company,
+            SQUARE_AND_THEN_IN_TWO_THREADS,
+            [("threads", "call 2: autograd-metadata: out")],
+        ),
     ],
 )
 def test_what_shows_in_steps_and_later_calls_is_found(
@@ -89,6 +99,32 @@ def test_what_shows_in_steps_and_later_calls_is_found(
 ) -> None:
     target = Target("under-test", "", compiler, once=True)
     assert [(one.clause, one.path) for one in execute(program, target).findings][:1] == findings
+
+
+@pytest.mark.parametrize("compiler", [drops_mutation, cannot_compile])
+def test_what_is_wrong_in_one_thread_is_no_matter_of_threads(compiler: Compiler) -> None:
+    """Nor of repetition, whatever calls there were before."""
+    call = Call(DOUBLE_IN_PLACE.storages, DOUBLE_IN_PLACE.arguments, Scenario(threads=True))
+    for subject in (
+        replace(DOUBLE_IN_PLACE, scenario=call.scenario),
+        replace(DOUBLE_IN_PLACE, later=(call,)),
+    ):
+        target = Target("under-test", "", compiler)
+        assert execute(subject, target).findings == execute(DOUBLE_IN_PLACE, target).findings != ()
+
+
+def test_two_threads_call_at_once() -> None:
+    """Each waits in the function for the other."""
+    gate = Barrier(2, timeout=60)
+
+    def meets(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: (gate.wait(), function(*args))[1]
+
+    for subject in (
+        SQUARE_IN_TWO_THREADS,
+        replace(CUBE_TWICE, scenario=replace(CUBE_TWICE.scenario, threads=True)),
+    ):
+        assert execute(subject, Target("under-test", "", meets)).outcome == "agree"
 
 
 def test_what_a_later_call_gets_wrong_by_itself_is_no_matter_of_repetition() -> None:

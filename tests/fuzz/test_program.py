@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, settings
+from small_programs import SINE_OF_ANOTHER_SIZE
 
 from fuzz.choices import Random
 from fuzz.follow import defined
@@ -132,8 +133,15 @@ def test_many_generated_programs_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 
+def drop_format_9(document: dict[str, Any]) -> None:
+    """Take away what format 9 brought: calls in two threads."""
+    for call in (document, *document["later"]):
+        assert call["scenario"].pop("threads") is False
+
+
 def drop_format_8(document: dict[str, Any]) -> None:
-    """Take away what format 8 brought: wrapper subclasses."""
+    """Take away what format 8 brought, too: wrapper subclasses."""
+    drop_format_9(document)
     for call in (document, *document["later"]):
         for argument in call["arguments"]:
             if argument["kind"] == "view":
@@ -226,6 +234,18 @@ def test_a_document_of_format_5_is_read() -> None:
     assert [statement.block for statement in program.statements] == [-1, 0, 1, -1, 2]
     document["statements"][0]["mode"] = "autocast"
     with pytest.raises(ProgramError, match=r"statements\[0\].mode: 'autocast' is not known"):
+        from_json(document)
+
+
+def test_a_document_of_format_8_is_read() -> None:
+    document = to_json(SINE_OF_ANOTHER_SIZE)
+    document["format"] = 8
+    drop_format_9(document)
+    before = copy.deepcopy(document)
+    assert from_json(document) == SINE_OF_ANOTHER_SIZE
+    assert document == before
+    document["format"] = 9
+    with pytest.raises(ProgramError, match="scenario: the field 'threads' is missing"):
         from_json(document)
 
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 
 import pytest
-from small_programs import DOUBLE_IN_PLACE
+from small_programs import DOUBLE_IN_PLACE, SQUARE_IN_TWO_THREADS
 
 from fuzz.blocks import around, executed
 from fuzz.choices import Random
@@ -170,6 +170,12 @@ def test_calls_and_steps_are_reduced(predicate: Predicate, statements: int, late
     assert {len(program.later) for program in smallest} == {later}
     assert max(sum(len(c.scenario.steps) for c in calls(program)) for program in smallest) <= steps
     assert max(reduction.evaluations for reduction in reductions) < 120
+
+
+def test_one_thread_is_tried() -> None:
+    assert reduce(SQUARE_IN_TWO_THREADS, lambda program: True).program.scenario == Scenario()
+    kept = reduce(SQUARE_IN_TWO_THREADS, lambda program: program.scenario.threads).program
+    assert (kept.scenario, kept.statements) == (Scenario(threads=True), ())
 
 
 @pytest.mark.parametrize(("first", "later"), [(2, 1), (1, 1), (1, 2)])

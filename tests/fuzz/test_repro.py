@@ -18,6 +18,8 @@ from small_programs import (
     RETURN_VIEW,
     SINE,
     SINE_OF_ANOTHER_SIZE,
+    SQUARE_AND_THEN_IN_TWO_THREADS,
+    SQUARE_IN_TWO_THREADS,
     SQUARE_OF_LEAF,
     TWO_MUTATED_ALIASES,
 )
@@ -91,6 +93,8 @@ def _imported(text: str) -> set[str]:
         (CUBE_TWICE, "fails_in_backward"),
         (CUBE_TWICE, "doubles_gradients"),
         (SINE_OF_ANOTHER_SIZE, "remembers_the_size"),
+        (SQUARE_IN_TWO_THREADS, "detaches_in_company"),
+        (SQUARE_AND_THEN_IN_TWO_THREADS, "detaches_in_company"),
     ],
 )
 def test_a_script_shows_each_kind_of_fault(

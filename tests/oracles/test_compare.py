@@ -400,7 +400,7 @@ def test_one_cause_is_found_once_in_each_backward_and_nothing_else_with_it(name:
 
 
 # Of steps, of memory afterwards (`test_steps`), and of several calls (`tests/fuzz/test_execute`).
-ELSEWHERE = {"double-backward", "lifetime", "once", "repeat"}
+ELSEWHERE = {"double-backward", "lifetime", "once", "repeat", "threads"}
 
 
 def test_every_clause_has_a_wrong_compiler() -> None:

@@ -132,6 +132,7 @@ KINDS = {
         *("repeat: other gradient", "repeat: other aliases", "repeat: other duplicates"),
         "repeat: other mode",
     ),
+    "threads": ("mode: two threads",),
     "dtypes": ("dtype: complex", "dtype: half", "dtype: small integer", "dtype: promotion"),
 }
 
