@@ -9,7 +9,8 @@ case is left behind for the next one: `observe` puts modes, defaults and random 
 drops what it compiled. A target that breaks its process is said to.
 
 A call that is made in two threads at once (`Scenario.threads`) is seen from both, and each must be what eager
-sees that calls once. What is wrong in threads alone breaks the clause `threads`.
+sees that calls once. The whole case is run in one thread before; what is wrong only then breaks the clause
+`threads`.
 
     result = execute(program, find("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"
@@ -191,53 +192,52 @@ def likewise(other: str, what: str) -> str:
 
 def _held(function: Function, trials: Sequence[Trial], target: Target, standard: Standard) -> Result:
     """What becomes of a case that is held against what `standard` makes of its function."""
+    threads = any(trial.scenario.threads for trial in trials)
+    if threads:
+        one_thread = _held(function, [_in_one_thread(trial) for trial in trials], target, standard)
+        if one_thread.outcome == "finding" or not one_thread.intact:
+            return one_thread
+        target.reset()
     told, compiled = standard(function), _Compiled(target, function)
     results = []
     for number, trial in enumerate(trials):
         result = _call(trial, standard, told, compiled)
+        if result.outcome == "finding" and threads:
+            # Whatever they left half done stays so: no other case may run here.
+            return replace(_of("threads", result, number), intact=False)
         if not result.intact:
             # Nothing else can be said here, not even whether this call fails alone.
             return result
+        if result.outcome == "finding" and number:
+            target.reset()
+            alone = _call(trial, standard, standard(function), _Compiled(target, function))
+            if alone.outcome == "finding":
+                return alone
+            return replace(_of("repeat", result, number), intact=alone.intact)
         if result.outcome == "finding":
-
-            def again(trials: Sequence[Trial]) -> Result:
-                target.reset()
-                return _held(function, trials, target, standard)
-
-            return _attributed(result, trials[: number + 1], again)
+            return result
         results.append(result)
     return min(results, key=lambda result: _TELLING.index(result.outcome))
 
 
-def _attributed(
-    result: Result, trials: Sequence[Trial], again: Callable[[Sequence[Trial]], Result]
-) -> Result:
-    """The findings of the last of these calls, under the clause that says what it takes for them.
+def _in_one_thread(trial: Trial) -> Trial:
+    return replace(trial, scenario=replace(trial.scenario, threads=False))
 
-    `again` tells what becomes of a case with other calls.
-    """
-    *earlier, last = trials
-    if last.scenario.threads:
-        alone = again([*earlier, replace(last, scenario=replace(last.scenario, threads=False))])
-        clause, where = "threads", f"one of two threads that make call {len(trials)}"
-    elif earlier:
-        alone = again([last])
-        clause, where = "repeat", f"call {len(trials)}"
-    else:
-        return result
-    if alone.outcome == "finding":
-        return alone
+
+def _of(clause: Literal["repeat", "threads"], result: Result, number: int) -> Result:
+    """The findings of a call that goes well by itself: as the first one, or where one thread makes all."""
+    what = f"call {number + 1}{' of some in threads' if clause == 'threads' else ''}"
     findings = tuple(
         Finding(
             clause,
-            f"call {len(trials)}: {finding.clause}: {finding.path}",
+            f"call {number + 1}: {finding.clause}: {finding.path}",
             finding.eager,
             finding.target,
-            f"in {where}, {finding.message}",
+            f"in {what}, {finding.message}",
         )
         for finding in result.findings
     )
-    return Result("finding", findings, str(findings[0]), intact=alone.intact)
+    return Result("finding", findings, str(findings[0]))
 
 
 _TELLING: tuple[Word, ...] = ("refused", "poisoned", "agree")

@@ -82,7 +82,7 @@ def test_a_lost_write_explains_a_wrong_gradient() -> None:
             _finding(
                 "threads",
                 "call 1: values: out",
-                "in one of two threads that make call 1, out at element (0,) first",
+                "in call 1 of some in threads, out at element (0,) first",
             ),
             "threads/out elements",
         ),

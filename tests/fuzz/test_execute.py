@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -113,18 +113,29 @@ def test_what_is_wrong_in_one_thread_is_no_matter_of_threads(compiler: Compiler)
         assert execute(subject, target).findings == execute(DOUBLE_IN_PLACE, target).findings != ()
 
 
-def test_two_threads_call_at_once() -> None:
-    """Each waits in the function for the other."""
-    gate = Barrier(2, timeout=60)
+def test_two_threads_call_at_once_once_one_has_called() -> None:
+    at_once: list[int] = []
 
-    def meets(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: (gate.wait(), function(*args))[1]
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        begun: list[None] = []
 
-    for subject in (
-        SQUARE_IN_TWO_THREADS,
-        replace(CUBE_TWICE, scenario=replace(CUBE_TWICE.scenario, threads=True)),
-    ):
-        assert execute(subject, Target("under-test", "", meets)).outcome == "agree"
+        def compiled(*args: Any) -> Any:
+            begun.append(None)
+            time.sleep(0.1)
+            at_once.append(len(begun))
+            return function(*args)
+
+        return compiled
+
+    subject = replace(CUBE_TWICE, scenario=replace(CUBE_TWICE.scenario, threads=True))
+    assert execute(subject, Target("under-test", "", counted)).outcome == "agree"
+    assert at_once == [1, 2, 2]
+
+
+def test_no_other_case_runs_where_threads_went_wrong() -> None:
+    target = Target("under-test", "", detaches_in_company)
+    assert not execute(SQUARE_IN_TWO_THREADS, target).intact
+    assert execute(SQUARE_OF_LEAF, target).intact
 
 
 def test_what_a_later_call_gets_wrong_by_itself_is_no_matter_of_repetition() -> None:
