@@ -89,7 +89,12 @@ class CompiledFunction:
 
     Attributes:
         specializations: the compiles so far, oldest first.
+        seeds: whether the function may set the state of a random generator, which is refused. To see it, the
+            default generators are in states of the trace's own while the function is traced, and another
+            thread that saves and restores theirs meanwhile, as Dynamo does, would make one of these last.
     """
+
+    seeds = True
 
     def __init__(
         self,
@@ -383,7 +388,12 @@ class CompiledFunction:
         symbols: Symbols | None,
     ) -> Recorded:
         options = Options(
-            self._decompositions, self._keep, self._functionalize_rng, self._partition, self.__name__
+            self._decompositions,
+            self._keep,
+            self._functionalize_rng,
+            self._partition,
+            self.__name__,
+            self.seeds,
         )
         static = self._static(arguments)
         running = self._recording()

@@ -47,6 +47,7 @@ class Options:
         keep: whether graphs without a backward write to their inputs themselves.
         functionalize_rng: whether random draws take and return the states of generators.
         name: of the function, for the log.
+        seeds: whether the function may set a random generator's state.
     """
 
     decompositions: dict[Any, Callable[..., Any]]
@@ -54,6 +55,7 @@ class Options:
     functionalize_rng: bool
     partition: Partitioner
     name: str
+    seeds: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def record(
             inference,
             options.functionalize_rng,
             symbols,
+            options.seeds,
         )
         entry = forward.entry
         expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)

@@ -118,6 +118,7 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     numbers = _take_numbers(copied)
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
+    compiled.seeds = False  # Dynamo leaves that to Python
     return lambda *args: compiled.run(_read(args, numbers), {})
 
 

@@ -78,16 +78,18 @@ def run_once(
     inference: bool,
     functionalize_rng: bool,
     symbols: Symbols | None = None,
+    seeds: bool = True,
 ) -> Forward:
     """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`; its random draws
     take and return the generators' states if `functionalize_rng`. `symbols` tells which numbers of the
-    arguments are symbols, if some are.
+    arguments are symbols, if some are; `seeds` whether the function may set a generator's state.
 
     Raises:
         Unsupported: one of the refusals of `aot.errors`.
         Exception: whatever the function raises, as it raises it.
     """
     recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng, symbols)
+    recorder.draws.may_be_set = seeds
     primals: list[Primal] = []
     entry = enter(recorder, arguments, primals)
     given = entry.all

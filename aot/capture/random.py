@@ -78,9 +78,13 @@ class Draws:
     """The draws of one trace, and what the default generators' states stand for.
 
     A state is known by its number: state 0 is the caller's, state i + 1 is what draw i leaves.
+
+    Attributes:
+        may_be_set: whether what is traced may set a generator's state, the caller's own included.
     """
 
     def __init__(self) -> None:
+        self.may_be_set = True
         self._generators = default_generators()
         self._draws: list[_Draw] = []
         self._drawn: dict[fx.Node, fx.Node] = {}  # of a draw that repeats one, that one; of others themselves
@@ -141,8 +145,10 @@ class Draws:
         callers, others = self._state(), _other_states()
         if self._states:
             self._set(self._states[-1])
-        else:
+        elif self.may_be_set:
             self._move_on()  # so that seeding with the caller's own seed is seen as well
+        else:
+            self._states.append(callers)
         try:
             yield
         finally:

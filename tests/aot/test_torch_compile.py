@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
+from aot import torch_internals as internals
 from aot.torch_compile import aotfuzz
 
 
@@ -198,3 +199,28 @@ def test_graphs_are_compiled_for_the_mode_that_they_are_called_in() -> None:
 
     with torch.inference_mode():
         assert torch.equal(compiled(f)(torch.full((2,), 3.0)), torch.full((2,), 18.0))
+
+
+def test_random_states_are_left_alone_while_a_graph_is_traced() -> None:
+    """Another thread that Dynamo compiles for saves and restores them meanwhile."""
+    seen: list[bool] = []
+
+    @torch.library.custom_op("aotfuzz_tests::looks_at_states", mutates_args=())
+    def looks(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @looks.register_fake
+    def _(x: Tensor) -> Tensor:
+        with internals.modes_off():
+            seen.append(torch.equal(torch.default_generator.get_state(), before))
+        return torch.empty_like(x)
+
+    def f(x: Tensor) -> Tensor:
+        return looks(x) * 2
+
+    before = torch.get_rng_state()
+    assert torch.equal(torch.compile(f, backend="aotfuzz")(torch.ones(3)), torch.full((3,), 2.0))
+    assert seen and all(seen)
+    seen.clear()
+    aot.aot_function(f, aot.nop)(torch.ones(4))
+    assert seen and not all(seen)  # as it may seed them with what they have been seeded with
