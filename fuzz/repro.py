@@ -122,6 +122,8 @@ def _script(definitions: str, program: Program, compiler: Compiler, finding: Fin
     ]
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
         parts.append(_dying(program, compiler.compiled))
+    elif (finding.clause, finding.path) == ("lifetime", "memory"):
+        parts.append(_growing(program, compiler.compiled))
     elif finding.clause in ("repeat", "threads"):
         parts.append(_repeating(program, compiler, finding))
     else:
@@ -363,6 +365,51 @@ def _differences(program: Program, looks: tuple[str, str], finding: Finding) -> 
 
 def _dying(program: Program, compiled: str) -> str:
     """For a target that takes its process down or never returns: it runs in a process of its own."""
+    return f"""
+{_running(program)}
+
+
+if sys.argv[1:] == ["target"]:
+    try:
+        run({compiled})
+    except Exception as error:
+        print(f"raised {{type(error).__name__}}: {{error}}")
+    sys.exit(0)
+run(f)
+print("eager:  returned")
+try:
+    status = subprocess.run([sys.executable, __file__, "target"], timeout=60).returncode
+except subprocess.TimeoutExpired:
+    status = "none: it did not return within 60 s"
+print("target:", "returned" if status == 0 else f"exit status {{status}}")
+sys.exit(0 if status == 0 else 1)
+""".strip()
+
+
+def _growing(program: Program, compiled: str) -> str:
+    """For a target that leaves memory behind which no tensor of the call lies in."""
+    return f"""
+{_running(program)}
+
+
+def grown(function):
+    for _ in range(3):  # what is taken once is no leak
+        before = torch.cuda.memory_allocated()
+        run(function)
+        gc.collect()
+        more = torch.cuda.memory_allocated() - before
+    return more
+
+
+compiled = {compiled}
+eager, target = grown(f), grown(compiled)
+print(f"bytes that are not given back:\\n    eager:  {{eager}}\\n    target: {{target}}")
+sys.exit(1 if target > eager else 0)
+""".strip()
+
+
+def _running(program: Program) -> str:
+    """`run`, which calls a function and differentiates what comes back."""
     mode = "" if program.scenario.grad else "torch.set_grad_enabled(False)\n    "
     if program.scenario.inference:
         mode = "torch.inference_mode().__enter__()\n    "
@@ -380,22 +427,6 @@ def run(function):
             stack += item
         elif isinstance(item, dict):
             stack += item.values()
-
-
-if sys.argv[1:] == ["target"]:
-    try:
-        run({compiled})
-    except Exception as error:
-        print(f"raised {{type(error).__name__}}: {{error}}")
-    sys.exit(0)
-run(f)
-print("eager:  returned")
-try:
-    status = subprocess.run([sys.executable, __file__, "target"], timeout=60).returncode
-except subprocess.TimeoutExpired:
-    status = "none: it did not return within 60 s"
-print("target:", "returned" if status == 0 else f"exit status {{status}}")
-sys.exit(0 if status == 0 else 1)
 """.strip()
 
 

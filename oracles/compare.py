@@ -97,6 +97,10 @@ def _lifetimes(sides: Sides) -> Iterator[Difference]:
     if alive:
         what = "memory of a call when all has been dropped"
         yield difference("lifetime", alive[0], what, "freed", f"{listing(alive)} alive")
+    eager, target = sides.eager.grown, sides.target.grown
+    if target > max(eager, 0) and not sides.target.alive:
+        what = "bytes that the allocator has not got back when all has been dropped"
+        yield difference("lifetime", "memory", what, str(eager), str(target))
 
 
 def _results(sides: Sides, alike: bool) -> Iterator[Difference]:

@@ -1,6 +1,8 @@
 """Whether the memory of a call is freed when nobody holds its tensors any more.
 
 Storages are watched, not tensors: whoever keeps a tensor alive, or a detached alias of it, keeps its storage.
+What lives on without ever having been seen, such as an intermediate value, shows in what CUDA's allocator has
+given out; on a CPU torch counts nothing.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class Lifetimes:
 
     def __init__(self) -> None:
         """Before the call whose memory is watched."""
+        self._allocated = allocated()
         self._storages: dict[int, tuple[str, Any]] = {}
         with torch.inference_mode(False), torch.enable_grad():
             self._early = torch.zeros((), requires_grad=True) * 1
@@ -52,6 +55,11 @@ class Lifetimes:
                 names = self._alive()
         return names
 
+    def grown(self) -> int:
+        """How many bytes more are given out now, once `left` has been asked: what nobody holds may be in
+        cycles before."""
+        return allocated() - self._allocated
+
     def _alive(self) -> tuple[str, ...]:
         return tuple(name for name, storage in self._storages.values() if not storage.expired())
 
@@ -61,3 +69,10 @@ class Lifetimes:
         What it had still to do stays in the thread's queue, ordered by age, until an older node is run.
         """
         torch.autograd.backward(self._early, retain_graph=True)
+
+
+def allocated() -> int:
+    """How many bytes CUDA's allocator has given out and not got back, on all devices; 0 without CUDA."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))

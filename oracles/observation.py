@@ -178,7 +178,8 @@ class Observation:
     this output *is* that tensor. `moved` are the inputs whose autograd history is another one after the
     call. What comes after a backward is None where nothing was differentiated. `steps` are the records of
     the steps that were asked for; then there are no `gradients` and `later_writes`. `alive` are the names of
-    the tensors whose memory was not freed when all that the observation held had been dropped.
+    the tensors whose memory was not freed when all that the observation held had been dropped; if there are
+    none, `grown` is how many bytes more CUDA's allocator had given out then than before the call.
     """
 
     raised: Raised | None
@@ -201,6 +202,7 @@ class Observation:
     steps: tuple[GradientRun | LaterWrite, ...] = ()
     reaches: tuple[Reach, ...] = ()
     alive: tuple[str, ...] = ()
+    grown: int = 0
 
     def state(self, name: str) -> TensorState | None:
         """The state of the tensor with this name, or None."""

@@ -72,7 +72,8 @@ def observe(
         lifetimes = Lifetimes()
         asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal)
         observation = _observe(function, asked, ambient, lifetimes)
-        return replace(observation, alive=lifetimes.left())
+        alive = lifetimes.left()
+        return replace(observation, alive=alive, grown=0 if alive else lifetimes.grown())
 
 
 @dataclass(frozen=True, slots=True)

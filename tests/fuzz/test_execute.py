@@ -138,6 +138,25 @@ def test_no_other_case_runs_where_threads_went_wrong() -> None:
     assert execute(SQUARE_OF_LEAF, target).intact
 
 
+@pytest.mark.parametrize(("calls", "outcome"), [(1, "agree"), (2, "agree"), (9, "finding")])
+def test_what_is_taken_once_is_no_leak(calls: int, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = [0]
+    monkeypatch.setattr("oracles.lifetime.allocated", lambda: taken[0])
+
+    def takes(function: Callable[..., Any]) -> Callable[..., Any]:
+        left = [64] * calls
+
+        def compiled(*args: Any) -> Any:
+            taken[0] += left.pop() if left else 0
+            return function(*args)
+
+        return compiled
+
+    result = execute(SINE, Target("under-test", "", takes))
+    assert result.outcome == outcome
+    assert [(one.clause, one.path) for one in result.findings] == [("lifetime", "memory")] * (calls == 9)
+
+
 def test_what_a_later_call_gets_wrong_by_itself_is_no_matter_of_repetition() -> None:
     def wrong_when_tall(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda value: function(value) + (value.shape[0] == 4)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import bad_targets
 import pytest
 import torch
 from small_programs import (
@@ -146,6 +147,14 @@ def _status(text: str) -> object:
     with torch.enable_grad(), pytest.raises(SystemExit) as left:
         exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
     return left.value.code
+
+
+def test_a_script_of_a_leak_counts_what_each_call_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: len(bad_targets.kept))
+    finding = Finding("lifetime", "memory", "0", "1", "bytes that the allocator has not got back")
+    assert _status(repro.script(SINE, "bad_targets:leaks", finding)) == 1
+    assert _status(repro.script(SINE, "bad_targets:good", finding)) == 0
 
 
 def test_a_script_of_a_crash_survives_it(tmp_path: Path) -> None:

@@ -192,3 +192,36 @@ def test_a_result_that_lives_on_is_found() -> None:
         return Arguments((torch.ones(2),))
 
     assert observe(keeps, make).alive == ("out",)
+
+
+def test_memory_that_nothing_seen_lies_in_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CUDA's allocator counts: here the function says how much it takes."""
+    taken = [0]
+    monkeypatch.setattr("oracles.lifetime.allocated", lambda: taken[0])
+
+    def takes(w: Tensor) -> Tensor:
+        taken[0] += 512
+        return cube(w)
+
+    eager, target = observe(cube, leaf), observe(takes, leaf)
+    assert (eager.grown, target.grown) == (0, 512)
+    assert [(f.clause, f.path, f.eager, f.target) for f in compare(eager, target)] == [
+        ("lifetime", "memory", "0", "512")
+    ]
+    assert compare(target, target) == compare(target, eager) == ()
+
+
+@pytest.mark.cuda
+def test_cudas_allocator_counts_what_nobody_sees() -> None:
+    kept: list[Tensor] = []
+
+    def keeps(w: Tensor) -> Tensor:
+        kept.append(w * 3)
+        return w * 2
+
+    def make() -> Arguments:
+        return Arguments((torch.ones(2, device="cuda"),))
+
+    observe(lambda w: w * 2, make)
+    assert observe(lambda w: w * 2, make).grown == 0
+    assert observe(keeps, make).grown == 512  # the least that it gives out
