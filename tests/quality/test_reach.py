@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import re
+import statistics
 from collections import Counter
 
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from fuzz.choices import Random
 from fuzz.features import FEATURES, features
 from fuzz.generate import generate
-from fuzz.program import Program, Ref, Root, Statement, Storage
+from fuzz.passes.deletion import without
+from fuzz.program import Program, ProgramError, Ref, Root, Statement, Storage, check
+from fuzz.reduce import reduce
 
 CASES = 3000  # of each profile, of one seed; a feature is to come up at least twice
 PROFILES = ("mixed", "aliasing", "metadata", "scenarios")
@@ -198,6 +202,29 @@ def test_every_feature_is_reached(profile: str) -> None:
 def test_rare_features_are_reached_by_some_profile() -> None:
     together = sum((reached(profile) for profile in PROFILES), Counter[str]())
     assert {name for name in FEATURES if not together[name]} == set()
+
+
+def test_for_each_feature_there_is_a_program_that_cannot_do_without_it() -> None:
+    """Its smallest is a line or two, each of which it takes: no feature comes with something else alone."""
+    first: dict[str, tuple[str, int]] = {}
+    for profile in PROFILES:
+        for index, names in enumerate(found(profile)):
+            for name in names:
+                first.setdefault(name, (profile, index))
+    sizes = []
+    for name in FEATURES:
+        profile, index = first[name]
+        smallest = reduce(
+            generate(Random(1, index), profile), lambda program, name=name: name in features(program)
+        ).program
+        sizes.append(len(smallest.statements))
+        assert name in features(smallest)
+        for dropped in range(len(smallest.statements)):
+            less = without(smallest, frozenset({dropped}))
+            with contextlib.suppress(ProgramError):  # it would show what was never written
+                check(less)
+                assert name not in features(less), f"{name}: {smallest}"
+    assert max(sizes) <= 5 and statistics.median(sizes) <= 1
 
 
 def test_pairs_of_features_are_reached() -> None:
