@@ -321,7 +321,25 @@ def _as_known(result: Any, known: Any) -> Any:
         return tuple(_as_known(*pair) for pair in zip(result, known, strict=True))
     if not isinstance(known, torch.Tensor) or not isinstance(result, torch.Tensor):
         return result
-    return result if _lies(result, known.stride()) else internals.inductor_restrided(result, known.stride())
+    if _lies(result, known.stride()):
+        return result
+    if result.is_complex():  # which Inductor lays out by a copy that leaves no gaps
+        return call_whole(_laid_out, [result, list(known.stride())], {}, known)
+    return internals.inductor_restrided(result, known.stride())
+
+
+class _LaidOut:
+    """Copies a tensor to one of other strides, gaps and all. (Its name is part of a cache's key.)"""
+
+    def __call__(self, value: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+        copy = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
+        return copy.copy_(value)
+
+    def __repr__(self) -> str:
+        return "laid out"
+
+
+_laid_out = _LaidOut()
 
 
 def _lies(value: Any, stride: Sequence[int]) -> bool:

@@ -45,8 +45,8 @@ def call_whole(
     known: Any,
     after: Sequence[Tensor] = (),
 ) -> Any:
-    """Call a function, which may draw random numbers, by an operation of its own. Where it cannot be run on
-    fake tensors, or these do not tell the size, its results are taken to be like `known`.
+    """Call a function, which may draw random numbers, by an operation of its own. On fake tensors its results
+    are like `known`; where symbols are in the sizes of that, it is run on them.
 
     Args:
         args, kwargs: tensors, numbers and constants, or containers of them.
@@ -81,19 +81,13 @@ def call_whole(
         shapes = []
 
     def imagine(tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor]:
-        try:
+        # (Where it was traced kernels were asked for strides; of fakes a meta kernel has an opinion.)
+        if not shapes:
             return call(tensors, numbers)
-        except (
-            ArithmeticError,
-            internals.DataDependentOutputException,
-            internals.DynamicOutputShapeException,
-        ):
-            if not shapes:
-                raise
-            return [
-                torch.empty_strided(size, stride, dtype=dtype, device=device)
-                for size, stride, dtype, device in shapes
-            ]
+        return [
+            torch.empty_strided(size, stride, dtype=dtype, device=device)
+            for size, stride, dtype, device in shapes
+        ]
 
     text = f"{function}, {form}, {spec}, {given_back}, {shapes}"
     name = f"call_{hashlib.sha256(text.encode()).hexdigest()[:24]}"

@@ -156,6 +156,11 @@ def _controlled(
         alike = _is_of_later_backwards(result) and _told(found) == _told(
             _held(function, trials, control, _eager)
         )
+    except Exception:
+        if _intact():
+            raise
+        # The control has broken torch here: nothing speaks against what was found.
+        return replace(found, intact=False)
     finally:
         control.reset()
     own = found.findings
@@ -166,7 +171,8 @@ def _controlled(
         places = {(one.clause, one.path) for one in result.findings}
         own = tuple(one for one in own if (one.clause, one.path) in places)
     if not own:
-        return Result("poisoned", reason=likewise(control.name, buckets.signature(found.findings)))
+        reason = likewise(control.name, buckets.signature(found.findings))
+        return Result("poisoned", reason=reason, intact=result.intact)
     return replace(found, findings=own, reason=str(own[0]), intact=result.intact)
 
 
@@ -280,7 +286,8 @@ def _call(trial: Trial, standard: Standard, function: Function, compiled: _Compi
     def densely() -> Observation:
         return _observe(trial, function, under=Densely())
 
-    intact = not any(map(_raised, sights)) or _intact()
+    compilers = sights if standard is _eager else (eager, *sights)
+    intact = not any(map(_raised, compilers)) or _intact()
     further = (reference if trial.exact else None, control, densely) if intact else ()
     verdicts = [judge(eager, seen, *further) for seen in sights]
     for seen, verdict in zip(sights, verdicts, strict=True):

@@ -566,3 +566,29 @@ def test_sizes_that_are_symbols(caplog: pytest.LogCaptureFixture) -> None:
     compiles = [record for record in caplog.records if record.name == "aot.guards"]
     assert len(compiles) == 4  # rows up to the columns, and more, twice
     assert not any("each size" in record.getMessage() for record in compiles)
+
+
+def test_strides_of_what_runs_as_it_is_are_those_of_its_kernel() -> None:
+    """Its meta kernel says otherwise: an index that is not in row-major order makes such a result."""
+
+    def f(x: Tensor) -> Tensor:
+        return x[x.t() % 3]
+
+    x = torch.arange(9).reshape(3, 3)
+    result = torch.compile(f, backend="aotfuzz_inductor")(x)
+    assert torch.equal(result, f(x))
+    assert result.stride() == f(x).stride() != torch.empty(3, 3, 3).stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_zeros_with_gaps_for_a_gradient_that_is_not_given(dtype: torch.dtype) -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        return x.unsafe_split(2, 1)
+
+    for call in (f, torch.compile(f, backend="aotfuzz_inductor")):
+        x = torch.arange(18.0).reshape(2, 3, 3).to(dtype).requires_grad_()
+        results = call((x * 1).as_strided((3, 3, 2), (1, 3, 9), 0))
+        (gradient,) = torch.autograd.grad(results[1].abs().sum(), x)
+        expected = torch.zeros(2, 3, 3, dtype=dtype)
+        expected[:, 2, :] = torch.tensor(1.0, dtype=dtype)
+        assert torch.equal(gradient, expected)

@@ -35,6 +35,7 @@ from small_programs import (
     CUBE_TWICE,
     DOUBLE_IN_PLACE,
     DUPLICATE,
+    EXPONENTIAL,
     LOST_IN_SCALAR,
     LOST_THROUGH_EXPAND,
     RETURN_VIEW,
@@ -192,6 +193,17 @@ def test_a_target_that_breaks_torch_for_its_process_is_said_to(threshold: int) -
         _get_current_dispatch_mode().__exit__(None, None, None)
     assert execute(exponential, _target(cannot_compile)).intact
     assert execute(SINE, _target(breaks_its_process)).outcome == "agree"
+
+
+def test_a_control_that_breaks_its_process_speaks_for_nobody() -> None:
+    alone = execute(EXPONENTIAL, _target(gives_more)).findings
+    target = Target("under-test", "", gives_more, controls=("bad_targets:breaks_its_process",))
+    try:
+        result = execute(EXPONENTIAL, target)
+        assert (result.outcome, result.intact) == ("finding", False)
+        assert result.findings == alone != ()
+    finally:
+        _get_current_dispatch_mode().__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(
