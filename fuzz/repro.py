@@ -63,6 +63,7 @@ _COMPILE = {
     "torch-inductor": ("", "torch.compile(f)"),
     "torch-dynamo": ("", 'torch.compile(f, backend="eager")'),
     "eager": ("", "f"),
+    "eager-threads": ("", "lambda *args: torch.set_num_threads(2) or f(*args)"),
 }
 # These run the very kernels of eager, so their numbers are equal bit for bit; another compiler's may be
 # rounded otherwise. A finding is judged against float64; a script makes do with a tolerance.
@@ -77,6 +78,7 @@ _EXACT = (
     "torch-aot-eager",
     "torch-dynamo",
     "eager",
+    "eager-threads",
 )
 _IMPORT = """
 sys.path.insert(0, "")  # the current folder, too

@@ -227,6 +227,29 @@ def _compile_with(backend: str) -> Callable[[Function], Function]:
     return compile_function
 
 
+def _on_other_threads(function: Function) -> Function:
+    """The function, with another number of threads for kernels than it is given, and so its backward."""
+    import torch
+
+    def called(*args: Any) -> Any:
+        if not _threads:
+            _threads.append(torch.get_num_threads())
+            torch.set_num_threads(1 if _threads[0] > 1 else 2)
+        return function(*args)
+
+    return called
+
+
+_threads: list[int] = []  # as many as there were
+
+
+def _on_as_many_threads() -> None:
+    import torch
+
+    while _threads:
+        torch.set_num_threads(_threads.pop())
+
+
 def _prepare_dynamo() -> None:
     """Make Dynamo answer for what it does: no silent fall-back to eager, no state kept on disk."""
     import torch._dynamo
@@ -361,6 +384,13 @@ def _shipped() -> Mapping[str, Target]:
             "eager",
             "control: the function itself, which must never differ",
             lambda function: function,
+            once=True,
+        ),
+        Target(
+            "eager-threads",
+            "control: the function itself, whose kernels run on another number of threads",
+            _on_other_threads,
+            reset=_on_as_many_threads,
             once=True,
         ),
     )

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_programs import SINE
 
 from fuzz.errors import TargetError
+from fuzz.execute import execute
 from fuzz.targets import SHIPPED, find, usable
 
 
@@ -137,3 +139,11 @@ def test_a_target_cannot_work_without_its_control(tmp_path: Path, monkeypatch: p
 
 def test_usable_targets_are_listed_once_and_in_order() -> None:
     assert [target.name for target in usable(["eager", "aot", "eager"])] == ["eager", "aot"]
+
+
+def test_eager_runs_on_another_number_of_threads_until_it_is_reset() -> None:
+    target, before = find("eager-threads"), torch.get_num_threads()
+    assert target.compile(torch.get_num_threads)() == (1 if before > 1 else 2)
+    target.reset()
+    assert torch.get_num_threads() == before
+    assert execute(SINE, target).outcome == "agree"
