@@ -19,9 +19,9 @@ from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.builder import MAX_RANK, Builder
 from fuzz.choices import Choices
 from fuzz.enclose import build
-from fuzz.follow import defined
+from fuzz.follow import defined, sizes_if_taken
 from fuzz.profiles import PROFILES, Profile
-from fuzz.program import Dict, Lit, Program, Ref, Scenario, Seq, Tree
+from fuzz.program import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
 from fuzz.state import State
 
 __all__ = ["MAX_ELEMENTS", "MAX_RANK", "MAX_RETURNS", "generate"]
@@ -60,6 +60,11 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         blocks=tuple(builder.blocks),
         module=inputs.module,
     )
+    if any(isinstance(block, Branch) for block in program.blocks):
+        try:
+            sizes_if_taken(program)
+        except ProgramError:  # what follows a branch does not fit what its other arm leaves
+            return generate(choices, profile)
     later = draw_later(choices, profile, program)
     if later:
         program = replace(program, later=later)

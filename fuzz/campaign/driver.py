@@ -317,12 +317,19 @@ class Campaign:
             # A lease of a node that was thought dead may be answered twice.
             return
         if not seen.traits:
-            seen = replace(seen, traits=tuple(traits(self._program(index))))
+            seen = replace(seen, traits=self._traits(index))
         at = self._elapsed()
         self._store.add(Row(name, index, seen, at))
         if name == self._configuration.targets[0]:
             self._store.cover(seen.traits)
         self._ledger.arrive(name, index, replace(seen, findings=(), stack="", traits=()), at)
+
+    def _traits(self, index: int) -> tuple[str, ...]:
+        """What a program has, for a worker that did not live to say so."""
+        try:
+            return tuple(traits(self._program(index)))
+        except Exception:  # of the generator: that is why the worker could not say it, and it told so
+            return ()
 
     def _program(self, index: int) -> Any:
         configuration = self._configuration

@@ -12,6 +12,7 @@ import bad_targets
 import pytest
 
 from fuzz import corpus
+from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign, Progress, judge_death
 from fuzz.campaign.pool import Pool
@@ -274,6 +275,19 @@ def test_a_worker_that_somebody_else_kills_costs_nothing(tmp_path: Path) -> None
     summary = _run("killed_once", cases=20, jobs=1)
     _consistent(summary, 20)
     assert summary.total("agree") == 20
+
+
+def test_a_case_that_the_generator_cannot_make_ends_no_campaign(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker has told of it; the books are kept without knowing what the program has."""
+
+    def failing(*_: object) -> None:
+        raise RuntimeError("no program comes to mind")
+
+    campaign = Campaign(_configuration("good", cases=1))
+    monkeypatch.setattr(jobs, "generate", failing)
+    campaign._arrive("bad_targets:good", 0, Seen("poisoned", "", (), "the fuzzer failed on it", 0.0))
+    campaign._ledger.settle()
+    assert campaign._ledger.tallies["bad_targets:good"].poisons == {"the fuzzer failed on it": 1}
 
 
 def test_a_program_that_kills_eager_proves_nothing() -> None:

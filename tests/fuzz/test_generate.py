@@ -306,3 +306,8 @@ def test_generating_runs_nothing() -> None:
     for index in range(50):
         to_json(generate(Random(9, index)))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_follows_a_branch_fits_whichever_arm_was_taken() -> None:
+    """In one program of more than 50,000 it did not, and that was the first such."""
+    check(generate(Random(12, 9479), "mixed"))
