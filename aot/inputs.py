@@ -396,8 +396,8 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
         state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
-        if tensor.is_leaf and _is_part(tensor):
-            recorder.parts.add(fake)
+        if _is_part(tensor):
+            recorder.parts.add(fake, tensor.is_leaf)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(recorder.lifetimes.note(fake), where, node)

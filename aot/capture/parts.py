@@ -1,4 +1,5 @@
-"""Arguments that are leaves and, as parameters in a flat buffer, parts of a tensor that requires no grad.
+"""Arguments that are leaves, or views of these, and, as parameters in a flat buffer, parts of a tensor that
+requires no grad.
 
 In eager such a leaf is itself a view, so a view of it is one of the whole tensor, which has no history: under
 no_grad or inference mode it has none, and, with a write, autograd forgets the one that it had. The leaf's
@@ -24,28 +25,32 @@ _UNRECORDED = ("NO_GRAD_MODE", "INFERENCE_MODE")
 
 
 class Parts:
-    """The leaves that are parts, and the views of them that have a history."""
+    """The arguments that are parts, and the views of leaves among them that have a history."""
 
     def __init__(self) -> None:
-        self._leaves: dict[int, Tensor] = {}  # by identity
+        self._parts: dict[int, Tensor] = {}  # by identity
+        self._leaves: dict[int, Tensor] = {}  # those of them that are leaves
         self._views: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # and the leaf's version at that time
 
-    def add(self, leaf: Tensor) -> None:
-        """Follow the imitation of a leaf that is a part."""
-        self._leaves[id(leaf)] = leaf
+    def add(self, part: Tensor, leaf: bool) -> None:
+        """Follow the imitation of a part, which may be a leaf."""
+        self._parts[id(part)] = part
+        if leaf:
+            self._leaves[id(part)] = part
 
     def clear(self) -> None:
         """Let go of all."""
+        self._parts.clear()
         self._leaves.clear()
         self._views.clear()
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return bool(self._leaves)
+        return bool(self._parts)
 
     def viewed(self, source: Tensor, views: Any) -> None:
         """A view operation in grad mode has made `views` from `source`."""
-        if self._is_of_a_part(source):
+        if _is_of(source, self._leaves):
             for view in views if isinstance(views, (list, tuple)) else (views,):
                 self._views[id(view)] = weakref.ref(view), version_of(source)
 
@@ -58,11 +63,11 @@ class Parts:
         self.check_current(tensors_in(args, kwargs))
         for tensor in () if is_view else tensors_in(args, kwargs):
             unrecorded = tensor._is_view() and internals.creation_meta(tensor) in _UNRECORDED
-            if unrecorded and self._is_of_a_part(tensor):
+            if unrecorded and _is_of(tensor, self._parts):
                 raise errors.AutogradStateMutation(
-                    "a view that was taken under no_grad or inference mode, of a leaf that is a part of a "
-                    "tensor which does not require grad, is used in grad mode; detach it, or take it in grad "
-                    "mode"
+                    "a view that was taken under no_grad or inference mode, of what is by way of a leaf a "
+                    "part of a tensor that does not require grad, is used in grad mode; detach it, or take "
+                    "it in grad mode"
                 )
 
     def check_current(self, tensors: Iterable[Tensor]) -> None:
@@ -80,5 +85,7 @@ class Parts:
                     "write outside, or take the view after the write"
                 )
 
-    def _is_of_a_part(self, tensor: Tensor) -> bool:
-        return id(tensor) in self._leaves or id(tensor._base) in self._leaves
+
+def _is_of(tensor: Tensor, some: dict[int, Tensor]) -> bool:
+    """Whether a tensor is one of these, or a view of one."""
+    return id(tensor) in some or id(tensor._base) in some

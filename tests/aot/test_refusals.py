@@ -229,13 +229,14 @@ REFUSALS = (
     ),
     *(
         Refusal(
-            f"view of a part under {mode.__name__}",
+            f"view of a part under {mode.__name__}, {name}",
             errors.AutogradStateMutation,
             "detach it",
             _view_of_a_part(mode),
-            lambda: [values(4)[1:].requires_grad_()],
+            lambda part=part: [part(values(4)[1:].requires_grad_())],
         )
         for mode in (torch.no_grad, torch.inference_mode)
+        for name, part in {"leaf": lambda x: x, "view": lambda x: x[...]}.items()
     ),
     *(
         Refusal(
