@@ -89,9 +89,7 @@ class CompiledFunction:
 
     Attributes:
         specializations: the compiles so far, oldest first.
-        seeds: whether the function may set the state of a random generator, which is refused. To see it, the
-            default generators are in states of the trace's own while the function is traced, and another
-            thread that saves and restores theirs meanwhile, as Dynamo does, would make one of these last.
+        seeds: whether the function may set a random generator's state (`capture.random.Draws.may_be_set`).
     """
 
     seeds = True

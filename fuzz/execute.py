@@ -150,6 +150,7 @@ def _controlled(
 ) -> Result:
     """What is left of a finding when the target is held against one of its controls."""
     target.reset()
+    result: Result | None
     try:
         result = _held(function, trials, target, partial(_Compiled, control))
         target.reset()
@@ -157,12 +158,13 @@ def _controlled(
             _held(function, trials, control, _eager)
         )
     except Exception:
-        if _intact():
-            raise
-        # The control has broken torch here: nothing speaks against what was found.
-        return replace(found, intact=False)
+        result = None
     finally:
         control.reset()
+    if result is None:
+        # Eager and the target could be observed: the control has broken torch, and speaks for nobody. (That
+        # torch may work again proves nothing: what breaks it can be garbage that is still to be collected.)
+        return replace(found, intact=False)
     own = found.findings
     if alike or result.outcome == "agree":
         own = ()

@@ -80,7 +80,9 @@ class Draws:
     A state is known by its number: state 0 is the caller's, state i + 1 is what draw i leaves.
 
     Attributes:
-        may_be_set: whether what is traced may set a generator's state, the caller's own included.
+        may_be_set: whether what is traced may set a generator's state, the caller's own included. To see it,
+            a trace puts the generators in states of its own; another thread that saves and restores theirs
+            meanwhile, as Dynamo does, makes one of these last.
     """
 
     def __init__(self) -> None:

@@ -195,15 +195,21 @@ def test_a_target_that_breaks_torch_for_its_process_is_said_to(threshold: int) -
     assert execute(SINE, _target(breaks_its_process)).outcome == "agree"
 
 
-def test_a_control_that_breaks_its_process_speaks_for_nobody() -> None:
+@pytest.mark.parametrize("threshold", [1, 100_000])
+def test_a_control_that_breaks_its_process_speaks_for_nobody(threshold: int) -> None:
+    """Whether it is broken only while the control is looked at, or stays so."""
     alone = execute(EXPONENTIAL, _target(gives_more)).findings
     target = Target("under-test", "", gives_more, controls=("bad_targets:breaks_its_process",))
+    before = gc.get_threshold()
+    gc.set_threshold(threshold)
     try:
         result = execute(EXPONENTIAL, target)
         assert (result.outcome, result.intact) == ("finding", False)
         assert result.findings == alone != ()
     finally:
-        _get_current_dispatch_mode().__exit__(None, None, None)
+        gc.set_threshold(*before)
+        while (left := _get_current_dispatch_mode()) is not None:
+            left.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize(
