@@ -41,6 +41,7 @@ from aot.capture.storages import StorageState
 from aot.capture.symbolic import ASKS_FOR_NUMBERS
 from aot.capture.wrappers import shown_by
 from aot.geometry import Geometry, geometry
+from aot.subclasses import is_wrapper
 from aot.symbols import Symbols
 from aot.views import is_undeclared_view
 
@@ -109,12 +110,21 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     result = kind.__torch_dispatch__(func, types, args, kwargs)
                     if result is not NotImplemented:
                         if self.inside == 1:
+                            self._join_wrappers(func, args)
                             self.wrapper_views.note(func, args, kwargs, result, before)
                         return result
         finally:
             self.inside -= 1
         names = ", ".join(kind.__name__ for kind in types)
         raise TypeError(f"Multiple dispatch failed for '{func}': {names} returned NotImplemented")
+
+    def _join_wrappers(self, func: Any, args: tuple[Any, ...]) -> None:
+        if not isinstance(func, internals.OpOverload) or not func._schema.is_mutable:
+            return
+        if torch.is_grad_enabled() and any(
+            is_wrapper(one) and one._is_view() for one in tensors_in(args, {})
+        ):
+            self.join(args)
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""

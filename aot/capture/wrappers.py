@@ -6,6 +6,7 @@ operation says what they are: what each one was made of, and how, is noted when 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,13 @@ class WrapperViews:
         while id(view) not in arguments and (origin := self.origin(view)) is not None:
             view = origin.parent
         return view
+
+    def lineage(self, view: Tensor) -> Iterator[Tensor]:
+        """It, and what it is a view of, and so on."""
+        yield view
+        while (origin := self.origin(view)) is not None:
+            view = origin.parent
+            yield view
 
     def changes_of(self, wrapper: Tensor) -> tuple[Reshape, ...]:
         """What changed about its metadata, in order."""

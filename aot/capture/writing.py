@@ -20,6 +20,7 @@ from aot.capture.operations import (
     given,
     is_written,
     run_on_blanks,
+    tensors_in,
     with_defaults,
 )
 from aot.capture.overlaps import (
@@ -63,7 +64,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             self.journal.settle(target)
             check_partial_overlap(target, args)
             if target._is_view() and torch.is_grad_enabled():
-                self.joined.update(internals.storage_key(a) for a in args if isinstance(a, Tensor))
+                self.join(args)
         if (
             operation.functional is None
             or any(isinstance(i, str) for i in written)
@@ -89,6 +90,12 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         else:
             self._write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None
+
+    def join(self, args: tuple[Any, ...]) -> None:
+        """Note that an operation in place on a view, in grad mode, has read `args`. (Each wrapper subclass
+        has a storage of its own: what the caller has of it, the views lead to.)"""
+        for one in tensors_in(args, {}):
+            self.joined.update(map(internals.storage_key, self.wrapper_views.lineage(one)))
 
     def _blank(self, fake: Tensor) -> fx.Node:
         return self.builder.emit(

@@ -32,6 +32,10 @@ def two(*size: int, grad: bool = False, start: int = 0) -> Any:
     return TwoTensor(values(*size, start=start), values(*size, start=start + 3) * 2).requires_grad_(grad)
 
 
+def nested_two() -> Any:
+    return TwoTensor(two(3), two(3, start=4)).requires_grad_()
+
+
 def scaled(grad: bool = True) -> Any:
     return Scaled(values(2, 3), 2.0).requires_grad_(grad)
 
@@ -340,6 +344,76 @@ def test_what_callers_do_between_forward_and_backward(use: Callable[..., Any]) -
     expected = told(_three)
     assert told(compiled) == expected
     assert told(compiled) == expected
+
+
+def _view_keeps_itself(x: Tensor) -> Any:
+    x[...].relu_()
+    return x
+
+
+def _list_of_views_keeps_itself(x: Tensor) -> Any:
+    torch._foreach_sigmoid_([x[0:2]])
+    return x
+
+
+def _view_keeps_a_view(x: Tensor) -> Any:
+    y, z = x * 3, x * 2
+    y[0:2].addcmul_(z[1:], z[0:2])
+    return y, z
+
+
+def _list_of_views_keeps_views(x: Tensor) -> Any:
+    y, z = x * 3, x * 2
+    torch._foreach_lerp_([y[0:2]], [z[1:]], [z[0:2]])
+    return y, z
+
+
+def _view_keeps_what_was_detached(x: Tensor) -> Any:
+    y, z = x * 2, x * 3
+    z[0:2].mul_(y.detach()[0:2])
+    return z, y
+
+
+@pytest.mark.parametrize("written", [None, 0, 1], ids=["nothing", "argument", "second"])
+@pytest.mark.parametrize("make", [lambda: two(3, grad=True), nested_two], ids=["two", "nested"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        _view_keeps_itself,
+        _list_of_views_keeps_itself,
+        _view_keeps_a_view,
+        _list_of_views_keeps_views,
+        _view_keeps_what_was_detached,
+    ],
+)
+def test_what_a_write_to_a_view_keeps(
+    function: Callable[..., Any], make: Callable[[], Any], written: int | None
+) -> None:
+    """What was computed in place for a view, the formula keeps under the counter of the whole: a later write
+    to that is noticed by the backward, and one to anything else is not."""
+
+    def told(function: Callable[..., Any]) -> Any:
+        leaf = make()
+        x = leaf * 2
+        results = function(x)
+        results = results if isinstance(results, tuple) else (results,)
+        if written is not None:
+            with torch.no_grad():
+                (x, results[-1])[written].mul_(2)
+        found: list[Any] = []
+        for result in results:
+            try:
+                (gradient,) = torch.autograd.grad(result, leaf, torch.ones_like(result), retain_graph=True)
+                found.append(seen(gradient, True))
+            except RuntimeError as error:
+                assert "modified by an inplace operation" in str(error)
+                found.append("modified")
+        return found
+
+    expected = told(function)
+    if written == 1:
+        assert "modified" in expected
+    assert told(aot.aot_function(function, aot.nop)) == expected
 
 
 def test_a_gradient_of_one_result_with_respect_to_another() -> None:
