@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import fuzz.call
 import fuzz.execute
 import oracles
 from bench.report import Table
@@ -116,8 +117,8 @@ def _watched(clock: Clock) -> Iterator[None]:
             return load(program)
 
     with (
-        patch.object(fuzz.execute, "observe", observing),
-        patch.object(fuzz.execute, "judge", judging),
+        patch.object(fuzz.call, "observe", observing),
+        patch.object(fuzz.call, "judge", judging),
         patch.object(fuzz.execute, "load", loading),
     ):
         gc.callbacks.append(clock.collecting)

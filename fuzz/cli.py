@@ -24,6 +24,7 @@ from fuzz.errors import FuzzError
 
 _TARGET = "a name from `aotfuzz targets`, or package.module:function"
 _JSON = "print one JSON object as the last line of stdout"
+_DEVICE = "where programs run; both: on each, and compared with each other (default: cpu)"
 _JOBS = "worker processes, on each node of a cluster (default: the cores; on a GPU: the devices)"
 
 
@@ -108,7 +109,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--profile", default="mixed", metavar="P", help="which kind of programs (default: mixed)"
     )
-    run.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    run.add_argument("--device", choices=("cpu", "cuda", "both"), default="cpu", help=_DEVICE)
     run.add_argument(
         "--out", type=Path, metavar="DIR", help="where results go (default: a new folder in ./campaigns)"
     )

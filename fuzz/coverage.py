@@ -9,6 +9,7 @@ alias: disjoint       any other: one of `fuzz.features.FEATURES`
 from __future__ import annotations
 
 from fuzz.features import FEATURES, features
+from fuzz.ir import DEVICES, devices
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import DTYPES
 from fuzz.program import Program
@@ -20,7 +21,7 @@ DEVICE = "device: "
 TRAITS: tuple[str, ...] = (
     *FEATURES,
     *(f"{DTYPE}{name}" for name in DTYPES),
-    *(f"{DEVICE}{name}" for name in ("cpu", "cuda")),
+    *(f"{DEVICE}{name}" for name in DEVICES),
     *(f"{OPERATOR}{name}" for name in OPERATORS),
 )
 """Every trait that a program can have, in the order in which reports list them."""
@@ -38,7 +39,7 @@ def traits(program: Program) -> frozenset[str]:
         {
             *features(program),
             *(f"{DTYPE}{storage.dtype}" for storage in program.storages),
-            f"{DEVICE}{program.scenario.device}",
+            *(f"{DEVICE}{device.partition(':')[0]}" for device in devices(program)),
             *(f"{OPERATOR}{statement.operator}" for statement in program.statements),
         }
     )

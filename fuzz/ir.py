@@ -178,10 +178,15 @@ class Write:
 Step = Backward | Write
 
 
+DEVICES = ("cpu", "cuda")
+BOTH = "both"
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """How a call is made: `grad` is the grad mode, and with `inference` it runs in inference mode. With
-    `threads` it is made in two threads at once, in each on arguments of its own.
+    `threads` it is made in two threads at once, in each on arguments of its own. With the `device` `BOTH` it
+    is made on each of `DEVICES`, and these are compared with each other, too.
 
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
@@ -263,8 +268,13 @@ def calls(program: Program) -> tuple[Program, ...]:
     )
 
 
+def devices(program: Program) -> tuple[str, ...]:
+    """Where a program runs."""
+    return DEVICES if program.scenario.device == BOTH else (program.scenario.device,)
+
+
 def on_device(program: Program, device: str) -> Program:
-    """The program with all its calls on another device."""
+    """The program with all its calls on another device, or on `BOTH`."""
     scenario = replace(program.scenario, device=device)
     later = tuple(replace(call, scenario=replace(call.scenario, device=device)) for call in program.later)
     return replace(program, scenario=scenario, later=later)

@@ -43,6 +43,7 @@ from fuzz.follow import (
     trace,
 )
 from fuzz.ir import (
+    BOTH,
     Argument,
     Autocast,
     Block,
@@ -121,7 +122,7 @@ MAX_STORAGES = MAX_ARGUMENTS = 32
 MAX_STATEMENTS = 200
 MAX_LATER = MAX_STEPS = 16
 
-_DEVICE = re.compile(r"cpu|cuda(:[0-9])?")
+_DEVICE = re.compile(rf"cpu|cuda(:[0-9])?|{BOTH}")
 MODES = ("no_grad", "enable_grad", "inference_mode", "checkpoint")
 BLOCKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(MODES, ()),
@@ -447,7 +448,7 @@ def _scenario(data: object, place: str) -> Scenario:
     fields = read.fields(data, place, ("device", "grad", "differentiate", "inference", "steps", "threads"))
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
-        raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu or cuda")
+        raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu, cuda or both")
     return Scenario(
         device,
         read.boolean(fields["grad"], f"{place}.grad"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from fuzz import buckets
 from fuzz.corpus import Case
-from fuzz.ir import Lit, Program, Scenario, calls, where_names_are
+from fuzz.ir import BOTH, DEVICES, Lit, Program, Scenario, calls, where_names_are
 from fuzz.looks import (
     BASE,
     BODIES,
@@ -315,7 +315,9 @@ def _same(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
     if topic in ("errors", "errors in the call"):
         same = ["return str(left).split(':')[0] == str(right).split(':')[0]"]
     else:
-        rtol, atol = ("0", "0") if compiler.exact else ("1e-3", "1e-5")
+        apart = program.scenario.device == BOTH
+        rtol, atol = ("0", "0") if compiler.exact and not apart else ("1e-3", "1e-5")
+        left, right = ("left.cpu()", "right.cpu()") if apart else ("left", "right")
         same = []
         if topic in ("a later write", "steps"):
             same = [
@@ -326,7 +328,7 @@ def _same(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
             "if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):",
             "    if left.dtype != right.dtype or left.shape != right.shape:",
             "        return False",
-            f"    return torch.allclose(left.double(), right.double(), {rtol}, {atol}, equal_nan=True)",
+            f"    return torch.allclose({left}.double(), {right}.double(), {rtol}, {atol}, equal_nan=True)",
             "return type(left) is type(right) and left == right",
         ]
         if _has_wrappers(program):
@@ -355,6 +357,7 @@ def _differences(program: Program, looks: tuple[str, str], finding: Finding) -> 
     alive = ["gc.collect()", "for seen in (eager, target):", '    seen["alive"] = seen["alive"]()']
     return [
         f"eager = {looks[0]}",
+        *([f'device = "{DEVICES[1]}"'] if program.scenario.device == BOTH else []),
         f"target = {looks[1]}",
         *(alive if _topic(program, finding).startswith("lifetime") else []),
         "differences = [key for key in {**eager, **target} if not same(eager.get(key), target.get(key))]",
@@ -410,13 +413,23 @@ sys.exit(1 if target > eager else 0)
 """.strip()
 
 
+_ON_EACH = """
+
+def run(function):
+    global device
+    for device in DEVICES:
+        run_here(function)
+"""
+
+
 def _running(program: Program) -> str:
     """`run`, which calls a function and differentiates what comes back."""
     mode = "" if program.scenario.grad else "torch.set_grad_enabled(False)\n    "
     if program.scenario.inference:
         mode = "torch.inference_mode().__enter__()\n    "
+    both = program.scenario.device == BOTH
     return f"""
-def run(function):
+def {"run_here" if both else "run"}(function):
     args, leaves, tensors = make()
     torch.manual_seed(0)
     {mode}result = function(*args)
@@ -429,7 +442,7 @@ def run(function):
             stack += item
         elif isinstance(item, dict):
             stack += item.values()
-""".strip()
+{_ON_EACH.replace("DEVICES", repr(DEVICES)) if both else ""}""".strip()
 
 
 def _chosen(program: Program) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fuzz import wrapper
 from fuzz.blocks import Outline, executed, is_else, outline, untaken
-from fuzz.ir import Autocast, Block, Branch, Loop, Region, calls, paths
+from fuzz.ir import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
 from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
@@ -171,6 +171,8 @@ def render(program: Program) -> str:
     if any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks):
         lines.append("import torch.utils.checkpoint")
     lines += wrapper.IMPORTS if classes else ()
+    if program.scenario.device == BOTH:
+        lines += ["", f'device = "{DEVICES[0]}"  # and {" and ".join(DEVICES[1:])}, which must agree']
     for definition in (*classes, *dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements)):
         lines += ["", "", *definition.splitlines()] if definition else []
     for number, one in enumerate(calls(program)):
@@ -378,19 +380,20 @@ def _block(program: Program, tree: Outline, lines: Mapping[int, str]) -> Iterato
             inner = [lines[i] for i in content if isinstance(i, int)]
             yield from _checkpoint(f"part{number}", statements, inner)
         else:
-            yield _head(block, before)
+            yield _head(block, before, _kind(program))
             yield from (f"    {line}" for line in _block(program, content, lines))
         before = block
 
 
-def _head(block: Block, before: Block | None) -> str:
-    """The line that a block begins with; `before` is the block that has just ended."""
+def _head(block: Block, before: Block | None, device: str) -> str:
+    """The line that a block begins with; `before` is the block that has just ended, `device` the kind of
+    device, as an expression."""
     match block:
         case Region(mode):
             return f"with torch.{mode}():"
         case Autocast(dtype, enabled):
             on = "" if enabled else ", enabled=False"
-            return f'with torch.autocast("cpu", dtype=torch.{dtype}{on}):'
+            return f"with torch.autocast({device}, dtype=torch.{dtype}{on}):"
         case Branch(argument, value, holds):
             if is_else(block, before):
                 return "else:"
@@ -430,7 +433,14 @@ def _comment(statement: Statement, state: State) -> str:
 
 def _device(program: Program) -> str:
     device = program.scenario.device
+    if device == BOTH:
+        return ", device=device"
     return "" if device == "cpu" else f', device="{device}"'
+
+
+def _kind(program: Program) -> str:
+    device = program.scenario.device
+    return "device" if device == BOTH else f'"{device.partition(":")[0]}"'
 
 
 def _tree(tree: Tree) -> str:

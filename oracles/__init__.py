@@ -10,6 +10,7 @@ Knows no compiler and no generator: `f` and `compiled` are any two callables.
 from __future__ import annotations
 
 from .compare import compare
+from .elsewhere import as_on_cpu
 from .findings import CLAUSES, Finding, Outcome, Verdict
 from .judge import judge
 from .observation import Arguments, Observation, Refusal
@@ -27,6 +28,7 @@ __all__ = [
     "Step",
     "Verdict",
     "Write",
+    "as_on_cpu",
     "compare",
     "judge",
     "observe",

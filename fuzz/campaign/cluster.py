@@ -197,7 +197,7 @@ class Cluster:
             raise ConfigurationError(
                 f"--cluster {where!r} is neither the address of a scheduler (tcp://host:8786) nor local:N"
             )
-        if local is not None and self._node.device == "cuda":
+        if local is not None and self._node.device != "cpu":
             raise ConfigurationError(
                 f"--cluster {where}: its nodes would all take the same GPU; without --cluster a campaign has "
                 "one worker for each GPU of this machine"
@@ -238,7 +238,7 @@ class Cluster:
             key=f"aotfuzz-{self._client.id}-{lease.number}-{lease.attempts}",
             pure=False,
             priority=10 if job.urgent else 0,
-            resources={"GPU": 1} if self._node.device == "cuda" else None,
+            resources={"GPU": 1} if self._node.device != "cpu" else None,
         )
         lease.futures = (*lease.futures, future)
         future.add_done_callback(lambda done: self._heard.put((lease.number, done)))

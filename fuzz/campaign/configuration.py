@@ -97,7 +97,7 @@ def fingerprint(configuration: Configuration) -> str:
 
 def gpus(device: str) -> tuple[str, ...]:
     """The devices of this machine, as `CUDA_VISIBLE_DEVICES` names them; none for a campaign on the CPU."""
-    if device != "cuda":
+    if device == "cpu":
         return ()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if visible:
@@ -109,7 +109,7 @@ def gpus(device: str) -> tuple[str, ...]:
 
 def workers(device: str = "cpu") -> int:
     """How many workers a campaign gets by default: the cores that this process may use, or the GPUs."""
-    if device == "cuda":
+    if device != "cpu":
         return max(1, len(gpus(device)))
     return len(os.sched_getaffinity(0))
 

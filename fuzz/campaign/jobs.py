@@ -18,10 +18,11 @@ import tempfile
 from functools import cache
 from typing import Any
 
+from fuzz.call import Result
 from fuzz.campaign.worker import Last
 from fuzz.choices import Random
 from fuzz.coverage import traits
-from fuzz.execute import Result, execute
+from fuzz.execute import execute
 from fuzz.generate import generate
 from fuzz.ir import on_device
 from fuzz.profiles import PROFILES

@@ -76,7 +76,7 @@ def replay(
         jobs.HANDLER,
         jobs=jobs_at_once,
         warm=[name for _, _, name in work],
-        gpus=gpus("cuda" if "cuda" in devices else "cpu"),
+        gpus=gpus("cpu" if devices <= {"cpu"} else "cuda"),
     ) as pool:
         queue = [
             Job((jobs.program_item(case.program, name),), limit, tag=place)

@@ -167,8 +167,8 @@ def _configuration(options: argparse.Namespace) -> Configuration:
 
     if options.profile not in PROFILES:
         raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
-    if options.device == "cuda" and not options.cluster and not torch.cuda.is_available():
-        raise ConfigurationError("--device cuda: torch sees no CUDA device here")
+    if options.device != "cpu" and not options.cluster and not torch.cuda.is_available():
+        raise ConfigurationError(f"--device {options.device}: torch sees no CUDA device here")
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS

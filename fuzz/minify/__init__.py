@@ -21,8 +21,9 @@ from typing import Any
 import torch
 
 from fuzz import buckets, repro
+from fuzz.call import Result, Trial
 from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
-from fuzz.execute import Result, Trial, execute_trials
+from fuzz.execute import execute_trials
 from fuzz.ir import Scenario
 from fuzz.minify.compilers import printed
 from fuzz.minify.deletion import GLOBALS

@@ -6,7 +6,7 @@ from fuzz.passes.base import measure
 from fuzz.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
 from fuzz.passes.scenarios import CALLS, STEPS
 from fuzz.passes.shapes import SHAPES
-from fuzz.passes.simplify import BLOCKS, KINDS, MODULE, OPERATORS, SCENARIO, STORAGES, TREES
+from fuzz.passes.simplify import BLOCKS, DEVICE, KINDS, MODULE, OPERATORS, SCENARIO, STORAGES, TREES
 from fuzz.program import Program
 from fuzz.search import Pass
 
@@ -21,6 +21,7 @@ PASSES: tuple[Pass[Program], ...] = (
     MODULE,
     BLOCKS,
     SCENARIO,
+    DEVICE,
     TREES,
     STORAGES,
     KINDS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from math import prod
 
+from fuzz.ir import BOTH, DEVICES
 from fuzz.operators import OPERATORS, Kind
 from fuzz.program import (
     Argument,
@@ -50,7 +51,8 @@ def measure(program: Program) -> tuple[int, ...]:
 
 
 def _scenario_cost(scenario: Scenario) -> int:
-    cost = (scenario.differentiate is not None) + (not scenario.grad) + (scenario.device != "cpu")
+    cost = (scenario.differentiate is not None) + (not scenario.grad)
+    cost += (scenario.device != DEVICES[0]) + (scenario.device == BOTH)
     for step in scenario.steps:
         if not isinstance(step, Write):
             cost += (step.roots is not None) + (step.how != "plain") + step.retain

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from fuzz.blocks import unwrapped
+from fuzz.ir import BOTH, DEVICES, on_device
 from fuzz.passes.base import plainer
 from fuzz.passes.deletion import leaves
 from fuzz.passes.scenarios import of_inputs, of_scenarios
@@ -105,7 +106,7 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
     plain = Scenario()
     return [
         name
-        for name in ("threads", "inference", "differentiate", "grad", "device")
+        for name in ("threads", "inference", "differentiate", "grad")
         if getattr(program.scenario, name) != getattr(plain, name)
     ]
 
@@ -114,13 +115,22 @@ def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
     scenario = program.scenario
     plain = dataclasses.replace(
         scenario,
-        device="cpu" if "device" in edits else scenario.device,
         grad="grad" in edits or scenario.grad,
         differentiate=None if "differentiate" in edits else scenario.differentiate,
         inference=scenario.inference and "inference" not in edits,
         threads=scenario.threads and "threads" not in edits,
     )
     return dataclasses.replace(program, scenario=plain)
+
+
+def _device_edits(program: Program) -> Sequence[Edit]:
+    """All calls go to one device: to the CPU, or to the other one where a program runs on both."""
+    device = program.scenario.device
+    return DEVICES if device == BOTH else [] if device == DEVICES[0] else DEVICES[:1]
+
+
+def _on_one_device(program: Program, edits: frozenset[Edit]) -> Program:
+    return on_device(program, next(name for name in DEVICES if name in edits))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -218,6 +228,7 @@ TREES = Pass("trees", _nested, _flatten)
 MODULE = Pass("module", _module_edits, _less_held)
 BLOCKS = Pass("blocks", _block_edits, _plainer_blocks)
 SCENARIO = of_scenarios(Pass("scenario", _scenario_edits, _plain_scenario))
+DEVICE = Pass("device", _device_edits, _on_one_device)
 KINDS = of_inputs(Pass("arguments' kinds", _kind_edits, _plain_arguments))
 STORAGES = of_inputs(Pass("storages", _storage_edits, _plain_storages))
 OPERATORS = Pass("operators", _operator_edits, _plain_operators)

@@ -352,11 +352,12 @@ def test_a_wrong_set_up_exits_with_2(
     assert out == ""
 
 
+@pytest.mark.parametrize("device", ["cuda", "both"])
 def test_cuda_without_a_device_is_said(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert main(["run", "--target", "eager", "--device", "cuda"]) == 2
+    assert main(["run", "--target", "eager", "--device", device]) == 2
     assert "sees no CUDA device" in capsys.readouterr().err
 
 

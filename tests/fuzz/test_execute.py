@@ -49,8 +49,9 @@ from small_programs import (
 )
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-import fuzz.execute as execute_module
-from fuzz.execute import Result, execute
+import fuzz.call as call_module
+from fuzz.call import Result
+from fuzz.execute import execute
 from fuzz.program import Call, Program, Ref, Scenario, Seq, Statement, Storage
 from fuzz.targets import Target, find, reset_dynamo
 
@@ -395,17 +396,17 @@ def test_the_same_case_gives_the_same_result() -> None:
 
 def test_a_target_that_leaves_torch_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The observer runs torch as well, and must not be blamed."""
-    observe = execute_module._observe
+    observe = call_module.observed
 
     def fails_on_targets(program: Program, function: Any, *rest: Any) -> Any:
-        if isinstance(function, execute_module._Compiled):
+        if isinstance(function, call_module.Compiled):
             raise RuntimeError("dispatcher lost")
         return observe(program, function, *rest)
 
-    monkeypatch.setattr(execute_module, "_observe", fails_on_targets)
+    monkeypatch.setattr(call_module, "observed", fails_on_targets)
     with pytest.raises(RuntimeError, match="dispatcher lost"):
         execute(SINE, find("eager"))
-    monkeypatch.setattr(execute_module, "_intact", lambda: False)
+    monkeypatch.setattr(call_module, "_intact", lambda: False)
     result = execute(SINE, find("eager"))
     assert (result.outcome, result.intact) == ("finding", False)
     assert "dispatcher lost in the target" in str(result.findings[0])

@@ -12,6 +12,7 @@ from small_programs import DOUBLE_IN_PLACE, SQUARE_IN_TWO_THREADS
 from fuzz.blocks import around, executed
 from fuzz.choices import Random
 from fuzz.generate import generate
+from fuzz.ir import BOTH, DEVICES, on_device
 from fuzz.operators import OPERATORS, Kind
 from fuzz.passes import PASSES, measure
 from fuzz.passes.deletion import without
@@ -267,7 +268,7 @@ def test_a_pass_keeps_its_promises(one: object) -> None:
     assert isinstance(one, Pass)
     valid = 0
     for index in range(150):
-        program = generate(Random(21, index))
+        program = on_device(generate(Random(21, index)), (*DEVICES, BOTH)[index % 3])
         edits = list(one.edits(program))
         assert edits == list(one.edits(program))
         for chosen in (edits, edits[: len(edits) // 2], edits[1::2], *([edit] for edit in edits)):

@@ -1,0 +1,333 @@
+"""One call: of a function eagerly, and of what a target makes of it, each on fresh arguments.
+
+Eager and the target start from the same seed; the float64 reference and the second eager run that tells noise
+from a difference are only run when the judge asks for them. A call that is made in two threads at once
+(`Scenario.threads`) is seen from both, and each must be what eager sees that calls once.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from threading import Barrier, Lock, Thread
+from typing import Any, Literal
+
+import torch
+
+from fuzz import corpus
+from fuzz.ir import Scenario
+from fuzz.source import Make
+from fuzz.targets import Function, Target
+from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe
+from oracles.ambient import record_ambient
+from oracles.draws import Drawing, Drawn
+from oracles.layouts import Densely
+from oracles.under import Mode
+
+
+class Escape(Exception):
+    """A target raised SystemExit, KeyboardInterrupt or the like, which is no way to end a call."""
+
+
+Word = Literal["agree", "poisoned", "finding", "refused"]
+SEED = 0
+# How long one of two threads runs before the other has its turn: a thousand turns in a short compilation,
+# which would else be over before the second thread begins.
+_SWITCH_SECONDS = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one case: plain data, the same on every run save for `seconds`.
+
+    `reason` is the refusal's name for "refused", why the case proves nothing for "poisoned", the first
+    finding's message for "finding". `seconds` is the wall time of the case. `intact` is whether another case
+    may run in this process.
+    """
+
+    outcome: Word
+    findings: tuple[Finding, ...] = ()
+    reason: str = ""
+    seconds: float = 0.0
+    intact: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, for a worker's pipe; without `intact`, which concerns the worker alone."""
+        return {
+            "outcome": self.outcome,
+            "findings": [corpus.finding_to_json(finding) for finding in self.findings],
+            "reason": self.reason,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Result:
+        """The result that `to_json` gave."""
+        findings = tuple(corpus.finding_from_json(finding) for finding in data["findings"])
+        return cls(data["outcome"], findings, data["reason"], data["seconds"])
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One call of a function: what makes its arguments, how it is made, and what is done after it.
+
+    `exact` gives the same function and arguments in double precision; it is None where there is no such twin.
+    """
+
+    make: Make
+    scenario: Scenario = field(default_factory=Scenario)
+    steps: tuple[Step, ...] = ()
+    exact: Callable[[], tuple[Function, Make]] | None = None
+
+
+Standard = Callable[[Function], Function]
+
+
+def eager_itself(function: Function) -> Function:
+    return function
+
+
+def in_one_thread(trial: Trial) -> Trial:
+    return replace(trial, scenario=replace(trial.scenario, threads=False))
+
+
+def _broken(error: Exception) -> Result:
+    """The observer, which runs torch itself, could not go on: the target has broken that."""
+    said = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    message = f"after the call: torch works in eager, {said} in the target"
+    finding = Finding("errors", "after the call", "torch works", said, message)
+    return Result("finding", (finding,), str(finding), intact=False)
+
+
+def judged_call(
+    trial: Trial,
+    standard: Standard,
+    function: Function,
+    compiled: Compiled,
+    own: Trial,
+) -> Result:
+    """What becomes of one call: `function` is what the standard made. The target is given its `own`, which
+    may be the same call on another device: then only what draws nothing can be compared."""
+    eager = observed(trial, function)
+    before = compiled.runs
+    try:
+        with _garbage_kept():
+            sights = _sights(own, compiled)
+    except Exception as error:
+        if _intact():
+            raise
+        return _broken(error)
+    runs = compiled.runs - before
+    if own is not trial:
+        if eager.drew:
+            return Result("poisoned", reason="each device draws numbers of its own")
+        sights = [as_on_cpu(seen) for seen in sights]
+
+    def reference() -> Observation:
+        assert trial.exact is not None
+        exact, make = trial.exact()
+        double = replace(trial, make=make)
+        if not eager.drew:
+            return observed(double, standard(exact))
+        noted = Drawing()
+        observed(trial, function, under=noted)
+        return observed(double, standard(exact), under=Drawn(noted.draws))
+
+    def control() -> Observation:
+        return observed(trial, function, terms=True)
+
+    def densely() -> Observation:
+        return observed(trial, function, under=Densely())
+
+    compilers = sights if standard is eager_itself else (eager, *sights)
+    intact = not any(map(_raised, compilers)) or _intact()
+    further = (reference if trial.exact else None, control, densely) if intact else ()
+    verdicts = [judge(eager, seen, *further) for seen in sights]
+    for seen, verdict in zip(sights, verdicts, strict=True):
+        if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
+            return Result("finding", verdict.findings, verdict.reason, intact=intact)
+    once = len(sights)
+    if compiled.target.once and runs > once:
+        what = "one call" if once == 1 else "two calls at once"
+        message = f"runs of the function in {what}: {once} in eager, {runs} in the target"
+        finding = Finding("once", "call", str(once), str(runs), message)
+        return Result("finding", (finding,), str(finding), intact=intact)
+    for seen in sights:
+        if seen.refused is not None:
+            return Result("refused", reason=seen.refused, intact=intact)
+    poisoned = next((verdict for verdict in verdicts if verdict.outcome is Outcome.POISONED), None)
+    word: Word = "agree" if poisoned is None else "poisoned"
+    return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact)
+
+
+def _sights(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
+    """What is seen of a target's call: of each thread that makes it."""
+    if trial.scenario.threads:
+        return _in_two_threads(trial, compiled)
+    seen = observed(trial, compiled, compiled.target.refusal)
+    # Kernels' workspaces and the like are taken once; what leaks is more at every call.
+    for _ in range(2):
+        if seen.grown > 0:
+            again = observed(trial, compiled, compiled.target.refusal)
+            seen = replace(seen, grown=min(seen.grown, again.grown))
+    return [seen]
+
+
+def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
+    """What each of two threads sees that make a call at once.
+
+    The second one observes all it will within the call of the first, so that only the calls run together:
+    what comes after them, and what comes before, is done by one thread at a time.
+    """
+    gate = Barrier(2)
+    sights: list[Observation] = []
+    errors: list[BaseException] = []
+
+    def at_once(*args: Any) -> Any:
+        gate.wait()
+        try:
+            return compiled(*args)
+        finally:
+            gate.wait()
+
+    def second() -> None:
+        try:
+            sights.append(observed(trial, at_once, compiled.target.refusal))
+        except BaseException as error:
+            errors.append(error)
+            gate.abort()
+
+    thread = Thread(target=second, name="second caller", daemon=True)
+
+    def first(*args: Any) -> Any:
+        thread.start()
+        try:
+            return at_once(*args)
+        finally:
+            thread.join()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        sights.append(observed(trial, first, compiled.target.refusal))
+    finally:
+        sys.setswitchinterval(interval)
+    if errors:
+        raise errors[0]
+    return sights
+
+
+def _raised(seen: Observation) -> bool:
+    """Whether anything of the target's has ended in an exception."""
+    last = () if seen.later_gradient is None else (seen.later_gradient,)
+    return any(run.raised is not None for run in (seen, *seen.gradients, *seen.steps, *last))
+
+
+@contextmanager
+def _garbage_kept() -> Iterator[None]:
+    """No cycle is collected meanwhile, so that what a target left in one does its harm at one known point.
+
+    A compiler that fails may leave guards of torch's dispatcher in cycles of garbage, and whenever they are
+    collected they put back what was there when they were made. `_intact` collects them, and looks for it.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _intact() -> bool:
+    """Whether torch still works here, once what a failure has left behind is collected (`_garbage_kept`)."""
+    gc.collect()
+    try:
+        record_ambient()
+    except Exception:
+        return False
+    return True
+
+
+def observed(
+    trial: Trial,
+    function: Function,
+    refusal: Refusal | None = None,
+    *,
+    terms: bool = False,
+    under: Mode | None = None,
+) -> Observation:
+    def arguments() -> Arguments:
+        args, leaves, tensors = trial.make()
+        return Arguments(args, leaves, tensors)
+
+    return observe(
+        function,
+        arguments,
+        seed=SEED,
+        grad=trial.scenario.grad,
+        inference=trial.scenario.inference,
+        differentiate=trial.scenario.differentiate,
+        steps=trial.steps,
+        refusal=refusal,
+        terms=terms,
+        under=under,
+    )
+
+
+class Compiled:
+    """A function that is compiled at its first call, so that an exception of the compiler is observed like
+    one of the call. `runs` counts how often the function itself was run by a target that promises to run it
+    once."""
+
+    def __init__(self, target: Target, function: Function) -> None:
+        self.target = target
+        self._runs: list[None] = []
+        self._function = _noted(function, self._runs) if target.once else function
+        self._compiled: Function | None = None
+        self._lock = Lock()  # threads call one compiled function
+
+    @property
+    def runs(self) -> int:
+        return len(self._runs)
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            with self._lock:
+                if self._compiled is None:
+                    self._compiled = self.target.compile(self._function)
+            return self._compiled(*args)
+        except Exception:
+            raise
+        except BaseException as error:
+            raise Escape(f"{type(error).__name__}: {error}") from error
+
+
+class _NotedModule(torch.nn.Module):
+    """A module, of which each run is noted."""
+
+    def __init__(self, module: torch.nn.Module, note: Callable[[None], None]) -> None:
+        super().__init__()
+        self.module = module
+        self.note = note
+
+    def forward(self, *args: Any) -> Any:
+        self.note(None)
+        return self.module(*args)
+
+
+def _noted(function: Function, runs: list[None]) -> Function:
+    """The function, of which each run is noted. (It refers to nothing else: a compiler may look at all that
+    a function refers to, as our own does.)"""
+    note = runs.append
+    if isinstance(function, torch.nn.Module):
+        return _NotedModule(function, note)
+
+    def noted(*args: Any) -> Any:
+        note(None)
+        return function(*args)
+
+    return noted

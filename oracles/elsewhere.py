@@ -1,0 +1,34 @@
+"""What was seen on another device, said as if it had been seen on the CPU, so that both can be compared."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from .observation import Observation
+
+_CPU = torch.device("cpu")
+
+
+def as_on_cpu(seen: Observation) -> Observation:
+    """The same snapshot with the CPU in the place of every device. What an allocator counts is a device's
+    own, and left out.
+
+    as_on_cpu(observe(compiled, make_on_cuda)).states[0].device    # device(type='cpu')
+    """
+    moved: Observation = _moved(seen)
+    return dataclasses.replace(moved, grown=0)
+
+
+def _moved(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return _CPU
+    if isinstance(value, tuple):
+        return tuple(map(_moved, value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        changed = {name: new for name, old in given.items() if (new := _moved(old)) is not old}
+        return dataclasses.replace(value, **changed) if changed else value
+    return value
