@@ -59,6 +59,7 @@ class Builder:
         self.take(state)
         self.memories = {tensor.memory for _, tensor in self.pool}
         self.written: tuple[str, int] | None = None  # what was written to last, and the memory that it shows
+        self.chosen: Sequence[str] = ()  # operands of the next statement, while the rest of them are made
 
     @property
     def full(self) -> bool:
@@ -181,7 +182,8 @@ class Builder:
         """Names for results: new ones, or in a branch or a loop one that stands for such a tensor already."""
         if self.bound and len(outcome) == 1 and self.choices.chance(0.5):
             meta = outcome[0].meta
-            alike = [n for n in self.bound if self.state.tensor(n).meta[:2] == meta[:2]]
+            free = (n for n in self.bound if n not in self.chosen)
+            alike = [n for n in free if self.state.tensor(n).meta[:2] == meta[:2]]
             if alike:
                 name = self.choices.pick(alike)
                 self.pool = [entry for entry in self.pool if entry[0] != name]
@@ -209,8 +211,17 @@ class Builder:
 
     def operands(self, row: Operator) -> tuple[tuple[str, ...], list[Meta]] | None:
         """Operands that the row takes and what is known of them, or None where there are none."""
-        choices = self.choices
         names: list[str] = []
+        self.chosen = names
+        try:
+            metas = self._choose(row, names)
+        finally:
+            self.chosen = ()
+        return None if metas is None else (tuple(names), metas)
+
+    def _choose(self, row: Operator, names: list[str]) -> list[Meta] | None:
+        """Choose operands, or make them; `names` is extended by theirs. Gives what is known of them."""
+        choices = self.choices
         metas: list[Meta] = []
         for number, operand in enumerate(row.operands):
             if operand.number:
@@ -250,7 +261,7 @@ class Builder:
             else:
                 return None
             metas.append(self.state.tensor(names[-1]).meta)
-        return tuple(names), metas
+        return metas
 
     def first(self) -> list[tuple[str, Tensor]]:
         """What operand 0 is drawn from."""

@@ -311,3 +311,10 @@ def test_generating_runs_nothing() -> None:
 def test_what_follows_a_branch_fits_whichever_arm_was_taken() -> None:
     """In one program of more than 50,000 it did not, and that was the first such."""
     check(generate(Random(12, 9479), "mixed"))
+
+
+@pytest.mark.parametrize(("profile", "index"), [("mixed", 1014), ("metadata", 1773)])
+def test_what_is_made_for_a_statement_takes_no_name_from_its_operands(profile: str, index: int) -> None:
+    """In a loop a copy may be bound to a name that is known already, but not to that of an operand which is
+    chosen: these programs were not followed as they were written."""
+    check(generate(Random(6, index), profile))
