@@ -49,12 +49,36 @@ def keep_apart(graph: fx.Graph) -> bool:
     * A tensor that is written to twice, and read between: it would be read where elements are written
       already, as Inductor looks for reads under the tensor's first name only.
     * A part of what `cat` returns, shown as another dtype: that part need not be aligned.
+    * What a custom operator writes to, and something else reads: Inductor computes what reads it anew
+      wherever that is needed, after the write too.
     """
     kept = [node for node in graph.nodes if _is_written_again(node) or _is_part_of_cat(node)]
     for node in kept:
         with graph.inserting_before(node):
             node.update_arg(0, _copied(node.args[0]))
-    return bool(kept)
+    custom = [node for node in graph.nodes if node.target is internals.AUTO_FUNCTIONALIZED]
+    return bool([node for node in custom if _write_to_copies(node)] or kept)
+
+
+def _write_to_copies(node: fx.Node) -> bool:
+    """Have a custom operator write to copies of what others read, too; returns whether there are any."""
+    (op,) = node.args
+    read: set[fx.Node] = set()
+
+    def copied(given: fx.Node) -> fx.Node:
+        memory = _memory(given)
+        last = (torch.ops.aten.copy_.default, memory)  # which does not read it
+        if all(user is node or (user.target, user.args[0]) == last for user in _readers(memory)):
+            return given
+        read.add(given)
+        return _copied(given)
+
+    assert isinstance(op, internals.OpOverload)
+    with node.graph.inserting_before(node):
+        for argument in op._schema.arguments:
+            if is_written(argument) and argument.name in node.kwargs:
+                node.update_kwarg(argument.name, fx.node.map_arg(node.kwargs[argument.name], copied))
+    return bool(read)
 
 
 def _copied(node: Any) -> fx.Node:

@@ -70,6 +70,7 @@ from aot.errors import EscapedTensor
 
 __all__ = [
     "AUTOCAST_DEVICES",
+    "AUTO_FUNCTIONALIZED",
     "COND",
     "MAKE_TOKEN",
     "SINK_TOKENS",
@@ -741,10 +742,13 @@ COND = torch.ops.higher_order.cond
 WHILE_LOOP = torch.ops.higher_order.while_loop
 
 
+AUTO_FUNCTIONALIZED: Any = torch.ops.higher_order.auto_functionalized
+
+
 def auto_functionalized(op: OpOverload, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     """What `op` returns for arguments by name, or None, and then each of those that it would write to, as it
     would leave them: in a graph, by the operator that Inductor takes apart again."""
-    results: tuple[Any, ...] = torch.ops.higher_order.auto_functionalized(op, **arguments)
+    results: tuple[Any, ...] = AUTO_FUNCTIONALIZED(op, **arguments)
     return results
 
 
@@ -1332,7 +1336,8 @@ def inductor_compile(
     from torch._guards import TracingContext, tracing
     from torch._inductor import compile_fx, config
 
-    context = TracingContext(_mode_of(inputs))
+    # (A graph without inputs has fake tensors, too.)
+    context = TracingContext(_mode_of([*inputs, *(node.meta.get("val") for node in graph.graph.nodes)]))
     context.output_strides = []
     context.aot_graph_name = names
     # All that is read of it.

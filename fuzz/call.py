@@ -145,7 +145,8 @@ def judged_call(
     compilers = sights if standard is eager_itself else (eager, *sights)
     intact = not any(map(_raised, compilers)) or _intact()
     further = (reference if trial.exact else None, control, densely) if intact else ()
-    verdicts = [judge(eager, seen, *further) for seen in sights]
+    exact = compiled.target.exact and own is trial
+    verdicts = [judge(eager, seen, *further, exact=exact) for seen in sights]
     for seen, verdict in zip(sights, verdicts, strict=True):
         if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
             return Result("finding", verdict.findings, verdict.reason, intact=intact)

@@ -59,7 +59,8 @@ class Target:
     what is below with another layer above: where it agrees with one of these, a case in which both differ
     from eager proves nothing. They are prepared and reset in the same process. `in_pieces` says that a
     program may be cut into pieces which are compiled as they are reached: where one is declined, others have
-    run. A target can be called like the function that compiles.
+    run. `exact` promises that a target runs the kernels that eager runs, in the same order, so that numbers
+    are equal bit for bit. A target can be called like the function that compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
@@ -76,6 +77,7 @@ class Target:
     once: bool = False
     controls: tuple[str, ...] = ()
     in_pieces: bool = False
+    exact: bool = False
 
     def __call__(self, function: Function) -> Function:
         """Compile a function."""
@@ -385,6 +387,7 @@ def _shipped() -> Mapping[str, Target]:
             "control: the function itself, which must never differ",
             lambda function: function,
             once=True,
+            exact=True,
         ),
         Target(
             "eager-threads",

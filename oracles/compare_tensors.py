@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from .observation import Observation, TensorState
 from .sides import Difference, Sides, difference, kind, listing, text
+from .values import mismatch
 
 FIELDS: Mapping[str, str] = {
     "value": "data",
@@ -89,7 +91,28 @@ def _elements(
     reference = None if known is None else known.value
     for item in sides.numbers(clause, path, path, eager.value, target.value, reference):
         sides.differing.add(path)
-        yield item
+        yield replace(item, noise=True) if _shows_rounding(sides, eager, target) else item
+
+
+def _shows_rounding(sides: Sides, eager: TensorState, target: TensorState) -> bool:
+    """Whether a tensor shows bytes of floating numbers that are rounded otherwise, and agree as such.
+
+    Nothing can be said of the bytes then. Whether the memory is right, the tensor says that has the numbers.
+    """
+    for name, other in sides.eager_states.items():
+        its = sides.target_states.get(name)
+        if other.value is None or its is None or its.value is None or other.dtype == eager.dtype:
+            continue
+        if not (other.dtype.is_floating_point or other.dtype.is_complex):
+            continue
+        if not (_share(eager, other) and _share(target, its)) or other.value.data == its.value.data:
+            continue
+        if (other.dtype, other.shape) == (its.dtype, its.shape):
+            known = sides.reference_states.get(name)
+            reference = None if known is None else known.value
+            if mismatch(other.value, its.value, reference, exact=sides.exact) is None:
+                return True
+    return False
 
 
 def _fields(

@@ -22,7 +22,7 @@ class Difference:
     """A finding, with what a judge must know to weigh it.
 
     `numeric` is true when only elements differ, so that a reference may explain it. `noise` is true when
-    the reference says that eager's own elements mean nothing.
+    the reference says that eager's own elements mean nothing, or they are bytes of numbers that agree.
     """
 
     finding: Finding

@@ -10,10 +10,12 @@ was given; that one can be differentiated in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
 from aot.capture.again import Step, record_again
@@ -144,6 +146,57 @@ def _kind_of(tangent: Any) -> object:
     return key_of_meta(unwrapped(tangent)[0]) if is_wrapper(tangent) else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Gradients that one node of the autograd graph makes: which, and the positions of what their gradients
+    go to."""
+
+    results: tuple[int, ...]
+    targets: frozenset[int]
+
+
+def _grouped(step: Step, backward: fx.GraphModule | None) -> tuple[_Group, ...]:
+    """All gradients in one group; then, if these are several, those apart that lead to different targets."""
+    everything = frozenset(p for p, k in enumerate(step.gradients) if k is not None)
+    whole = _Group(tuple(range(len(step.made))), everything)
+    if backward is None or len(step.entrances) < 2:
+        return (whole,)
+    parts = iter([i for i, layout in step.further.items() for _ in layout.wheres])
+    masks: dict[fx.Node, int] = {}  # bit i for what comes in for gradient i
+    for node in backward.graph.nodes:
+        masks[node] = 1 << next(parts) if node.op == "placeholder" and is_tangent(node) else 0
+        for other in node.all_input_nodes:
+            masks[node] |= masks[other]
+    outputs = iter(list(backward.graph.nodes)[-1].args[0])
+    reads = [[masks.get(next(outputs), 0) for _ in layout.wheres] for layout in step.higher]
+    groups: dict[frozenset[int], list[int]] = {}
+    for i in whole.results:
+        reached = everything
+        if i in step.further:  # (What is zeros whatever comes in may be so for any of them.)
+            sources = {k for k, some in enumerate(reads) if any(not mask or mask >> i & 1 for mask in some)}
+            reached = frozenset(p for p in everything if step.gradients[p] in sources)
+        groups.setdefault(reached, []).append(i)
+    apart = [_Group(tuple(results), reached) for reached, results in groups.items()]
+    return (whole, *apart) if len(apart) > 1 else (whole,)
+
+
+def _leads_to_functions(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether a custom function that is none of ours is behind some tensors."""
+    stack = [tensor.grad_fn for tensor in tensors if tensor is not None]
+    seen: set[Node | None] = {None}
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            assert node is not None
+            seen.add(node)
+            if internals.is_function_node(node):
+                package = internals.function_of(node).__module__.partition(".")[0]
+                if package != __name__.partition(".")[0]:
+                    return True
+            stack.extend(above for above, _ in node.next_functions)
+    return False
+
+
 class _Way:
     """One recorded backward, compiled."""
 
@@ -175,6 +228,7 @@ class _Way:
         self.from_start = tangents_from_start(forward, "cotangents_")
         self.further_from_start = tangents_from_start(backward)
         self.backward: Backward | None = None
+        self.groups = _grouped(step, backward)
         available: dict[fx.Node, int] = {}
         if backward is not None:
             results = sum(len(layout.wheres) for layout in step.higher)
@@ -210,12 +264,28 @@ class _Way:
                         "create_graph=True where a second derivative goes to an argument that the first does "
                         "not go to; call the original function"
                     )
-            # What goes nowhere stays connected to something that requires grad, as in eager.
-            given = [*inputs, *tangents]
-            box = [self, tuple(values[step.count :]), tuple(_distinct(results, given)), numbers]
-            made = _Higher.apply(box, *targets)  # type: ignore[no-untyped-call]
-            results = list(made) if isinstance(made, tuple) else [made]
+            results = _distinct(results, [*inputs, *tangents])
+            for group in self._groups(targets):
+                own = tuple(results[i] for i in group.results)
+                box = [self, tuple(values[step.count :]), own, numbers, targets, group.results]
+                reached = [target if p in group.targets else None for p, target in enumerate(targets)]
+                # What goes nowhere requires grad all the same, as in eager.
+                nowhere = None if group.targets else torch.empty(0, requires_grad=True)
+                made = _Higher.apply(box, nowhere, *reached)  # type: ignore[no-untyped-call]
+                for i, result in zip(
+                    group.results, made if isinstance(made, tuple) else (made,), strict=True
+                ):
+                    results[i] = result
         return [None if k is None else results[k] for k in step.results]
+
+    def _groups(self, targets: Sequence[Tensor | None]) -> Sequence[_Group]:
+        """The nodes that the gradients are results of.
+
+        One is as good as several, but where a custom function is behind it: that makes zeros of a gradient
+        which it does not get, and must not be behind what does not lead to it.
+        """
+        whole, *apart = self.groups
+        return apart if apart and _leads_to_functions(targets) else (whole,)
 
     def takes(self, given: Sequence[Tensor | None]) -> bool:
         """Whether these tangents of the gradients are of the kinds that it was recorded for.
@@ -245,31 +315,37 @@ class _Higher(torch.autograd.Function):
     """A backward as a node of the autograd graph."""
 
     @staticmethod
-    def forward(ctx: Any, box: list[Any], *targets: Tensor | None) -> tuple[Tensor, ...]:
-        way, saved, results, ctx.numbers = box
+    def forward(ctx: Any, box: list[Any], *reached: Tensor | None) -> tuple[Tensor, ...]:
+        way, saved, results, ctx.numbers, ctx.targets, ctx.members = box
         box.clear()
         ctx.way = way
-        ctx.targets = targets
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*saved)
-        ctx.mark_non_differentiable(*(r for i, r in enumerate(results) if i not in way.step.entrances))
+        pairs = zip(ctx.members, results, strict=True)
+        ctx.mark_non_differentiable(*(result for i, result in pairs if i not in way.step.entrances))
         return results  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, *given: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *own: Tensor | None) -> tuple[Tensor | None, ...]:
         way: _Way = ctx.way
         step = way.step
+        members = dict(zip(ctx.members, own, strict=True))
+        given = [members.get(i) for i in range(len(step.made))]
         for gradient, (kind, text) in step.failing.items():
             if given[gradient] is not None:
                 raise kind(text)
         saved = ctx.saved_tensors
         as_recorded = internals.backward_key() == way.ambient and way.takes(given)
         if torch.is_grad_enabled() or not as_recorded or not way.guards.hold():
-            return (None, *way.next(saved, [given[i] for i in step.entrances], ctx.targets, (), ctx.numbers))
+            return (
+                None,
+                None,
+                *way.next(saved, [given[i] for i in step.entrances], ctx.targets, (), ctx.numbers),
+            )
         bits = [i for i, layout in step.further.items() for _ in layout.wheres]
         mask = sum(1 << j for j, i in enumerate(bits) if given[i] is not None)
         if way.backward is None or not mask:
-            return (None,) * (1 + len(step.gradients))
+            return (None,) * (2 + len(step.gradients))
         arguments = list(saved)
         for i, layout in step.further.items():
             tangent = given[i]
@@ -284,4 +360,4 @@ class _Higher(torch.autograd.Function):
         else:
             results = way.backward.run_part(mask, arguments, numbers=numbers)
         made = put_together(step.higher, iter(results))
-        return (None, *(None if k is None else made[k] for k in step.gradients))
+        return (None, None, *(None if k is None else made[k] for k in step.gradients))

@@ -392,3 +392,44 @@ def test_pack_hooks_get_nothing_more_than_in_eager(f: Function) -> None:
         return len(packed), torch.autograd.grad(first.pow(2).sum(), start)
 
     assert_same_story(f, story)
+
+
+class _Doubled(torch.autograd.Function):
+    """Makes zeros of a gradient that it does not get, as custom functions do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * 2
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: x * y,
+        lambda x, y: (x * y, x.exp()),
+        lambda x, y: (x * 1).mul_(y),
+        lambda x, y: x * 2 + y,
+    ],
+)
+@pytest.mark.parametrize("second", ["leaf", "view", "constant", "function"])
+def test_custom_functions_above_get_nothing_where_eagers_get_nothing(f: Function, second: str) -> None:
+    def story(function: Function) -> Any:
+        start, other = leaf(2, 2, dtype=F64), leaf(2, dtype=F64, start=7)
+        x, y = _Doubled.apply(start), other
+        if second == "view":  # of a leaf, which no gradient goes to
+            with torch.no_grad():
+                y = other.as_strided((2,), (1,))
+        elif second == "constant":
+            y = other.detach()
+        elif second == "function":
+            y = _Doubled.apply(other)
+        results = function(x, y)
+        first = results[0] if isinstance(results, tuple) else results
+        targets = [t for t in (start, x, other, y) if t.requires_grad]
+        return _told(first.sum(), targets)
+
+    assert_same_story(f, story)

@@ -306,6 +306,65 @@ def test_what_is_read_between_two_writes(f: Callable[[Tensor], None]) -> None:
     torch.testing.assert_close(mine, eagers)
 
 
+@torch.library.custom_op("aotfuzz_tests::accumulate_", mutates_args={"x"})
+def accumulate_(x: Tensor, y: Tensor) -> None:
+    """Add twice the second."""
+    x.add_(y * 2)
+
+
+def _reads_an_argument_before(x: Tensor) -> Tensor:
+    y = x * 2
+    accumulate_(x, y)
+    return torch.stack((y, x), 0)
+
+
+def _copies_an_argument_before(x: Tensor) -> Tensor:
+    y = x.clone()
+    accumulate_(x, y)
+    return torch.stack((y, x), 0)
+
+
+def _reads_a_draw_before(x: Tensor) -> Tensor:
+    z = torch.arange(4.0).cumsum(0)
+    y = z * 2
+    accumulate_(z, x)
+    return y + z
+
+
+def _writes_to_a_part(x: Tensor) -> Tensor:
+    y = x + 1
+    accumulate_(x[1:3], y[1:3])
+    return y * x
+
+
+@pytest.mark.parametrize(
+    "f",
+    [_reads_an_argument_before, _copies_an_argument_before, _reads_a_draw_before, _writes_to_a_part],
+)
+def test_what_a_custom_operator_writes_to_is_read_before(f: Callable[[Tensor], Tensor]) -> None:
+    """Inductor computes what was read of it once more, from what has been written (`torch.compile` too)."""
+    mine, eagers = (torch.arange(4.0) for _ in range(2))
+    result = compiled(f)(mine)
+    torch.testing.assert_close(result, f(eagers))
+    torch.testing.assert_close(mine, eagers)
+
+
+def test_a_custom_operator_writes_in_place_to_what_nobody_reads() -> None:
+    """A copy would be as right, and slower."""
+    _, codes = run_and_get_code(compiled(lambda x: accumulate_(x, x.new_ones(4))), torch.arange(4.0))
+    (code,) = codes
+    assert "accumulate_.default(arg" in code
+
+
+def test_a_graph_without_inputs() -> None:
+    def f(x: Tensor) -> Tensor:
+        y = torch.arange(3)
+        accumulate_(y, y.clone())
+        return y
+
+    assert compiled(f)(torch.ones(2)).tolist() == [0, 3, 6]
+
+
 def test_a_part_of_what_is_joined_shown_as_another_dtype() -> None:
     """Inductor computes it where it is joined, and demands that it be aligned."""
 

@@ -159,6 +159,15 @@ def test_what_is_taken_once_is_no_leak(calls: int, outcome: str, monkeypatch: py
     assert [(one.clause, one.path) for one in result.findings] == [("lifetime", "memory")] * (calls == 9)
 
 
+def test_who_promises_the_same_kernels_is_held_to_every_bit() -> None:
+    def nudges(function: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda value: torch.nextafter(function(value), torch.tensor(9.0))
+
+    assert execute(SINE, Target("under-test", "", nudges)).outcome == "agree"
+    result = execute(SINE, Target("under-test", "", nudges, exact=True))
+    assert [one.clause for one in result.findings] == ["values"]
+
+
 def test_what_a_later_call_gets_wrong_by_itself_is_no_matter_of_repetition() -> None:
     def wrong_when_tall(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda value: function(value) + (value.shape[0] == 4)

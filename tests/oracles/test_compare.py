@@ -12,7 +12,8 @@ import torch
 from oracle_cases import CASES, Case
 from torch import Tensor
 
-from oracles import CLAUSES, Arguments, Finding, compare, observe
+from oracles import CLAUSES, Arguments, Finding, Outcome, compare, judge, observe
+from oracles.compare import differences
 
 WRONG: dict[str, tuple[Case, Callable[..., Any], set[tuple[str, str]]]] = {}
 """A wrong compiler: the program, what it was compiled to, and the (clause, path)s that must be found."""
@@ -545,6 +546,53 @@ def test_exact_sees_one_bit_and_the_sign_of_zero() -> None:
     )
     assert compare(zero, minus) == ()
     assert {item.path for item in compare(zero, minus, exact=True)} == {"out"}
+
+
+def _bytes_of(x: Tensor) -> Arguments:
+    return Arguments((x, x.view(torch.int8), torch.zeros(4, dtype=torch.int8)))
+
+
+def test_bytes_of_numbers_that_are_rounded_otherwise_prove_nothing() -> None:
+    def make() -> Arguments:
+        return _bytes_of(torch.linspace(0.5, 2, 4))
+
+    def cosine(x: Tensor, shown: Tensor, other: Tensor) -> None:
+        x.cos_()
+
+    def nudged(x: Tensor, shown: Tensor, other: Tensor) -> None:
+        x.copy_(torch.nextafter(x.cos(), torch.tensor(9.0)))
+
+    eager, target = observe(cosine, make), observe(nudged, make)
+    (item,) = differences(eager, target)
+    assert (item.finding.clause, item.finding.path, item.noise) == ("input-data", "arg[1]", True)
+    assert judge(eager, target).outcome is Outcome.POISONED
+    assert judge(eager, target, exact=True).outcome is Outcome.FINDING
+
+
+@pytest.mark.parametrize("which", ["numbers", "elsewhere", "equal"])
+def test_other_bytes_are_a_finding(which: str) -> None:
+    """Those of numbers that differ too much, of other memory, and where the numbers are equal."""
+
+    def make() -> Arguments:
+        return _bytes_of(torch.linspace(0.5, 2, 4))
+
+    def cosine(x: Tensor, shown: Tensor, other: Tensor) -> Tensor | None:
+        x.cos_()
+        return shown.clone() if which == "equal" else None
+
+    def wrong(x: Tensor, shown: Tensor, other: Tensor) -> Tensor | None:
+        cosine(x, shown, other)
+        if which == "numbers":
+            x.add_(1)
+        if which == "elsewhere":
+            x.copy_(torch.nextafter(x, torch.tensor(9.0)))
+            other.add_(1)
+        return shown + 1 if which == "equal" else None
+
+    eager, target = observe(cosine, make), observe(wrong, make)
+    assert judge(eager, target).outcome is Outcome.FINDING
+    expected = {"numbers": "arg[0]", "elsewhere": "arg[2]", "equal": "out"}[which]
+    assert expected in {item.path for item in judge(eager, target).findings}
 
 
 def test_reference_widens_what_eager_itself_gets_wrong() -> None:
