@@ -157,7 +157,8 @@ class _Group:
 
 def _grouped(step: Step, backward: fx.GraphModule | None) -> tuple[_Group, ...]:
     """All gradients in one group; then, if these are several, those apart that lead to different targets."""
-    everything = frozenset(p for p, k in enumerate(step.gradients) if k is not None)
+    # (What raises in the backward of a gradient may be on the way to anything.)
+    everything = frozenset(p for p, k in enumerate(step.gradients) if k is not None or step.failing)
     whole = _Group(tuple(range(len(step.made))), everything)
     if backward is None or len(step.entrances) < 2:
         return (whole,)
@@ -175,9 +176,12 @@ def _grouped(step: Step, backward: fx.GraphModule | None) -> tuple[_Group, ...]:
         if i in step.further:  # (What is zeros whatever comes in may be so for any of them.)
             sources = {k for k, some in enumerate(reads) if any(not mask or mask >> i & 1 for mask in some)}
             reached = frozenset(p for p in everything if step.gradients[p] in sources)
-        groups.setdefault(reached, []).append(i)
-    apart = [_Group(tuple(results), reached) for reached, results in groups.items()]
-    return (whole, *apart) if len(apart) > 1 else (whole,)
+        if i in step.entrances:
+            groups.setdefault(reached, []).append(i)
+    if len(groups) < 2:
+        return (whole,)
+    next(iter(groups.values())).extend(i for i in whole.results if i not in step.entrances)
+    return (whole, *(_Group(tuple(results), reached) for reached, results in groups.items()))
 
 
 def _leads_to_functions(tensors: Sequence[Tensor | None]) -> bool:

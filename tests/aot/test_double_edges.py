@@ -433,3 +433,26 @@ def test_custom_functions_above_get_nothing_where_eagers_get_nothing(f: Function
         return _told(first.sum(), targets)
 
     assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("above", [lambda x: x, lambda x: x * 1, _Doubled.apply])
+@pytest.mark.parametrize(
+    "f",
+    [
+        functional.hardsigmoid,
+        lambda x: torch.cdist(x, x.flip(0)),
+        lambda x: functional.hardsigmoid(x) * x,
+        lambda x: (x * x, functional.hardsigmoid(x)),
+    ],
+)
+def test_a_second_derivative_that_eager_does_not_have_raises(f: Function, above: Function) -> None:
+    def story(function: Function) -> Any:
+        start = leaf(2, 3, dtype=F64)
+        results = function(above(start))
+        results = results if isinstance(results, tuple) else (results,)
+        (first,) = torch.autograd.grad([r.sum() for r in results], start, create_graph=True)
+        return torch.autograd.grad(first.sum(), start, allow_unused=True)
+
+    with pytest.raises(RuntimeError, match="not implemented"):
+        story(f)
+    assert_same_story(f, story)
