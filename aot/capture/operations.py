@@ -260,13 +260,16 @@ def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def draws(func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call draws random numbers: attention does not without dropout."""
-    if not operation.random:
-        return False
+    """Whether a call draws random numbers."""
+    return operation.random and not drops_nothing(func, args, kwargs)
+
+
+def drops_nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is one of attention without dropout, which draws nothing."""
     for i, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
-            return bool((args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) != 0)
-    return True
+            return bool((args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) == 0)
+    return False
 
 
 def given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from aot.capture.operations import acts, operation_of
+from aot.capture.operations import acts, drops_nothing, operation_of
 
 
 def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
@@ -38,4 +38,6 @@ def has_effect(node: fx.Node) -> bool:
 def moves_generator(node: fx.Node) -> bool:
     """Whether running the node draws random numbers."""
     op = operation_of(node)
-    return op is not None and torch.Tag.nondeterministic_seeded in op.tags
+    if op is None or torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    return node.target is not op or not drops_nothing(op, node.args, node.kwargs)

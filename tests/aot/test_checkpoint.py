@@ -61,6 +61,18 @@ def with_a_mutation(x: Tensor, w: Tensor) -> Tensor:
     return y
 
 
+def attention(x: Tensor, w: Tensor) -> Tensor:
+    """Its kernel may draw, and does not without dropout."""
+
+    def attends(x: Tensor, dropout: float) -> Tensor:
+        heads = (x @ w).view(1, 1, 4, 3)
+        return functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=dropout).view(4, 3)
+
+    y: Tensor = checkpoint(attends, x, 0.0, use_reentrant=False)
+    z: Tensor = checkpoint(attends, y, 0.5, use_reentrant=False)
+    return z
+
+
 def with_policy(policy: Callable[..., CheckpointPolicy]) -> Callable[[Tensor, Tensor], Tensor]:
     def f(x: Tensor, w: Tensor) -> Tensor:
         contexts = functools.partial(create_selective_checkpoint_contexts, policy)
@@ -82,6 +94,7 @@ CHECKPOINTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "dropout": with_dropout,
     "nested": nested,
     "a mutation": with_a_mutation,
+    "attention": attention,
 }
 
 
