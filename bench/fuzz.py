@@ -1,7 +1,8 @@
 """Throughput of fuzzing: differential cases per second and core, and where the time goes.
 
 Programs of ten statements, made and judged in this process as a campaign's worker does it, with every oracle.
-CPU time; of a part that contains another, what is left without that.
+CPU time; of a part that contains another, what is left without that. And what the generator alone makes, of
+each profile as it is.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import fuzz.call
 import fuzz.execute
+import fuzz.generate
 import oracles
 from bench.report import Table
 from fuzz.choices import Random
@@ -28,6 +31,7 @@ from fuzz.source import load
 from fuzz.targets import Function, Target, usable
 
 TARGET = 150.0  # cases for each second
+PROGRAMS = 5000.0  # programs for each second
 GENERATE = "generate"
 LOAD = "load"
 EAGER = "eager, observed"
@@ -108,9 +112,9 @@ def _watched(clock: Clock) -> Iterator[None]:
         with clock.part(part):
             return oracles.observe(*arguments, **options)
 
-    def judging(*arguments: Any) -> Any:
+    def judging(*arguments: Any, **options: Any) -> Any:
         with clock.part(JUDGE):
-            return oracles.judge(*arguments)
+            return oracles.judge(*arguments, **options)
 
     def loading(program: Program) -> Any:
         with clock.part(LOAD):
@@ -131,6 +135,9 @@ def _watched(clock: Clock) -> Iterator[None]:
 def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("--cases", type=int, default=300, help="programs for each target (default: 300)")
+    parser.add_argument(
+        "--programs", type=int, default=3000, help="for the generator alone, of each profile (default: 3000)"
+    )
     parser.add_argument("--statements", type=int, default=10, help="of each program (default: 10)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
@@ -168,7 +175,23 @@ def measure(options: argparse.Namespace) -> list[Table]:
     return [
         Table(title, heads, tuple(rates)),
         Table("where the time goes, ms for each case", ("target", *PARTS), tuple(parts)),
+        _generated(options.programs, options.seed),
     ]
+
+
+def _generated(count: int, seed: int) -> Table:
+    """How fast the generator is, which may be compiled (`AOTFUZZ_COMPILE=1 pip install`)."""
+    compiled = "compiled" if Path(fuzz.generate.__file__).suffix != ".py" else "not compiled"
+    rows = []
+    for name, profile in PROFILES.items():
+        for index in range(count // 10):  # what is needed once
+            generate(Random(seed + 1, index), profile)
+        start = time.process_time()
+        statements = sum(len(generate(Random(seed, index), profile).statements) for index in range(count))
+        rate = count / (time.process_time() - start)
+        rows.append((name, rate, PROGRAMS, "yes" if rate >= PROGRAMS else "no", statements / count))
+    heads = ("profile", "programs", "at least", "met", "statements of each")
+    return Table(f"programs per second and core, generator {compiled}", heads, tuple(rows))
 
 
 def _profiles(statements: int) -> tuple[Profile, ...]:

@@ -14,6 +14,7 @@ from bench.calls import Stubs
 from bench.memory import Alive, usage
 from bench.models import Model
 from bench.timing import Spread, cells, interleaved
+from fuzz.profiles import PROFILES
 
 BYTES = 4
 
@@ -234,7 +235,11 @@ def test_finding_a_specialization_is_timed(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_cases_are_counted_and_their_time_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
-    rates, parts = tables(capsys, "fuzz", "--cases", "10", "--target", "aot", "--target", "eager")
+    asked = ("--cases", "10", "--target", "aot", "--target", "eager", "--programs", "100")
+    rates, parts, programs = tables(capsys, "fuzz", *asked)
+    assert {row["profile"] for row in named(programs)} == set(PROFILES)
+    assert all(row["met"] == ("yes" if row["programs"] >= 5000 else "no") for row in named(programs))
+    assert next(r for r in named(programs) if r["profile"] == "single")["statements of each"] < 2
     for rate, part in zip(named(rates), named(parts), strict=True):
         assert rate["agree"] + rate["poisoned"] + rate["refused"] + rate["finding"] == 10
         assert rate["finding"] == 0
