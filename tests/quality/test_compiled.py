@@ -1,4 +1,4 @@
-"""The generator makes the same programs when it is compiled by mypyc; `python -m bench fuzz` says how fast."""
+"""The generator makes the same programs when mypyc compiles it; `python -m bench fuzz` says how fast."""
 
 from __future__ import annotations
 
