@@ -137,6 +137,7 @@ __all__ = [
     "is_memoryless",
     "is_ordered",
     "is_packed",
+    "is_run",
     "is_script_object",
     "is_traced_elsewhere",
     "is_transforming",
@@ -291,6 +292,12 @@ def unlogged() -> Iterator[None]:
 def current_node() -> Node | None:
     """Inside a backward: the node that runs, if one does."""
     return torch._C._current_autograd_node()
+
+
+def is_run(node: Node) -> bool:
+    """Inside a backward: whether it runs a node. One that is asked for the gradients of some tensors runs
+    what leads to these."""
+    return bool(torch._C._will_engine_execute_node(node))
 
 
 def graph_is_retained() -> bool:

@@ -24,6 +24,7 @@ from aot.capture.kept import Kept, find_kept, find_kept_entrances, saves_somethi
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
+    EntranceEdge,
     Exposed,
     Graph,
     Key,
@@ -98,6 +99,7 @@ class Segment:
         frees: whether eager's backward frees something, so that a second one raises.
         joins: whether several gradients come to one custom function, which says itself what a missing one is.
         turn: grows with the place that it has in eager's graph.
+        vain: those of the gradients that go to a result which leads nowhere.
     """
 
     entrances: tuple[Entrance, ...]
@@ -109,6 +111,7 @@ class Segment:
     frees: bool = False
     joins: bool = False
     turn: int = 0
+    vain: tuple[int, ...] = ()
 
     @property
     def tangents(self) -> tuple[int, ...]:
@@ -274,7 +277,9 @@ class _Recording:
             frees = any(saves_something(node) for node in nodes.nodes)
             joins = _joins(graph, nodes)
             turn = turns[firsts[len(segments)]]
-            segments.append(replace(segment, further=tuple(further), frees=frees, joins=joins, turn=turn))
+            vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
+            segment = replace(segment, further=tuple(further), frees=frees, joins=joins, turn=turn, vain=vain)
+            segments.append(segment)
             self.levels.append(self._level(nodes.entrances, recorded, further.values()))
         for value in self.histories:
             if value not in entered:
@@ -457,6 +462,14 @@ class _Failure:
 
     error: Exception
     strides: tuple[int, ...] | None
+
+
+def _is_vain(graph: Graph, target: Target) -> bool:
+    """Whether a gradient goes to a result that leads nowhere."""
+    if not isinstance(target, EntranceEdge):
+        return False
+    node, _ = list(graph.segments[target.segment].entrances)[target.entrance]
+    return node not in graph.fruitful
 
 
 def _joins(graph: Graph, nodes: NodeSet) -> bool:

@@ -33,6 +33,8 @@ class Kept:
         counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
         attached: the tangents whose backward unpacks the very tensor, which has a history, and so raises when
             that has been taken from it (`detach_`).
+        vain: whether only what leads to no argument unpacks it, which does not run where the engine is asked
+            for the gradients of some arguments.
     """
 
     tensor: int | None
@@ -40,6 +42,7 @@ class Kept:
     tangents: int
     counted: bool = True
     attached: int = 0
+    vain: bool = False
 
 
 def find_kept(
@@ -50,7 +53,8 @@ def find_kept(
     def tangents(number: int, reached: int) -> int:
         return engine.segments[number].mask(reached)
 
-    saved: list[dict[int, list[tuple[Tensor, int]]]] = [{} for _ in graph.segments]  # by storage
+    # By storage: the tensor, from where it is reached, and whether in vain.
+    saved: list[dict[int, list[tuple[Tensor, int, bool]]]] = [{} for _ in graph.segments]
     attached: list[dict[int, int]] = [{} for _ in graph.segments]  # masks by tensor
     # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
     # counts as well. A custom function unpacks it whichever of its results are differentiated.
@@ -63,7 +67,8 @@ def find_kept(
             unchecked[number].add(internals.storage_key(fake))
         elif node is not None and number is not None:
             reached = graph.segments[number].reach[node] if internals.is_function_node(node) else 0
-            saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached))
+            in_vain = bool(engine.segments[number].gradients) and node not in graph.fruitful
+            saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached, in_vain))
     # What wrapper subclasses are made of is kept with them, and a write to it is not noticed.
     for storage, node in recorder.inside_reads:
         if node in graph.segment_of:
@@ -81,15 +86,18 @@ def find_kept(
             saved_here = (*own, *_given_to_checkpoints(node))
             for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
-                known.append((tensor, reach))
+                known.append((tensor, reach, was_run and node not in graph.fruitful))
 
     pairs = [(number, *one) for number, found in enumerate(saved) for ones in found.values() for one in ones]
-    every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _ in pairs))}
+    every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _, _ in pairs))}
     groups = counter_groups(tuple(every.values()))
     counters = dict(zip(every, groups, strict=True))
     masks: dict[tuple[int, int], int] = {}
-    for number, tensor, reached in pairs:
+    vain: set[tuple[int, int]] = set()
+    for number, tensor, reached, in_vain in sorted(pairs, key=lambda pair: pair[3]):
         key = number, counters[id(tensor)]
+        if in_vain and key not in masks:
+            vain.add(key)
         masks[key] = masks.get(key, 0) | reached
 
     joined = {
@@ -115,14 +123,16 @@ def find_kept(
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
                 history = tangents(number, attached[number].get(id(fake), 0))
-                kept.append(Kept(i, None, tangents(number, mask), attached=history))
+                useless = (number, counters[id(fake)]) in vain
+                kept.append(Kept(i, None, tangents(number, mask), attached=history, vain=useless))
             elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(i, None, 0, counted=False))
         for k, fake in enumerate(roots):
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
                 history = tangents(number, attached[number].get(id(fake), 0))
-                kept.append(Kept(None, k, tangents(number, mask), attached=history))
+                useless = (number, counters[id(fake)]) in vain
+                kept.append(Kept(None, k, tangents(number, mask), attached=history, vain=useless))
             elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(None, k, 0, counted=False))
         found.append(tuple(kept))

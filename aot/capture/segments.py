@@ -103,6 +103,8 @@ class Graph:
     Attributes:
         segments: the segments.
         segment_of: for each node that a backward runs, the number of its segment.
+        fruitful: the nodes that lead to an argument, or to what has a native history. Others lead at most to
+            results that lead nowhere.
     """
 
     def __init__(self, exposed: Sequence[Exposed], ends: Iterable[Key], whole: bool = False) -> None:
@@ -114,6 +116,7 @@ class Graph:
         order = self._order()
         masks = self._masks(order)
         needed = self._needed(order)
+        self.fruitful = self._fruitful(order)
         numbers: dict[int, int] = {}
         self.segments: list[NodeSet] = []
         self.segment_of: dict[Node, int] = {}
@@ -253,6 +256,16 @@ class Graph:
             ):
                 needed.add(item)
         return needed
+
+    def _fruitful(self, order: list[Node | Exposed]) -> set[Node]:
+        found: set[Node] = set()
+        for item in order:
+            if not isinstance(item, Exposed) and any(
+                edge in self._ends or self._native_below(item, edge) is not None or edge[0] in found
+                for _, edge in self.below(item)
+            ):
+                found.add(item)
+        return found
 
     def _enter(self) -> None:
         for one in sorted((e for e in self._exposed if e.value is not None), key=_value):

@@ -105,6 +105,7 @@ def build(
         "reinterpreted": views.reinterpreted,
         "counter": _counter,
         "modified": _modified,
+        "runs": _runs,
         "weakly": weakref.ref,
         "is_detached": _is_detached,
         "detached_in_place": detached_in_place,
@@ -355,6 +356,11 @@ def _spent() -> RuntimeError:
 def _is_detached(tensor: Tensor | None) -> bool:
     """Whether a tensor that had a history is there, and has none any more."""
     return tensor is not None and tensor.grad_fn is None
+
+
+def _runs(node: Any, edges: tuple[int, ...]) -> bool:
+    """Whether the backward that runs now goes on at one of these edges of a node."""
+    return any(internals.is_run(node.next_functions[k][0]) for k in edges)
 
 
 def _modified(counter: Tensor, version: int, size: torch.Size) -> RuntimeError:

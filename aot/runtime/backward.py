@@ -51,6 +51,7 @@ def write_backward(
     for i, watch in enumerate(part.watched):
         partial = several and watch.tangents != everything
         needed = f"given & {watch.tangents} and " if partial else ""
+        needed += f"runs(ctx, {segment.vain}) and " if watch.vain else ""
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
         writer.line(f"    raise modified(*ctx.watched[{i}])")
     for i, kept in enumerate(part.attached):

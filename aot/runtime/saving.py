@@ -60,11 +60,12 @@ class Saved:
 @dataclass(frozen=True, slots=True)
 class Watch:
     """An argument (`tensor`) or a root of the outputs (`root`) whose version the backward compares, when it
-    is given one of `tangents` (bit j for tangent j)."""
+    is given one of `tangents` (bit j for tangent j); if `vain`, when what a vain gradient goes to is run."""
 
     tensor: int | None
     root: int | None
     tangents: int
+    vain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Savings:
         uncounted: set[_Memory] = set()
         for kept in segment.kept:
             memory = _memory_of(kept, self._effects, self._storages)
-            if memory is not None and not kept.counted:
+            if memory is not None and (kept.vain or not kept.counted):
                 uncounted.add(memory)
             elif memory is not None:
                 shown[memory] = shown.get(memory, 0) | kept.tangents
@@ -270,6 +271,9 @@ class Savings:
         watched: list[Watch] = []
         for kept in segment.kept:
             if not kept.counted:
+                continue
+            if kept.vain:
+                watched.append(Watch(kept.tensor, kept.root, kept.tangents or everything, vain=True))
                 continue
             memory = _memory_of(kept, self._effects, self._storages)
             is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._touched

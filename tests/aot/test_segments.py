@@ -312,3 +312,37 @@ def test_gradients_are_added_up_in_the_order_of_eager(order: tuple[int, ...], wr
         return x.grad
 
     assert torch.equal(gradient(aot.aot_function(f, checking_nop)), gradient(f))
+
+
+def _read_in_vain(x: Tensor, view: Tensor) -> tuple[Tensor, Tensor]:
+    seen = view * 2
+    return x * torch.nn.functional.logsigmoid(seen), seen
+
+
+def _written_in_vain(x: Tensor, view: Tensor) -> tuple[Tensor, Tensor]:
+    seen = view * 2
+    other = x * 3
+    other[0].mul_(seen[0])
+    return other, seen
+
+
+@pytest.mark.parametrize("how", ["some", "all", "accumulate"])
+@pytest.mark.parametrize("f", [_read_in_vain, _written_in_vain])
+def test_what_leads_nowhere_is_checked_where_it_runs(f: Callable[..., Any], how: str) -> None:
+    """A view of a leaf that was taken without grad mode requires grad, and leads nowhere. A backward that is
+    asked for some gradients does not run what comes from it, and one that accumulates does."""
+
+    def story(function: Callable[..., Any]) -> Any:
+        x = leaf(2, 2)
+        with torch.no_grad():
+            view = x.as_strided((2, 2), (1, 2))
+        result, seen = function(x, view)
+        with torch.no_grad():
+            seen.mul_(2)
+        if how == "accumulate":
+            result.sum().backward()
+            return x.grad, view.grad
+        wanted = [x] if how == "some" else [x, view]
+        return torch.autograd.grad(result.sum(), wanted, allow_unused=True)
+
+    assert_same_story(f, story)
