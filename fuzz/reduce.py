@@ -25,12 +25,19 @@ class Reduction:
     statements_after: int
 
 
-def reduce(program: Program, interesting: Callable[[Program], bool], *, budget: int = 200) -> Reduction:
+def reduce(
+    program: Program,
+    interesting: Callable[[Program], bool],
+    *,
+    budget: int = 200,
+    ahead: Callable[[Program], None] | None = None,
+) -> Reduction:
     """The smallest program that the passes find for which `interesting` stays true.
 
     At most `budget` programs are evaluated, the given one among them; a program is never evaluated twice, and
     each one is valid (`check`). The result is the same on every run if `interesting` is a function of the
-    program. An exception of `interesting` is passed on.
+    program. An exception of `interesting` is passed on. `ahead` is told of what may be asked next, to begin
+    with it: the answers decide, so that the result is the same.
 
     Raises ReductionError if the given program is not interesting, ProgramError if it is not valid,
     ValueError for a budget below 1.
@@ -43,7 +50,7 @@ def reduce(program: Program, interesting: Callable[[Program], bool], *, budget: 
     (2, 0)
     """
     check(program)
-    best, evaluations = smallest(program, _PROGRAMS, interesting, budget=budget)
+    best, evaluations = smallest(program, _PROGRAMS, interesting, budget=budget, ahead=ahead)
     return Reduction(best, evaluations, len(program.statements), len(best.statements))
 
 

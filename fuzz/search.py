@@ -11,6 +11,9 @@ until a round changes nothing. A pass must guarantee:
   subject that is not `valid`: that costs no evaluation and need not be arranged beforehand;
 * **one purpose**: an edit changes one thing, so that whatever is left of a subject is needed.
 
+Two subjects may be looked at at once (`ahead`): what is asked next is known before the answer is, as most
+answers are no. Which is chosen does not depend on it.
+
 Whether a subject is interesting is the caller's to say, and is all that is known of it: to stay with one
 bug, say "gives the same bucket", not "fails".
 """
@@ -48,12 +51,20 @@ class Smaller(Generic[S]):
     valid: Callable[[S], bool]
 
 
-def smallest(start: S, how: Smaller[S], interesting: Callable[[S], bool], *, budget: int) -> tuple[S, int]:
+def smallest(
+    start: S,
+    how: Smaller[S],
+    interesting: Callable[[S], bool],
+    *,
+    budget: int,
+    ahead: Callable[[S], None] | None = None,
+) -> tuple[S, int]:
     """The smallest subject that the passes find for which `interesting` stays true, and the evaluations.
 
     At most `budget` subjects are evaluated, the given one among them, and none twice; each one is valid.
     The result is the same on every run if `interesting` is a function of the subject. Its exceptions are
-    passed on.
+    passed on. `ahead` is told, before each question, of the subject that is asked about next if the answer is
+    no, as most are: so that two can be looked at at once.
 
     Raises ReductionError if the given subject is not interesting, ValueError for a budget below 1.
 
@@ -63,7 +74,7 @@ def smallest(start: S, how: Smaller[S], interesting: Callable[[S], bool], *, bud
     """
     if budget < 1:
         raise ValueError(f"a budget of {budget} evaluations; give at least 1")
-    search = _Search(start, how, interesting, budget)
+    search = _Search(start, how, interesting, budget, ahead)
     if not search.evaluate(start):
         raise ReductionError(
             "the program is not interesting as it is given: the predicate must be deterministic, and asked "
@@ -80,8 +91,16 @@ def smallest(start: S, how: Smaller[S], interesting: Callable[[S], bool], *, bud
 class _Search(Generic[S]):
     """The best subject so far, and everything that was tried."""
 
-    def __init__(self, start: S, how: Smaller[S], interesting: Callable[[S], bool], budget: int) -> None:
+    def __init__(
+        self,
+        start: S,
+        how: Smaller[S],
+        interesting: Callable[[S], bool],
+        budget: int,
+        ahead: Callable[[S], None] | None,
+    ) -> None:
         self.best = start
+        self._ahead = ahead
         self.evaluations = 0
         self._how = how
         self._interesting = interesting
@@ -104,26 +123,41 @@ class _Search(Generic[S]):
         self._split(one, subject, frozenset(), list(edits))
 
     def _split(
-        self, one: Pass[S], subject: S, accepted: frozenset[Edit], edits: Sequence[Edit]
+        self,
+        one: Pass[S],
+        subject: S,
+        accepted: frozenset[Edit],
+        edits: Sequence[Edit],
+        after: Sequence[Edit] = (),
     ) -> frozenset[Edit]:
-        """Add as many of the edits as possible to the accepted ones: all, or each half in turn."""
+        """Add as many of the edits as possible to the accepted ones: all, or each half in turn. `after` are
+        those that come next."""
         if not edits or not self.left:
             return accepted
         wanted = accepted | frozenset(edits)
-        if self._improves(one.apply(subject, wanted)):
+        half = len(edits) // 2
+        candidate = one.apply(subject, wanted)
+        if self._ahead is not None and self.left > 1 and self._is_new(candidate):
+            following = one.apply(subject, accepted | frozenset(edits[:half] or after))
+            if following is not None and self._is_new(following):
+                self._ahead(following)
+        if self._improves(candidate):
             return wanted
         if len(edits) == 1:
             return accepted
-        half = len(edits) // 2
-        accepted = self._split(one, subject, accepted, edits[:half])
-        return self._split(one, subject, accepted, edits[half:])
+        accepted = self._split(one, subject, accepted, edits[:half], edits[half:])
+        return self._split(one, subject, accepted, edits[half:], after)
 
-    def _improves(self, candidate: S | None) -> bool:
-        """Whether a candidate is new, smaller, valid and interesting; then it is the best one."""
+    def _is_new(self, candidate: S | None) -> bool:
+        """Whether a candidate is new, smaller and valid."""
         how = self._how
         if candidate is None or candidate in self._tried or how.measure(candidate) >= how.measure(self.best):
             return False
-        if not how.valid(candidate) or not self.evaluate(candidate):
+        return how.valid(candidate)
+
+    def _improves(self, candidate: S | None) -> bool:
+        """Whether a candidate is new, smaller, valid and interesting; then it is the best one."""
+        if candidate is None or not self._is_new(candidate) or not self.evaluate(candidate):
             return False
         self.best = candidate
         return True

@@ -61,14 +61,21 @@ class Runner:
         self.limit = limit
         self._cancelled = False
         self._waiting: set[Future[Event]] = set()
+        self._begun: dict[tuple[Program, str], Future[Event]] = {}
+
+    def begin(self, program: Program, target: str, *, limit: float | None = None) -> None:
+        """Have a program run that may be asked for next, in a worker that has nothing else to do."""
+        if (program, target) not in self._begun and not self._cancelled:
+            self._begun[program, target] = self._submit(jobs.program_item(program, target), False, limit)
 
     def run(self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None) -> Seen:
         """Run a program and wait for it; CancelledError when the campaign ends first."""
-        return understand(self._ask(jobs.program_item(program, target), fresh, limit or self.limit))
+        begun = None if fresh else self._begun.pop((program, target), None)
+        return understand(self._ask(jobs.program_item(program, target), fresh, limit, begun))
 
     def shows(self, script: str) -> bool:
         """Whether a repro script shows its difference: it exits with 1, or takes its process down."""
-        event = self._ask(jobs.script_item(script), True, self.limit)
+        event = self._ask(jobs.script_item(script), True, None)
         return isinstance(event, Death) or (isinstance(event, Answer) and event.value == 1)
 
     def wake(self) -> None:
@@ -81,9 +88,16 @@ class Runner:
         for future in list(self._waiting):
             future.cancel()
 
-    def _ask(self, item: dict[str, Any], fresh: bool, limit: float) -> Event:
+    def _ask(
+        self, item: dict[str, Any], fresh: bool, limit: float | None, begun: Future[Event] | None = None
+    ) -> Event:
         for _ in range(AGAIN):
-            event = self._ask_once(item, fresh, limit)
+            future = begun or self._submit(item, fresh, limit)
+            begun = None
+            try:
+                event = future.result()
+            finally:
+                self._waiting.discard(future)
             if isinstance(event, Failure):
                 # Perhaps it is what ran before in that worker that is to blame.
                 fresh = True
@@ -91,16 +105,13 @@ class Runner:
                 break
         return event
 
-    def _ask_once(self, item: dict[str, Any], fresh: bool, limit: float) -> Event:
+    def _submit(self, item: dict[str, Any], fresh: bool, limit: float | None) -> Future[Event]:
+        if self._cancelled:
+            raise CancelledError
         future: Future[Event] = Future()
         self._waiting.add(future)
-        try:
-            if self._cancelled:
-                raise CancelledError
-            self._pool.submit(Job((item,), limit, urgent=True, fresh=fresh, tag=future))
-            return future.result()
-        finally:
-            self._waiting.discard(future)
+        self._pool.submit(Job((item,), limit or self.limit, urgent=True, fresh=fresh, tag=future))
+        return future
 
 
 def attended(pool: Pool, work: Callable[[], T]) -> T:
@@ -114,15 +125,22 @@ def attended(pool: Pool, work: Callable[[], T]) -> T:
         return future.result()
 
 
-def investigate(suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGET) -> Example:
-    """Confirm, reduce and describe one finding. Whatever fails on the way, the finding itself is kept."""
+def investigate(
+    suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGET, *, ahead: bool = False
+) -> Example:
+    """Confirm, reduce and describe one finding. Whatever fails on the way, the finding itself is kept.
+
+    With `ahead`, for a pool that has nothing else to do, its workers run what may be asked for next.
+    """
     signature = suspect.seen.signature
     again = runner.run(suspect.program, suspect.target, fresh=True)
     if again.signature != signature:
         return _doubtful(suspect, [again], runner, evaluations=0)
-    predicate, spent = _interesting(suspect, runner, budget)
+    predicate, begin, spent = _interesting(suspect, runner, budget)
     try:
-        smaller = reduce(suspect.program, predicate, budget=budget.evaluations).program
+        smaller = reduce(
+            suspect.program, predicate, budget=budget.evaluations, ahead=begin if ahead else None
+        ).program
     except ReductionError:
         # A fresh worker shows it and a used one does not: real, but not to be made smaller this way.
         smaller = suspect.program
@@ -134,8 +152,9 @@ def investigate(suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGE
 
 def _interesting(
     suspect: Suspect, runner: Runner, budget: Budget
-) -> tuple[Callable[[Program], bool], Callable[[], int]]:
-    """The reducer's predicate (the same signature, within the budget of time) and a count of its calls."""
+) -> tuple[Callable[[Program], bool], Callable[[Program], None], Callable[[], int]]:
+    """The reducer's predicate (the same signature, within the budget of time), how a call of it is begun, and
+    a count of its calls."""
     calls = 0
     seconds = 0.0
     hangs = suspect.seen.kind == "timeout"
@@ -154,7 +173,11 @@ def _interesting(
             return runner.run(program, EAGER, limit=limit).outcome == "agree"
         return same
 
-    return interesting, lambda: calls
+    def begin(program: Program) -> None:
+        if seconds <= budget.seconds:
+            runner.begin(program, suspect.target, limit=limit)
+
+    return interesting, begin, lambda: calls
 
 
 def _confirmed(

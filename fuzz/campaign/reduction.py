@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fuzz import buckets, corpus
 from fuzz.campaign import jobs
-from fuzz.campaign.configuration import gpus
+from fuzz.campaign.configuration import gpus, workers
 from fuzz.campaign.investigate import Runner, attended, investigate
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, Suspect
@@ -27,12 +27,17 @@ class Reduced:
 
 
 def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
-    """Run a case on a target and, if it differs, reduce it without slipping to another difference."""
+    """Run a case on a target and, if it differs, reduce it without slipping to another difference.
+
+    Two programs are run at once: the one that decides, and the one that is next if that does not differ.
+    """
     import torch
 
-    with Pool(jobs.HANDLER, jobs=1, warm=[target], gpus=gpus(case.program.scenario.device)) as pool:
+    device = case.program.scenario.device
+    at_once = min(2, workers(device))
+    with Pool(jobs.HANDLER, jobs=at_once, warm=[target], gpus=gpus(device)) as pool:
         runner = Runner(pool, limit)
-        found = attended(pool, lambda: _investigate(case, target, runner))
+        found = attended(pool, lambda: _investigate(case, target, runner, at_once > 1))
     if isinstance(found, Seen):
         return Reduced(None, f"does not differ on {target}: {found.outcome}. {found.reason}".rstrip(), False)
     program = found.program
@@ -53,8 +58,9 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
     return Reduced(smaller, said, found.bucket == case.bucket)
 
 
-def _investigate(case: Case, target: str, runner: Runner) -> Example | Seen:
+def _investigate(case: Case, target: str, runner: Runner, ahead: bool) -> Example | Seen:
     seen = runner.run(case.program, target)
     if not seen.signature:
         return seen
-    return investigate(Suspect(target, case.origin.case, case.program, seen), runner)
+    suspect = Suspect(target, case.origin.case, case.program, seen)
+    return investigate(suspect, runner, ahead=ahead)

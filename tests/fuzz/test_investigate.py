@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from small_programs import DOUBLE_IN_PLACE
 
+from fuzz import buckets
 from fuzz.campaign.investigate import REPLAYS, Runner, investigate
 from fuzz.campaign.records import Seen, Suspect
-from fuzz.campaign.work import Death, Event, Job
-from fuzz.program import Program
+from fuzz.campaign.work import Answer, Death, Event, Job
+from fuzz.choices import Random
+from fuzz.generate import generate
+from fuzz.program import Program, from_json
 from oracles import Finding
 
 FINDING = Finding("input-data", "arg[0]", "2.0", "1.0", "arg[0]: 2.0 in eager, 1.0 in the target")
@@ -70,12 +76,51 @@ def test_a_run_whose_worker_is_killed_is_repeated(deaths: int, kind: str) -> Non
     class Killed(Runner):
         left = deaths
 
-        def _ask_once(self, item: Any, fresh: bool, limit: float) -> Event:
-            job = Job((item,), limit)
+        def _submit(self, item: Any, fresh: bool, limit: float | None) -> Future[Event]:
+            job = Job((item,), 1.0)
             self.left -= 1
-            if self.left >= 0:
-                return Death(job, 0, "crash", "killed by SIGKILL", "", "", 0.1)
-            return Death(job, 0, "timeout", "over the time limit of 1 s", "", "", 0.1)
+            how = "killed by SIGKILL" if self.left >= 0 else "over the time limit of 1 s"
+            future: Future[Event] = Future()
+            future.set_result(Death(job, 0, "crash" if self.left >= 0 else "timeout", how, "", "", 0.1))
+            return future
 
     seen = Killed(None, 1.0).run(DOUBLE_IN_PLACE, "eager")  # type: ignore[arg-type]
     assert seen.kind == (kind or "timeout")
+
+
+class Pool:
+    """A pool that answers at once, and notes what it is given."""
+
+    def __init__(self) -> None:
+        self.given: list[Program] = []
+
+    def submit(self, job: Job) -> None:
+        (item,) = job.items
+        found = {"outcome": "agree", "findings": [], "reason": "", "seconds": 0.1}
+        if item["kind"] == "program":
+            program = from_json(item["program"])
+            self.given.append(program)
+            if _writes(program):
+                finding = dataclasses.asdict(FINDING)
+                found = {"outcome": "finding", "findings": [finding], "reason": "", "seconds": 0.1}
+        job.tag.set_result(Answer(job, 0, found, 0.1, 0))
+
+
+def test_what_is_begun_ahead_is_run_once_and_changes_nothing() -> None:
+    made = (generate(Random(4, index), "aliasing") for index in range(1000))
+    program = next(p for p in made if len(p.statements) > 6 and _writes(p))
+    seen = replace(DIFFERS, signature=buckets.signature((FINDING,)))
+    suspect = Suspect("aot", 3, program, seen)
+    alone, ahead = Pool(), Pool()
+    one = investigate(suspect, Runner(alone, 1.0))  # type: ignore[arg-type]
+    other = investigate(suspect, Runner(ahead, 1.0), ahead=True)  # type: ignore[arg-type]
+    assert (one.program, one.evaluations) == (other.program, other.evaluations)
+    assert [s.operator for s in one.program.statements] == ["mul_number_"]
+    begun = Counter(ahead.given) - Counter(alone.given)
+    assert set(Counter(alone.given)) <= set(ahead.given)
+    assert begun and max(begun.values()) == 1
+    assert len(ahead.given) < 2 * len(alone.given)
+
+
+def _writes(program: Program) -> bool:
+    return any(statement.operator == "mul_number_" for statement in program.statements)
