@@ -274,7 +274,8 @@ class _Way:
                 box = [self, tuple(values[step.count :]), own, numbers, targets, group.results]
                 reached = [target if p in group.targets else None for p, target in enumerate(targets)]
                 # What goes nowhere requires grad all the same, as in eager.
-                nowhere = None if group.targets else torch.empty(0, requires_grad=True)
+                anywhere = any(one is not None for one in reached)
+                nowhere = None if anywhere else torch.empty(0, requires_grad=True)
                 made = _Higher.apply(box, nowhere, *reached)  # type: ignore[no-untyped-call]
                 for i, result in zip(
                     group.results, made if isinstance(made, tuple) else (made,), strict=True
