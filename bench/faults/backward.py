@@ -86,15 +86,15 @@ FAULTS = (
     _fault(
         name="second derivatives stop at arguments beside",
         module="aot.capture.joint",
-        find="segments.append(replace(segment, further=tuple(further),",
-        replace="segments.append(replace(segment, further=(),",
+        find="segment = replace(segment, further=tuple(further),",
+        replace="segment = replace(segment, further=(),",
         clauses=("double-backward", "errors"),
         wrong="What an in-place operation on a view reads gets no second derivative.",
     ),
     _fault(
         name="kept arguments are not watched",
         module="aot.capture.kept",
-        find="kept.append(Kept(i, None, tangents(number, mask), attached=history))",
+        find="kept.append(Kept(i, None, tangents(number, mask), attached=history, vain=useless))",
         replace="pass",
         clauses=_NOTICED,
         wrong="A write to an argument between forward and backward goes unnoticed.",
@@ -102,7 +102,7 @@ FAULTS = (
     _fault(
         name="kept results are not watched",
         module="aot.capture.kept",
-        find="kept.append(Kept(None, k, tangents(number, mask), attached=history))",
+        find="kept.append(Kept(None, k, tangents(number, mask), attached=history, vain=useless))",
         replace="pass",
         clauses=_NOTICED,
         wrong="A write to a result between forward and backward goes unnoticed.",

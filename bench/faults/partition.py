@@ -80,8 +80,8 @@ FAULTS = (
     _fault(
         name="random draws are repeated in the backward",
         module="aot.capture.visible",
-        find="return op is not None and torch.Tag.nondeterministic_seeded in op.tags",
-        replace="return op is not None and torch.Tag.data_dependent_output in op.tags",
+        find="if op is None or torch.Tag.nondeterministic_seeded not in op.tags:",
+        replace="if op is None or torch.Tag.data_dependent_output not in op.tags:",
         clauses=("randomness", *_GRADIENTS),
         wrong="The backward draws dropout's mask once more, and gets another one.",
         target="aot-min-cut",

@@ -298,9 +298,8 @@ FAULTS = (
     _fault(
         name="constant gradients require grad",
         module="aot.runtime.derivative",
-        find="        ctx.mark_non_differentiable("
-        "*(r for i, r in enumerate(results) if i not in way.step.entrances))\n",
-        replace="",
+        find="ctx.mark_non_differentiable(*(result for i, result in pairs if i not in way.step.entrances))",
+        replace="pass",
         clauses=("double-backward", "errors"),
         wrong="A gradient that depends on nothing is differentiable, and its gradient None or zero.",
     ),
