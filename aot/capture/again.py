@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, Level, run_whole
+from aot.capture.backward import Engine, Level, numbers_of, run_whole
 from aot.capture.graph import GraphBuilder
 from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
@@ -50,6 +50,7 @@ class Step:
         failing: those whose history cannot be followed, and what eager raises.
         gradients: for each tangent that has a history, then for each of `own`, and then for each end, which
             gradient of gradients goes there.
+        reach: by gradient that has a history, to which of `gradients` it leads, be they there or not.
         higher: the layout of each gradient of gradients.
         own: the entrances that gradients of gradients go to.
         entrances, ends: of the next level; the entrances by gradient.
@@ -64,6 +65,7 @@ class Step:
     further: dict[int, Layout]
     failing: dict[int, Failure]
     gradients: tuple[int | None, ...]
+    reach: dict[int, frozenset[int]]
     higher: tuple[Layout, ...]
     own: tuple[int, ...]
     entrances: dict[int, tuple[Key, Tensor]]
@@ -167,6 +169,9 @@ def _record(
     higher_numbers = {end: k for k, end in enumerate(sorted(higher))}
     # (Hooks on a result would see that nothing comes where nothing can.)
     reached = [end for end in range(len(ends)) if end not in places or end in higher]
+    places_of = {end: p for p, end in enumerate(reached)}
+    edges = numbers_of(recorder, ends)
+    leads = {i: _behind(edge, edges) for i, (edge, _) in roots.items()}
     return Step(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
@@ -176,12 +181,28 @@ def _record(
         further={i: tangent.layout for i, tangent in further.items()},
         failing=failing,
         gradients=tuple(higher_numbers.get(end) for end in reached) if create_graph else (),
+        reach={i: frozenset(places_of[end] for end in some if end in places_of) for i, some in leads.items()},
         higher=tuple(layout_of(higher[end]) for end in sorted(higher)),
         own=tuple(places[end] for end in reached if end in places),
         entrances=roots,
         ends=tuple(ends[end] for end in reached),
         nodes=nodes,
     )
+
+
+def _behind(edge: Key, ends: Mapping[Key, int]) -> set[int]:
+    """The ends that a history leads to."""
+    found: set[int] = set()
+    seen: set[Node] = set()
+    stack = [edge]
+    while stack:
+        edge = stack.pop()
+        if edge in ends:
+            found.add(ends[edge])
+        elif edge[0] not in seen:
+            seen.add(edge[0])
+            stack.extend((node, k) for node, k in edge[0].next_functions if node is not None)
+    return found
 
 
 def _run(

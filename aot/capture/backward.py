@@ -248,6 +248,17 @@ class Engine:
         return hook
 
 
+def numbers_of(recorder: Recorder, ends: Sequence[Key]) -> dict[Key, int]:
+    """The number of each end, by the edges that stand for it."""
+    numbers: dict[Key, int] = {}
+    for number, edge in enumerate(ends):
+        numbers.setdefault(edge, number)
+    for edge, before in recorder.renewed.items():
+        if before in numbers:
+            numbers.setdefault(edge, numbers[before])
+    return numbers
+
+
 def run_whole(
     recorder: Recorder,
     entrances: Mapping[int, tuple[Key, Tensor]],
@@ -265,12 +276,7 @@ def run_whole(
         name, create_graph, tracked, exact: see `Engine`.
         watching: what is entered while it runs, given the nodes that it may run.
     """
-    numbers: dict[Key, int] = {}
-    for number, edge in enumerate(ends):
-        numbers.setdefault(edge, number)
-    for edge, before in recorder.renewed.items():
-        if before in numbers:
-            numbers.setdefault(edge, numbers[before])
+    numbers = numbers_of(recorder, ends)
     exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
     likes = {j: like for j, (_, like) in entrances.items()}
     graph = Graph(exposed, numbers, whole=True)

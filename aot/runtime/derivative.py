@@ -155,32 +155,15 @@ class _Group:
     targets: frozenset[int]
 
 
-def _grouped(step: Step, backward: fx.GraphModule | None) -> tuple[_Group, ...]:
+def _grouped(step: Step) -> tuple[_Group, ...]:
     """All gradients in one group; then, if these are several, those apart that lead to different targets."""
-    # (What raises in the backward of a gradient may be on the way to anything.)
-    everything = frozenset(p for p, k in enumerate(step.gradients) if k is not None or step.failing)
-    whole = _Group(tuple(range(len(step.made))), everything)
-    if backward is None or len(step.entrances) < 2:
-        return (whole,)
-    parts = iter([i for i, layout in step.further.items() for _ in layout.wheres])
-    masks: dict[fx.Node, int] = {}  # bit i for what comes in for gradient i
-    for node in backward.graph.nodes:
-        masks[node] = 1 << next(parts) if node.op == "placeholder" and is_tangent(node) else 0
-        for other in node.all_input_nodes:
-            masks[node] |= masks[other]
-    outputs = iter(list(backward.graph.nodes)[-1].args[0])
-    reads = [[masks.get(next(outputs), 0) for _ in layout.wheres] for layout in step.higher]
     groups: dict[frozenset[int], list[int]] = {}
-    for i in whole.results:
-        reached = everything
-        if i in step.further:  # (What is zeros whatever comes in may be so for any of them.)
-            sources = {k for k, some in enumerate(reads) if any(not mask or mask >> i & 1 for mask in some)}
-            reached = frozenset(p for p in everything if step.gradients[p] in sources)
-        if i in step.entrances:
-            groups.setdefault(reached, []).append(i)
+    for i, reached in step.reach.items():
+        groups.setdefault(reached, []).append(i)
+    whole = _Group(tuple(range(len(step.made))), frozenset().union(*groups))
     if len(groups) < 2:
         return (whole,)
-    next(iter(groups.values())).extend(i for i in whole.results if i not in step.entrances)
+    next(iter(groups.values())).extend(i for i in whole.results if i not in step.reach)
     return (whole, *(_Group(tuple(results), reached) for reached, results in groups.items()))
 
 
@@ -232,7 +215,7 @@ class _Way:
         self.from_start = tangents_from_start(forward, "cotangents_")
         self.further_from_start = tangents_from_start(backward)
         self.backward: Backward | None = None
-        self.groups = _grouped(step, backward)
+        self.groups = _grouped(step)
         available: dict[fx.Node, int] = {}
         if backward is not None:
             results = sum(len(layout.wheres) for layout in step.higher)
