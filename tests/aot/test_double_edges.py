@@ -413,6 +413,8 @@ class _Doubled(torch.autograd.Function):
         lambda x, y: (x * y, x.exp()),
         lambda x, y: (x * 1).mul_(y),
         lambda x, y: x * 2 + y,
+        # Whose second derivative leads to its argument, and passes nothing on.
+        lambda x, y: functional.batch_norm(x, y.detach(), y.detach().abs() + 0.5, training=False),
     ],
 )
 @pytest.mark.parametrize("second", ["leaf", "view", "constant", "function"])
