@@ -25,6 +25,7 @@ from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_
 from oracles.ambient import record_ambient
 from oracles.draws import Drawing, Drawn
 from oracles.layouts import Densely
+from oracles.roundings import Rounded
 from oracles.under import Mode
 
 
@@ -136,6 +137,11 @@ def judged_call(
         observed(trial, function, under=noted)
         return observed(double, standard(exact), under=Drawn(noted.draws))
 
+    def rounded(seed: int) -> Observation:
+        assert trial.exact is not None
+        exact, make = trial.exact()
+        return observed(replace(trial, make=make), standard(exact), under=Rounded(seed))
+
     def control() -> Observation:
         return observed(trial, function, terms=True)
 
@@ -144,7 +150,8 @@ def judged_call(
 
     compilers = sights if standard is eager_itself else (eager, *sights)
     intact = not any(map(_raised, compilers)) or _intact()
-    further = (reference if trial.exact else None, control, densely) if intact else ()
+    in_double = (reference, rounded) if trial.exact else (None, None)
+    further = (in_double[0], control, densely, in_double[1]) if intact else ()
     exact = compiled.target.exact and own is trial
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in sights]
     for seen, verdict in zip(sights, verdicts, strict=True):

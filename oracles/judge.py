@@ -8,6 +8,8 @@ from .compare import differences
 from .findings import Outcome, Verdict
 from .observation import Observation
 
+_ROUNDINGS = 3
+
 
 def _drew_alike(eager: Observation, double: Observation) -> bool:
     return (eager.generator, eager.generator_after_backward) == (
@@ -22,6 +24,7 @@ def judge(
     reference: Callable[[], Observation] | None = None,
     control: Callable[[], Observation] | None = None,
     densely: Callable[[], Observation] | None = None,
+    rounded: Callable[[int], Observation] | None = None,
     *,
     exact: bool = False,
 ) -> Verdict:
@@ -33,8 +36,10 @@ def judge(
     Give None for a program that has no such twin. `control` runs eager again on fresh arguments, and measures
     the terms of gradients; it is called only when there is something to find. `densely` runs eager on fresh
     arguments with dense operands for each operation, and is called only when elements differ all the same:
-    what eager computes may depend on how tensors lie, and a target is right as well if it computes that. With
-    `exact` elements must be equal bit for bit, and neither the reference nor dense operands are used.
+    what eager computes may depend on how tensors lie, and a target is right as well if it computes that.
+    `rounded` runs the reference with results rounded at random, from a seed; it is called when no differences
+    are left but in the lower half of the digits. With `exact` elements must be equal bit for bit, and none
+    of these runs is used.
 
     The case is poisoned when the target refused it (without leaving a mark), when eager and its control
     differ, or when all that differs are elements that are noise in eager itself.
@@ -65,6 +70,10 @@ def judge(
                 return Verdict(Outcome.AGREE, (), "agree within the rounding of the gradients' terms")
             if densely is not None and not differences(densely(), target, double, again):
                 return Verdict(Outcome.AGREE, (), "agree with eager on dense operands")
+            if rounded is not None and double is not None and all(item.slight for item in found):
+                others = (rounded(seed) for seed in range(_ROUNDINGS))
+                if any(not differences(eager, target, other, again) for other in others):
+                    return Verdict(Outcome.AGREE, (), "agree within the rounding of double precision")
     telling = tuple(item.finding for item in found if not item.noise)
     if not telling:
         return Verdict(Outcome.POISONED, (), f"eager's own numbers are noise: {found[0].finding}")

@@ -22,12 +22,14 @@ class Difference:
     """A finding, with what a judge must know to weigh it.
 
     `numeric` is true when only elements differ, so that a reference may explain it. `noise` is true when
-    the reference says that eager's own elements mean nothing, or they are bytes of numbers that agree.
+    the reference says that eager's own elements mean nothing, or they are bytes of numbers that agree;
+    `slight` when half of the digits agree.
     """
 
     finding: Finding
     numeric: bool = False
     noise: bool = False
+    slight: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Sides:
         found = mismatch(eager, target, reference, exact=self.exact, scale=scale)
         if found is not None:
             finding = difference(clause, path, f"{what} at {found.detail}", found.eager, found.target).finding
-            yield Difference(finding, numeric=True, noise=found.noise)
+            yield Difference(finding, numeric=True, noise=found.noise, slight=found.slight)
 
     def gradients(
         self,

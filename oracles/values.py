@@ -27,7 +27,8 @@ floating-point multiplication, Math. Comp. 76, 2007), x is its absolute value; i
 reference is no better than eager and shows no error, it is that of the tensor's largest element.
 
 Where eager itself has lost more than half of its digits against the reference, its numbers are noise:
-a difference there proves nothing and is marked as such.
+a difference there proves nothing and is marked as such. One that leaves half of the digits is marked as
+slight: rounding may explain it (`roundings`), and explains no other.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ _Array = npt.NDArray[np.float64]
 class Mismatch:
     """The first element that differs too much, in words, and how many do.
 
-    `noise` is true when eager is as far from the reference that nothing can be told.
+    `noise` is true when eager is as far from the reference that nothing can be told; `slight` when half of
+    the digits agree, of the largest element as in rule 3.
     """
 
     index: tuple[int, ...]
@@ -59,6 +61,7 @@ class Mismatch:
     target: str
     detail: str
     noise: bool
+    slight: bool = False
 
 
 def mismatch(
@@ -110,6 +113,7 @@ def _compare_floating(
         same_special |= _alike_as_a_whole(e, t)
     wrong = special & ~same_special
     noise = False
+    slight = False
     detail = ""
     with np.errstate(all="ignore"):
         if reference is None:
@@ -139,9 +143,10 @@ def _compare_floating(
             worst = float(np.max(np.where(far, np.abs(t - e), 0.0)))
             at_most = float(allowed[far].min())
             detail = f", off by up to {worst:.3g} where {at_most:.3g} is allowed"
+            slight = not (special & ~same_special).any() and worst <= _half_of_the_digits(e, info)
     if not wrong.any():
         return None
-    return _first(eager, target, _elements(wrong, eager), detail, noise)
+    return _first(eager, target, _elements(wrong, eager), detail, noise, slight)
 
 
 def _alike_as_a_whole(e: _Array, t: _Array) -> npt.NDArray[np.bool_]:
@@ -225,7 +230,12 @@ def _differ_exactly(eager: Value, target: Value) -> npt.NDArray[np.bool_]:
 
 
 def _first(
-    eager: Value, target: Value, wrong: npt.NDArray[np.bool_], detail: str, noise: bool
+    eager: Value,
+    target: Value,
+    wrong: npt.NDArray[np.bool_],
+    detail: str,
+    noise: bool,
+    slight: bool = False,
 ) -> Mismatch | None:
     if not wrong.any():
         return None
@@ -239,6 +249,7 @@ def _first(
         target=_show(target, flat),
         detail=f"{where} first, {count}{detail}",
         noise=noise,
+        slight=slight,
     )
 
 

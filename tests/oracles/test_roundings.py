@@ -1,0 +1,102 @@
+"""Results rounded at random: what moves, what does not, and what a target is forgiven for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from oracles import Arguments, Observation, Outcome, judge, observe
+from oracles.roundings import Rounded
+
+DOUBLE = torch.float64
+EPS = torch.finfo(DOUBLE).eps
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.complex128])
+def test_computed_elements_move_by_their_last_digit(dtype: torch.dtype) -> None:
+    x = torch.arange(1, 101).to(dtype)
+    with Rounded(0):
+        y = x * 3
+    moved = (y / (x * 3)).real - 1
+    assert moved.abs().max() <= 2 * EPS
+    assert (moved > 0).any() and (moved < 0).any()
+
+
+def test_seeds_round_otherwise_and_each_as_before() -> None:
+    def rounded(seed: int) -> list[float]:
+        with Rounded(seed):
+            return (torch.ones(20, dtype=DOUBLE) * 3).tolist()
+
+    assert rounded(0) == rounded(0)
+    assert rounded(0) != rounded(1)
+
+
+def test_all_else_is_as_without() -> None:
+    torch.manual_seed(0)
+    plain = torch.rand(3, dtype=DOUBLE)
+    torch.manual_seed(0)
+    single = torch.ones(3)
+    with Rounded(0):
+        drawn = torch.rand(3, dtype=DOUBLE)
+        made = torch.ones(3, dtype=DOUBLE)
+        view = made[1:]
+        expanded = made.expand(2, 3)
+        whole = (torch.arange(3) + 1, single * 3)
+        version = made._version
+        made.add_(1)
+    assert drawn.equal(plain)
+    assert whole[0].tolist() == [1, 2, 3] and whole[1].tolist() == [3, 3, 3]
+    assert made._version == version + 1
+    assert view.tolist() == made[1:].tolist() and expanded[1].tolist() == made.tolist()
+    assert made.tolist() != [2, 2, 2] and made.tolist() == pytest.approx([2, 2, 2])
+
+
+def arguments() -> Arguments:
+    leaf = torch.tensor([0.3, 0.7, 1.1], dtype=DOUBLE).requires_grad_()
+    return Arguments((leaf,), {"leaf": leaf})
+
+
+def eager(x: Tensor) -> tuple[Tensor, Tensor]:
+    return (x + 1e6) - 1e6, x * 2
+
+
+def verdict(target: Callable[[Tensor], object], rounded: Callable[[int], Observation] | None) -> Outcome:
+    def again(**asked: bool) -> Observation:
+        return observe(eager, arguments, **asked)  # type: ignore[arg-type]
+
+    seen = observe(target, arguments)
+    return judge(again(), seen, again, lambda: again(terms=True), None, rounded).outcome
+
+
+def rounded(seed: int) -> Observation:
+    return observe(eager, arguments, under=Rounded(seed))
+
+
+def test_lost_digits_may_be_others() -> None:
+    def target(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 1, x * 2
+
+    assert verdict(target, None) is Outcome.FINDING
+    assert verdict(target, rounded) is Outcome.AGREE
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda x: (x * 1, x * (2 + 1e-12)),  # where no digits are lost
+        lambda x: (x * (1 + 1e-8), x * 2),  # more than are lost
+        lambda x: (x * 1, x.detach() * 2),
+    ],
+)
+def test_other_differences_stay_findings(wrong: Callable[[Tensor], object]) -> None:
+    assert verdict(wrong, rounded) is Outcome.FINDING
+
+
+def test_nothing_is_rounded_for_a_large_difference() -> None:
+    def never(seed: int) -> Observation:
+        raise AssertionError("nobody needed this run")
+
+    assert verdict(lambda x: (x * 2, x * 2), never) is Outcome.FINDING
