@@ -8,7 +8,21 @@ from types import ModuleType
 
 import torch
 
-from bench import cache, calls, compile, fuzz, guards, memory, opinfo, partition, power, purity, scale
+from bench import (
+    cache,
+    calls,
+    compile,
+    fuzz,
+    guards,
+    inductor,
+    memory,
+    opinfo,
+    partition,
+    power,
+    purity,
+    scale,
+    start,
+)
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
@@ -18,12 +32,14 @@ COMMANDS: dict[str, ModuleType] = {
     "compile": compile,
     "fuzz": fuzz,
     "guards": guards,
+    "inductor": inductor,
     "memory": memory,
     "opinfo": opinfo,
     "partition": partition,
     "power": power,
     "purity": purity,
     "scale": scale,
+    "start": start,
 }
 
 

@@ -172,7 +172,7 @@ def measure(options: argparse.Namespace) -> list[Table]:
         sides = {}
         for side, compiler in COMPILERS.items():
             try:
-                sides[side] = _burst(case, compiler, options.calls)
+                sides[side] = burst(case, compiler, options.calls)
             except Exception as error:
                 notes.append(f"{name}: {side} raises {first_line(error)}")
         spreads.update(interleaved(sides, options.rounds))
@@ -190,7 +190,7 @@ def _inputs(case: Case) -> tuple[Tensor, ...]:
     return tuple(torch.ones(WIDTH, requires_grad=case.train) for _ in range(case.inputs))
 
 
-def _burst(case: Case, compiler: Callable[[Case, Stubs], Function], calls: int) -> Callable[[], float]:
+def burst(case: Case, compiler: Callable[[Case, Stubs], Function], calls: int) -> Callable[[], float]:
     """Measures that many calls: seconds for each."""
     stubs = Stubs()
     compiled = compiler(case, stubs)

@@ -93,6 +93,11 @@ _LINKS: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (
 )
 
 
+def chain(length: int) -> Program:
+    """That many operations, one after the other."""
+    return Program(length, partial(_chain, length))
+
+
 def _chain(length: int) -> tuple[Function, Make]:
     def function(x: Tensor, w: Tensor) -> Tensor:
         for i in range(length):
@@ -112,13 +117,16 @@ PROGRAMS: dict[str, Program] = {
 }
 
 
-def _compilers(min_cut: bool) -> dict[str, Compile]:
-    ours = aot.min_cut_rematerialization_partition if min_cut else aot.default_partition
-    theirs = stock.min_cut_rematerialization_partition if min_cut else stock.default_partition
-    return {
-        "aot": lambda f: aot.aot_function(f, aot.nop, partition_fn=ours),
-        "stock": lambda f: stock.aot_function(f, stock.nop, stock.nop, partition_fn=theirs),
-    }
+COMPILERS: dict[str, Compile] = {
+    "aot": lambda f: aot.aot_function(f, aot.nop, partition_fn=aot.default_partition),
+    "stock": lambda f: stock.aot_function(f, stock.nop, stock.nop, partition_fn=stock.default_partition),
+}
+WITH_MIN_CUT: dict[str, Compile] = {
+    "aot": lambda f: aot.aot_function(f, aot.nop, partition_fn=aot.min_cut_rematerialization_partition),
+    "stock": lambda f: stock.aot_function(
+        f, stock.nop, stock.nop, partition_fn=stock.min_cut_rematerialization_partition
+    ),
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -134,10 +142,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> list[Table]:
     """Compile each program on both sides, in turn."""
     chosen = PROGRAMS if options.program is None else {name: PROGRAMS[name] for name in options.program}
-    chains = {
-        f"chain of {length}": Program(length, partial(_chain, length)) for length in sorted(options.chain)
-    }
-    compilers = _compilers(options.min_cut)
+    chains = {f"chain of {length}": chain(length) for length in sorted(options.chain)}
+    compilers = WITH_MIN_CUT if options.min_cut else COMPILERS
     rows: list[Cells] = []
     growth: list[Cells] = []
     notes: list[str] = []

@@ -1,16 +1,23 @@
-"""Bytes that a training step keeps for its backward, and the most that are alive at any time.
+"""Bytes that a training step keeps for its backward, that are alive at most, and that compiling needs.
 
 Measured while it runs and not computed from graphs: every storage that an operation makes is followed by a
 weak reference. What is alive when the forward has returned, but for its loss, is what was saved, whoever
 holds it. Parameters, buffers and the batch are not counted, since they are there anyway.
+
+While a first step compiles, it is the process's physical memory that counts, of tensors, graphs and all else:
+the most that the kernel saw (`VmHWM` of proc(5)), less what there was before the step. Each is a process of
+its own, which has compiled something small before.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
-from collections.abc import Callable
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import functorch.compile as stock
@@ -22,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import aot
 from bench.models import Model, available
 from bench.report import Table
+from bench.timing import first_line
 
 Step = Callable[..., Tensor]
 
@@ -107,6 +115,31 @@ def usage(model: Model, step: Step) -> Usage:
     return Usage(saved, follower.peak)
 
 
+def compiling(name: str, small: bool, variant: str) -> int:
+    """The bytes of physical memory that a model's first step needs at most, in this process.
+
+    Raises:
+        OSError: there is no /proc to ask, or it cannot be told to forget an earlier peak.
+    """
+    torch.set_num_threads(1)
+    compiled = VARIANTS[variant]
+    torch.autograd.backward(compiled(lambda x: x.sin().sum())(torch.ones(2, requires_grad=True)))
+    torch.manual_seed(0)
+    model = available()[name][0 if small else 1]()
+    step = compiled(model.step)
+    parameters, buffers = model.state()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    before = _kilobytes("VmRSS")
+    torch.autograd.backward(step(parameters, buffers, *model.batch))
+    return 1024 * (_kilobytes("VmHWM") - before)
+
+
+def _kilobytes(what: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:"))
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--model", action="append", choices=sorted(available()), help="only this one")
@@ -114,8 +147,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> list[Table]:
-    """One table of saved bytes and one of peaks."""
+    """One table of saved bytes, one of peaks, and one of what compiling needs."""
     rows: dict[str, list[Usage | None]] = {}
+    peaks: dict[str, list[int | None]] = {}
     notes = []
     for name, makes in available().items():
         if options.model and name not in options.model:
@@ -129,15 +163,35 @@ def measure(options: argparse.Namespace) -> list[Table]:
                 rows[name].append(usage(model, compiled(model.step)))
             except Exception as error:
                 rows[name].append(None)
-                notes.append(f"{name}, {variant}: {type(error).__name__}: {str(error).splitlines()[0]}")
+                notes.append(f"{name}, {variant}: {first_line(error)}")
+        peaks[name] = _compiling(name, options.small, notes)
     return [
-        _table("saved for backward, MB", rows, notes, lambda one: one.saved),
-        _table("peak of forward and backward, MB", rows, notes, lambda one: one.peak),
+        _table(
+            "saved for backward, MB",
+            {n: [None if u is None else u.saved for u in row] for n, row in rows.items()},
+            notes,
+        ),
+        _table(
+            "peak of forward and backward, MB",
+            {n: [None if u is None else u.peak for u in row] for n, row in rows.items()},
+        ),
+        _table("peak of a first step, which compiles, MB of physical memory", peaks),
     ]
 
 
-def _table(
-    title: str, rows: dict[str, list[Usage | None]], notes: list[str], pick: Callable[[Usage], int]
-) -> Table:
-    megabytes = {name: [None if u is None else pick(u) / 1e6 for u in row] for name, row in rows.items()}
-    return Table(title, ("model", *VARIANTS), tuple((n, *row) for n, row in megabytes.items()), tuple(notes))
+def _compiling(name: str, small: bool, notes: list[str]) -> list[int | None]:
+    found: list[int | None] = []
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, fresh, max_tasks_per_child=1) as pool:
+        for variant in VARIANTS:
+            try:
+                found.append(pool.submit(compiling, name, small, variant).result())
+            except Exception as error:
+                found.append(None)
+                notes.append(f"{name}, {variant}, compiling: {first_line(error)}")
+    return found
+
+
+def _table(title: str, rows: dict[str, list[int | None]], notes: Sequence[str] = ()) -> Table:
+    megabytes = ((name, *(None if n is None else n / 1e6 for n in row)) for name, row in rows.items())
+    return Table(title, ("model", *VARIANTS), tuple(megabytes), tuple(notes))

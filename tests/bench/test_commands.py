@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from bench import compile, scale
+from bench import compile, inductor, scale
 from bench.__main__ import main
 from bench.calls import Stubs
 from bench.memory import Alive, usage
-from bench.models import Model
+from bench.models import Model, transformer
 from bench.timing import Spread, cells, interleaved
 from fuzz.profiles import PROFILES
 
@@ -30,8 +30,9 @@ def tables(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
 def test_min_cut_saves_no_more_than_default_stock_or_eager(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved, peak = tables(capsys, "memory", "--small", "--model", model)
+    saved, peak, compiling = tables(capsys, "memory", "--small", "--model", model)
     assert saved["notes"] == []
+    assert all(megabytes > 0 for megabytes in compiling["rows"][0][1:])
     columns = saved["columns"]
     assert columns[0] == "model"
     ((_, *numbers),) = saved["rows"]
@@ -273,3 +274,29 @@ def test_a_process_that_finds_its_compile_is_beside_one_that_does_not(
         assert name == "TransformerEncoder, 2 layers"
         assert rest[-1] == pytest.approx(rest[5] / none)
     assert backend["rows"][0][1] < step["rows"][0][1]
+
+
+@pytest.mark.nightly  # Inductor compiles eight graphs in C++
+def test_what_lies_above_inductor_is_timed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inductor, "MODELS", {"tiny": lambda: transformer(2, 4, 8, 1)})
+    compiles, steps = tables(capsys, "inductor", "--rounds", "1", "--steps", "2")
+    ours, stock, ratio = named(compiles)
+    assert [row["side"] for row in (ours, stock, ratio)] == ["aot", "stock", "ratio"]
+    for row in (ours, stock):
+        between = row["first step"] - row["Dynamo"] - row["Inductor"]
+        assert row["the layer between"] == pytest.approx(between)
+        assert row["its share, %"] == pytest.approx(100 * between / row["first step"])
+        assert row["Inductor"] > row["first step"] / 4
+    assert ratio["the layer between"] == pytest.approx(ours["the layer between"] / stock["the layer between"])
+    ((_, *times),) = steps["rows"]
+    assert all(time > 0 for time in times)
+
+
+def test_the_start_of_a_process_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
+    (started,) = tables(capsys, "start", "--rounds", "1", "--process", "aotfuzz --help", "import aot")
+    rows = {row["process"]: row for row in named(started)}
+    assert rows["aotfuzz --help"]["met"] == ("yes" if rows["aotfuzz --help"]["wall"] <= 200 else "no")
+    assert rows["import aot"]["CPU beyond torch"] > rows["import torch"]["CPU beyond torch"] == 0
+    assert rows["import torch"]["CPU"] > rows["aotfuzz --help"]["CPU"]
