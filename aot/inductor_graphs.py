@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -38,6 +38,12 @@ _MAY_WRITE = _SCATTERS | {
     )
     for op in internals.overloads(packet)
 }
+# What is so computed even where another argument is a part of that one, and read meanwhile.
+_INDEXED = {
+    op
+    for packet in (torch.ops.aten.index_put, torch.ops.aten._unsafe_index_put)
+    for op in internals.overloads(packet)
+}
 # Views that ATen makes, of which Inductor takes it that they are aligned.
 _RETYPED = {torch.ops.aten.view.dtype, torch.ops.aten.view_as_complex.default}
 
@@ -49,10 +55,17 @@ def keep_apart(graph: fx.Graph) -> bool:
     * A tensor that is written to twice, and read between: it would be read where elements are written
       already, as Inductor looks for reads under the tensor's first name only.
     * A part of what `cat` returns, shown as another dtype: that part need not be aligned.
+    * A tensor that elements of itself are put into: they would be read where others are put already. So are
+      those of a copy of it, which is taken away before.
     * What a custom operator writes to, and something else reads: Inductor computes what reads it anew
       wherever that is needed, after the write too.
     """
-    kept = [node for node in graph.nodes if _is_written_again(node) or _is_part_of_cat(node)]
+    origins = _origins(graph)
+    kept = [
+        node
+        for node in graph.nodes
+        if _is_written_again(node) or _is_part_of_cat(node) or _is_put_into_itself(node, origins)
+    ]
     for node in kept:
         with graph.inserting_before(node):
             node.update_arg(0, _copied(node.args[0]))
@@ -110,6 +123,25 @@ def _is_part_of_cat(node: fx.Node) -> bool:
     return any(user.target is torch.ops.aten.cat.default for user in _readers(_memory(node.args[0])))
 
 
+def _is_put_into_itself(node: fx.Node, origins: Mapping[fx.Node, set[fx.Node]]) -> bool:
+    if node.target not in _INDEXED:
+        return False
+    read: list[fx.Node] = []
+    fx.node.map_arg((node.args[1:], node.kwargs), read.append)
+    assert isinstance(node.args[0], fx.Node)
+    return any(origins[node.args[0]] & origins[one] for one in read)
+
+
+def _origins(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
+    """Of each node itself, and all that it is a view of, or a copy that Inductor may take away."""
+    origins: dict[fx.Node, set[fx.Node]] = {}
+    for node in graph.nodes:
+        origins[node] = {node}
+        if _is_view(node) or _may_be_a_copy(node):
+            origins[node].update(*(origins[source] for source in node.all_input_nodes))
+    return origins
+
+
 def _memory(node: Any) -> fx.Node:
     """What this is a view of."""
     assert isinstance(node, fx.Node)
@@ -151,20 +183,18 @@ def copies_count(graph: fx.Graph) -> bool:
     """
     if any(node.target in _BY_MEMORY for node in graph.nodes):
         return True
-    copies = {node for node in graph.nodes if _may_be_a_copy(node)}
+    copies = [node for node in graph.nodes if _may_be_a_copy(node)]
     if copies and graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         return True
-    origins: dict[fx.Node, set[fx.Node]] = {}
-    for node in graph.nodes:
-        origins[node] = set() if node.op == "placeholder" else {node}  # (Copies of inputs it leaves.)
-        if node in copies or (isinstance(node.target, internals.OpOverload) and node.target.is_view):
-            origins[node].update(*(origins[source] for source in node.all_input_nodes))
+    origins = _origins(graph)
     (output,) = graph.find_nodes(op="output")
+    inputs = set(graph.find_nodes(op="placeholder"))
     seen: set[fx.Node] = set()
-    for result in copies.intersection(output.all_input_nodes):
-        if seen & origins[result]:
+    for result in set(copies).intersection(output.all_input_nodes):
+        shown = origins[result] - inputs  # (Copies of inputs it leaves.)
+        if seen & shown:
             return True
-        seen |= origins[result]
+        seen |= shown
     return False
 
 

@@ -124,6 +124,34 @@ def _joined_with_nothing(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([x])
 
 
+def _rolled(x: Tensor) -> Tensor:
+    return (torch.arange(len(x)) + 1) % len(x)
+
+
+def _put_into_itself(x: Tensor, y: Tensor) -> Tensor:
+    value = x * 2
+    return value.index_put((_rolled(x),), value)
+
+
+def _a_part_put_into_the_whole(x: Tensor, y: Tensor) -> Tensor:
+    value = x * 2
+    return value.index_put((_rolled(x)[:-1],), value[:-1])
+
+
+def _a_copy_put_into_the_original(x: Tensor, y: Tensor) -> Tensor:
+    value = x * 2
+    return value.index_put((_rolled(x),), value.clone())
+
+
+def _put_where_its_elements_say(x: Tensor, y: Tensor) -> Tensor:
+    value = (y * 3 + 1).long() % 4
+    return value.index_put((value,), value + 1)
+
+
+def _put_back(x: Tensor, y: Tensor) -> None:
+    x.copy_(x.index_put((_rolled(x),), x))
+
+
 def _swapped(x: Tensor, y: Tensor) -> None:
     kept = x.clone()
     x.copy_(y)
@@ -142,7 +170,8 @@ def _view_copied_twice(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 COPYING = [
     _put_and_copied, _added_and_copied, _copied_and_written_later, _moved_within, _repeated_once,
-    _joined_with_nothing, _swapped, _copied_twice, _view_copied_twice,
+    _joined_with_nothing, _swapped, _copied_twice, _view_copied_twice, _put_into_itself, _put_back,
+    _a_part_put_into_the_whole, _a_copy_put_into_the_original, _put_where_its_elements_say,
 ]  # fmt: skip
 
 
