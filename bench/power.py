@@ -3,7 +3,8 @@
 Each fault of `bench.faults` is made in a process of its own, by an import hook, and streams of generated
 programs run against it until the first finding. For a fault it is told in how many streams its lines were
 *reached* (the statement that has them ran) and in how many it was *detected*; whether it also made a
-difference that nobody saw cannot be told from here. A finding's *clause* is that of the contract.
+difference that nobody saw cannot be told from here. A finding's *clause* is that of the contract, or
+*refusals* where the target refuses more programs than it may (`Target.refuses`).
 
 Time is CPU time, as other things may run on a machine: `--minutes 10 --jobs 2` is 20 minutes of it.
 Streams run in rounds of 30, 100, 300, 1000, ... programs, so that time goes to the faults that are still
@@ -25,7 +26,7 @@ import numpy as np
 
 from bench.faults import FAULTS, Fault
 from bench.report import Table
-from bench.streams import Ran, Seen, Smaller, Stretch, Workers
+from bench.streams import REFUSALS, Ran, Seen, Smaller, Stretch, Workers
 from fuzz.campaign.configuration import workers as cores
 
 ROUNDS = (30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
@@ -45,12 +46,14 @@ class Track:
     seed: int
     cases: int = 0
     reached: int = 0
+    refused: int = 0
     seconds: float = 0.0
     found: list[Seen] = field(default_factory=list)
 
     def add(self, ran: Ran) -> None:
         self.cases = ran.until
         self.reached += ran.reached
+        self.refused += ran.refused
         self.seconds += ran.seconds
         self.found += ran.found
 
@@ -137,14 +140,15 @@ def _run(workers: Workers, trials: Sequence[Trial], options: argparse.Namespace)
 
 
 def _stretch(trial: Trial, track: Track, limit: int, seconds: float) -> Stretch:
-    return Stretch(track.seed, track.cases, limit, seconds, goes_on=trial.fault is None)
+    return Stretch(track.seed, track.cases, limit, seconds, trial.fault is None, track.refused)
 
 
 def _reduce(workers: Workers, trials: Sequence[Trial], count: int) -> dict[str, list[Smaller]]:
     """The first findings of each fault's first streams, reduced."""
     jobs = {}
     for trial in trials:
-        found = [track.found[0] for track in trial.tracks if track.found][:count]
+        found = [track.found[0] for track in trial.tracks if track.found]
+        found = [seen for seen in found if seen.clause != REFUSALS][:count]
         if trial.fault is not None and found:
             jobs[trial.name] = workers.reduce(trial.fault, trial.target, found, _EVALUATIONS)
     return {name: job.result() for name, job in jobs.items()}

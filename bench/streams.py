@@ -35,6 +35,7 @@ from typing import IO, Any
 from bench.faults.fault import Fault
 from bench.faults.hook import Installed, install
 from fuzz import buckets
+from fuzz.campaign.reticence import too_often
 from fuzz.campaign.worker import PRELOAD
 from fuzz.choices import Random
 from fuzz.execute import execute
@@ -45,6 +46,7 @@ from fuzz.reduce import ReductionError, reduce
 from fuzz.targets import Target, find
 
 CASE_SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs
+REFUSALS = "refusals"  # takes a clause's place where too many programs are refused
 _WARM = 16  # programs
 _PROFILES = tuple(PROFILES[name] for name in PROFILES["mixed"].mixture)
 
@@ -52,18 +54,19 @@ _PROFILES = tuple(PROFILES[name] for name in PROFILES["mixed"].mixture)
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """What is to be run of a stream: the cases from `first` to before `until`, for at most `seconds` of CPU
-    time; only up to the first finding, unless it `goes_on`."""
+    time; only up to the first finding, unless it `goes_on`. Of those before `first` `refused` were."""
 
     seed: int
     first: int
     until: int
     seconds: float
     goes_on: bool = False
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A finding: case `index` of stream `seed`."""
+    """A finding: case `index` of stream `seed`; or that with it more have been refused than may be."""
 
     seed: int
     index: int
@@ -73,13 +76,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What has been run of a stream: all cases before `until`, `reached` of which ran the fault's lines, in
-    `seconds` of CPU time."""
+    """What has been run of a stream: all cases before `until`, `reached` of which ran the fault's lines, and
+    `refused` of which were, in `seconds` of CPU time."""
 
     until: int
     reached: int
     seconds: float
     found: tuple[Seen, ...]
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,23 +218,23 @@ def _do(what: str, fault: dict[str, Any] | None, target: str, items: list[Any]) 
 
 
 def _stretch(stretch: Stretch, target: Target, installed: Installed | None) -> Ran:
-    with _shared(2) as counts:
+    with _shared(3) as counts:
         answer, died, seconds = _forked(lambda _: _cases(stretch, target, installed, counts))
-        done, reached = counts
+        done, reached, refused = counts
     found = [Seen(**seen) for seen in answer or ()]
     if died:
         hangs = died == signal.SIGALRM.name
         finding = buckets.death("timeout" if hangs else "crash", died.splitlines()[-1], "")
         found.append(Seen(stretch.seed, done, finding.clause, buckets.signature((finding,))))
         done += 1
-    return Ran(done, reached, seconds, tuple(found))
+    return Ran(done, reached, seconds, tuple(found), refused)
 
 
 def _cases(
     stretch: Stretch, target: Target, installed: Installed | None, counts: memoryview
 ) -> list[dict[str, Any]]:
-    """Run the cases; `counts` tells, whatever happens, which one is running, and how many reached the
-    fault."""
+    """Run the cases; `counts` tells, whatever happens, which one is running, how many reached the fault, and
+    how many were refused."""
     found = []
     counts[0] = stretch.first
     while counts[0] < stretch.until and time.process_time() < stretch.seconds:
@@ -243,6 +247,10 @@ def _cases(
         signal.alarm(0)
         counts[1] += installed is not None and installed.reached()
         counts[0] = index + 1
+        counts[2] += result.outcome == "refused"
+        if too_often(stretch.refused + counts[2], index + 1, target.refuses) and result.outcome == "refused":
+            found.append(asdict(Seen(stretch.seed, index, REFUSALS, f"{REFUSALS}/{result.reason}")))
+            break
         if result.outcome == "finding":
             clause = buckets.main(result.findings).clause
             found.append(asdict(Seen(stretch.seed, index, clause, buckets.signature(result.findings))))

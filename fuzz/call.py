@@ -35,6 +35,7 @@ class Escape(Exception):
 
 Word = Literal["agree", "poisoned", "finding", "refused"]
 SEED = 0
+LACKS = "lacks "  # begins the reason of a refusal for which no target was asked
 # How long one of two threads runs before the other has its turn: a thousand turns in a short compilation,
 # which would else be over before the second thread begins.
 _SWITCH_SECONDS = 1e-5

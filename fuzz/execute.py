@@ -28,6 +28,7 @@ from typing import Literal
 import oracles
 from fuzz import buckets
 from fuzz.call import (
+    LACKS,
     Compiled,
     Result,
     Standard,
@@ -51,7 +52,7 @@ def execute(program: Program, target: Target) -> Result:
     """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here."""
     lacking = target.lacking(program)
     if lacking is not None:
-        return Result("refused", reason=f"lacks {lacking}")
+        return Result("refused", reason=f"{LACKS}{lacking}")
     if program.scenario.device == BOTH:
         return _on_both(program, target)
     return execute_trials(*_loaded(program), target)

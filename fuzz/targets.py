@@ -60,7 +60,9 @@ class Target:
     from eager proves nothing. They are prepared and reset in the same process. `in_pieces` says that a
     program may be cut into pieces which are compiled as they are reached: where one is declined, others have
     run. `exact` promises that a target runs the kernels that eager runs, in the same order, so that numbers
-    are equal bit for bit. A target can be called like the function that compiles.
+    are equal bit for bit. `refuses` is the share of the programs that it may decline, besides those that need
+    what it lacks: a campaign in which it declines more has found something. A target can be called like the
+    function that compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
@@ -78,6 +80,7 @@ class Target:
     controls: tuple[str, ...] = ()
     in_pieces: bool = False
     exact: bool = False
+    refuses: float = 1.0
 
     def __call__(self, function: Function) -> Function:
         """Compile a function."""
@@ -306,10 +309,19 @@ def _stock(name: str, description: str, backend: str) -> Target:
     )
 
 
+# The share of generated programs that ours may decline: twice what it is where it is most.
+_RARELY, _SELDOM = 0.01, 0.03
+
+
 def _shipped() -> Mapping[str, Target]:
     targets = (
         Target(
-            "aot", "this project's compiler, graphs run as captured", _compile_aot, _refusal_aot, once=True
+            "aot",
+            "this project's compiler, graphs run as captured",
+            _compile_aot,
+            _refusal_aot,
+            once=True,
+            refuses=_RARELY,
         ),
         Target(
             "aot-min-cut",
@@ -317,6 +329,7 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_min_cut,
             _refusal_aot,
             once=True,
+            refuses=_RARELY,
         ),
         Target(
             "aot-recompute",
@@ -324,6 +337,7 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_recompute,
             _refusal_aot,
             once=True,
+            refuses=_RARELY,
         ),
         Target(
             "aot-rng",
@@ -331,12 +345,14 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_rng,
             _refusal_aot,
             once=True,
+            refuses=_RARELY,
         ),
         Target(
             "aot-dynamic",
             "the same with symbols for sizes, compiled for others than it is called with",
             _compile_aot_dynamic,
             _refusal_aot,
+            refuses=_RARELY,
         ),
         Target(
             "aot-compile",
@@ -348,6 +364,7 @@ def _shipped() -> Mapping[str, Target]:
             warm=_warm_dynamo,
             controls=("torch-dynamo",),
             in_pieces=True,
+            refuses=_SELDOM,
         ),
         Target(
             "aot-inductor",
@@ -360,6 +377,7 @@ def _shipped() -> Mapping[str, Target]:
             warm=_warm_inductor,
             controls=("torch-dynamo", "torch-inductor"),
             in_pieces=True,
+            refuses=_SELDOM,
         ),
         Target(
             "torch-aot-function",

@@ -143,6 +143,9 @@ class Campaign:
             try:
                 self._store.set("sessions", sessions, self._elapsed())
                 self._store.set("ended", "killed", self._elapsed())
+                # Who reads the file later need not have the targets, nor run anything of theirs.
+                shares = {name: find(name).refuses for name in self._configuration.targets}
+                self._store.set("refuses", shares, self._elapsed())
                 complete = self._loop(triage)
             except KeyboardInterrupt:
                 pass

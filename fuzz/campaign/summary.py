@@ -18,6 +18,7 @@ from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.ledger import Bucket, Ledger, Tally
 from fuzz.campaign.memory import Growth, Sample, growth
 from fuzz.campaign.records import Suspect
+from fuzz.campaign.reticence import reticent
 from fuzz.campaign.store import Store
 from fuzz.known import Standing
 
@@ -54,7 +55,7 @@ class Summary:
 
     `files` has for each target and bucket the corpus file and the script; `known` what became of the known
     issues; `sessions` when it ran, and whether each ended by itself; `memory` how much the driver and
-    the largest worker had.
+    the largest worker had; `reticent` what is to be said of targets that decline more than they may.
     """
 
     configuration: Configuration
@@ -71,6 +72,7 @@ class Summary:
     memory: tuple[Growth, ...]
     interrupted: bool
     troubles: list[str]
+    reticent: Mapping[str, str]
 
     def total(self, name: str) -> int:
         """A count over all targets."""
@@ -132,6 +134,7 @@ def summarize(
         memory=growth(samples, store.elapsed),
         interrupted=interrupted or store.get("ended") != "complete",
         troubles=[*store.get("troubles", []), *troubles],
+        reticent=reticent(books_.tallies, store.get("refuses", {})),
     )
 
 

@@ -131,7 +131,7 @@ def status(summary: Summary) -> int:
     """The exit status that a campaign comes to."""
     if summary.troubles:
         return WRONG
-    if summary.new or any(standing.state == "back" for standing in summary.known):
+    if summary.new or summary.reticent or any(standing.state == "back" for standing in summary.known):
         return FINDINGS
     return GONE if summary.gone else NOTHING_NEW
 

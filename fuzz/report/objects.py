@@ -22,12 +22,13 @@ def campaign(summary: Summary) -> dict[str, Any]:
     `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program and
     a target; crashes and timeouts are among the findings. `poisons` and `refusals` count the poisoned and the
     refused ones by reason (see `ledger.Tally`), `targets` has all counts by target, with `poisons` and
-    `refusals` of its own, `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`,
-    `target`, `clause`, `count`, `statements` (of the reduced program), `first_case`, `first_seconds`,
-    `repro` and `corpus_file` (paths, or null without a folder), `state`, `evaluations` and `replays` (see
-    `records.Example`), `message`, and `known` (the title of the known issue that it is, else null). `new`
-    counts the buckets that are no known issue; `memory` has for the driver and the largest worker the bytes
-    when warm and at the end; `known` has each known issue on each target with its `state`.
+    `refusals` of its own, `reticent` has a sentence for each target that declines more than it may,
+    `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`, `target`, `clause`, `count`,
+    `statements` (of the reduced program), `first_case`, `first_seconds`, `repro` and `corpus_file` (paths, or
+    null without a folder), `state`, `evaluations` and `replays` (see `records.Example`), `message`, and
+    `known` (the title of the known issue that it is, else null). `new` counts the buckets that are no known
+    issue; `memory` has for the driver and the largest worker the bytes when warm and at the end; `known` has
+    each known issue on each target with its `state`.
     """
     cases = summary.total("cases")
     counts = ("agree", "poisoned", "refused", "findings", "crashes", "timeouts")
@@ -55,6 +56,7 @@ def campaign(summary: Summary) -> dict[str, Any]:
         },
         "memory": {one.process: {"warm": one.warm, "end": one.end} for one in summary.memory},
         "interrupted": summary.interrupted,
+        "reticent": dict(summary.reticent),
         "troubles": summary.troubles,
     }
 

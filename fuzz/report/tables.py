@@ -48,6 +48,7 @@ def campaign(summary: Summary) -> str:
         parts.extend(_sources(summary))
     else:
         parts.append("No differences found.")
+    parts.extend(f"Too much refused: {text}." for text in summary.reticent.values())
     if summary.known:
         parts.append(_known(summary))
     if summary.memory:

@@ -165,6 +165,26 @@ def test_a_crash_is_a_finding(workers: Workers) -> None:
     assert "process down" in seen.signature or "crash" in seen.signature
 
 
+_REFUSE = Fault(
+    "a refusal of calls with two arguments", "runtime", "aot.api",
+    "        return specialization.answer(arguments.all, leaves)\n",
+    "        if len(args) == 2:\n            raise errors.UnsupportedArgument('two are too many')\n"
+    "        return specialization.answer(arguments.all, leaves)\n", (), "Nothing is done."
+)  # fmt: skip
+
+
+def test_too_many_refusals_are_a_finding(workers: Workers) -> None:
+    ran = _run(workers, _REFUSE)
+    (seen,) = ran.found
+    assert (seen.clause, seen.signature) == ("refusals", "refusals/UnsupportedArgument")
+    assert 1 < ran.refused <= ran.until == seen.index + 1 < CASES
+    # A stream that was interrupted counts on.
+    first = _run(workers, _REFUSE, until=seen.index)
+    again = _run(workers, _REFUSE, first=seen.index, refused=first.refused)
+    assert (first.found, again.found) == ((), ran.found)
+    assert first.refused + again.refused == ran.refused
+
+
 def test_a_fault_with_which_nothing_can_be_imported_is_a_mistake(workers: Workers) -> None:
     broken = Fault("a broken import", "inputs", "aot.constants", "import torch\n", "import torhc\n", (), "")
     with pytest.raises(WorkerError, match=r"(?s)a broken import.*torhc"):
@@ -190,13 +210,13 @@ def _trial(name: str, *tracks: tuple[int, float, bool]) -> Trial:
     return Trial(
         BY_NAME[name],
         "aot",
-        [Track(i, n, 1, s, [found] if f else []) for i, (n, s, f) in enumerate(tracks)],
+        [Track(i, n, 1, 0, s, [found] if f else []) for i, (n, s, f) in enumerate(tracks)],
     )
 
 
 def test_tables() -> None:
     trials = [
-        Trial(None, "aot", [Track(0, 5000, 0, 9.0, [Seen(0, 7, "values", "values/out")])]),
+        Trial(None, "aot", [Track(0, 5000, 0, 0, 9.0, [Seen(0, 7, "values", "values/out")])]),
         _trial(MUST_FIND[0], (4, 1.0, True), (6, 3.0, True)),
         _trial(MUST_FIND[1], (20, 6.0, False), (10, 2.0, True)),
     ]

@@ -434,3 +434,19 @@ crashes_as_its_control = Target(
     "", "", crashes_on_exp, controls=("bad_targets:good", "bad_targets:crashes_on_exp")
 )
 crashes_by_itself = Target("", "", crashes_on_exp, controls=("bad_targets:good",))
+
+
+class Declined(Exception):
+    """What `declines` raises on purpose."""
+
+
+def _declining(function: Function) -> Function:
+    raise Declined("nothing is compiled here")
+
+
+def _reason(error: BaseException) -> str | None:
+    return type(error).__name__ if isinstance(error, Declined) else None
+
+
+declines = Target("", "", _declining, _reason, refuses=0.01)
+may_decline = Target("", "", _declining, _reason)
