@@ -108,6 +108,7 @@ class Builder:
         if found is None or self.append(row, *found) is None:
             return False
         self.perhaps_undo()
+        self.perhaps_fill()
         return True
 
     def perhaps_undo(self) -> None:
@@ -119,6 +120,15 @@ class Builder:
             metas = [self.state.tensor(name).meta for name in last.operands]
             if metas[0].dtype in row.operands[0].dtypes:
                 self.append(row, last.operands, metas, dict(last.attributes))
+
+    def perhaps_fill(self) -> None:
+        """Now and then fill what the last statement has expanded: eager writes nothing else to that."""
+        for name in self.statements[-1].results[:1]:
+            meta = self.state.meta(name)
+            if _repeats(meta) and not self.over and self.choices.chance(self.profile.filled):
+                row = OPERATORS[self.choices.pick(("fill_", "zero_"))]
+                if meta.dtype in row.operands[0].dtypes:
+                    self.append(row, (name,), [meta])
 
     def append(
         self,
@@ -351,6 +361,12 @@ class Builder:
 
 
 Tickets = Sequence[tuple[Kind, Sequence[str]]]
+
+
+def _repeats(meta: Meta) -> bool:
+    return meta.stride is not None and any(
+        length > 1 and step == 0 for length, step in zip(meta.size, meta.stride, strict=True)
+    )
 
 
 def _tickets(choices: Choices, profile: Profile) -> Tickets:

@@ -70,6 +70,7 @@ class Profile:
     steps: float = 0.1  # after the call something else is done than usual
     again: float = 0.08  # the function is called again, with something changed
     threads: float = 0.02  # one of the calls is made in two threads at once
+    filled: float = 0.3  # the next statement fills what one has expanded
     undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
 
