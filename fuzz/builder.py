@@ -53,6 +53,7 @@ class Builder:
         self.reckless = choices.chance(profile.reckless)
         self.over = False
         self.tickets = _tickets(choices, profile)
+        self.fills = [name for name in ("fill_", "zero_") if any(name in rows for _, rows in self.tickets)]
         self.pool: list[tuple[str, Tensor]] = []
         self.numbers: list[str] = []
         self.values: list[tuple[str, Constant]] = []
@@ -125,8 +126,8 @@ class Builder:
         """Now and then fill what the last statement has expanded: eager writes nothing else to that."""
         for name in self.statements[-1].results[:1]:
             meta = self.state.meta(name)
-            if _repeats(meta) and not self.over and self.choices.chance(self.profile.filled):
-                row = OPERATORS[self.choices.pick(("fill_", "zero_"))]
+            if self.fills and _repeats(meta) and not self.over and self.choices.chance(self.profile.filled):
+                row = OPERATORS[self.choices.pick(self.fills)]
                 if meta.dtype in row.operands[0].dtypes:
                     self.append(row, (name,), [meta])
 

@@ -33,9 +33,11 @@ def illegal(use: Use) -> str | None:
         inferred = tensors[number].inference and not use.inference
         if inferred and row.counted and row.change not in SILENT:
             return "the tensor written to was made under inference mode"
-        if row.writes and row.expanded is Expanded.REFUSED:
+        if row.writes and row.expanded is not Expanded.UNDEFINED:
             written = _written(use, number)
-            if written.stride is not None and overlaps_itself(written):
+            # What fills is done by copying where the tensor is lazily conjugated or negated.
+            refused = row.expanded is Expanded.REFUSED or written.conj or written.neg
+            if refused and written.stride is not None and overlaps_itself(written):
                 return "the tensor written to is expanded"
     if row.statistics:
         return None
@@ -101,6 +103,9 @@ def hazard(use: Use, kept: Kept) -> str | None:
         return "set_ has no derivative"
     if target.clock.split and use.followed and not row.statistics:
         return "a view and its base no longer go together"
+    into_view = 0 in row.writes and use.followed and target.base is not None
+    if into_view and target.meta.stride is not None and overlaps_itself(target.meta):
+        return "its backward puts a gradient into a view that shows elements several times"
     if not row.counted:
         return None
     for number in row.writes or (0,):
