@@ -19,7 +19,7 @@ from fuzz.choices import Random
 from fuzz.features import features
 from fuzz.follow import defined
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
-from fuzz.operators import OPERATORS
+from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import DTYPES
 from fuzz.profiles import PROFILES
 from fuzz.program import (
@@ -121,6 +121,23 @@ def test_windows_of_a_matrix() -> None:
     found = [features(generate(Random(0, index), profile)) for index in range(200)]
     assert sum("alias: windows" in one for one in found) > 120
     assert sum({"alias: windows", "data: member of a group"} <= one for one in found) > 60
+
+
+def test_what_is_expanded_is_filled() -> None:
+    """Eager writes nothing else to it; and what eager refuses of that, at once or later, is known."""
+
+    def filled(chance: float) -> list[Program]:
+        kinds = ((Kind.VIEW, 4), (Kind.IN_PLACE, 1))
+        profile = dataclasses.replace(PROFILES["aliasing"], kinds=kinds, filled=chance, reckless=0.0)
+        found = (generate(Random(0, index), profile) for index in range(400))
+        return [one for one in found if "data: filled through expand" in features(one)]
+
+    often = filled(1.0)
+    assert len(often) > 20 > 2 * len(filled(0.0))
+    for program in often:
+        outcome = execute(program)
+        assert not isinstance(outcome, Exception), load(program).text
+        assert not backward_raises([*outcome[0], *outcome[1]]), load(program).text
 
 
 @pytest.mark.parametrize("profile", PROFILES)
