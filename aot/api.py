@@ -21,6 +21,7 @@ from aot.capture.backward import Level
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.threads import tracing
+from aot.collecting import young_garbage_only
 from aot.compilers import Compiled, Compiler, complete
 from aot.guards import Guards
 from aot.imitation import root_of
@@ -193,7 +194,7 @@ class CompiledFunction:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Specialization:
-        with tracing():
+        with tracing(), young_garbage_only():
             specialization = self._known(key)  # by now, by another thread
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.tensors))
             dynamic = dynamic and not arguments.metas  # whose sizes are no symbols
