@@ -1,11 +1,12 @@
-"""Streams of programs against one fault, each in a process of its own that the fault may take down.
+"""Worker processes that measure the fuzzer: streams of programs against faults, each in a process of its own.
 
-A *stream* is a seed: the programs that the generator makes of it, with the profiles in turn. A worker, which
-is `python -m bench.streams`, has torch, the oracles and the fuzzer loaded, and `aot` not. It forks a process
-for the fault, which makes it and imports `aot`; and that forks one for each stream. What a stream finds is
-decided by its seed; only how far it comes depends on time, which is CPU time.
+A worker, which is `python -m bench.streams`, has torch, the oracles and the fuzzer loaded, and `aot` not. It
+forks a process for what it is asked, which makes a fault and imports `aot`, or imports that as it is and
+makes many in turn (`bench.pools`). What a stream finds is decided by its seed; only how far it comes depends
+on time, which is CPU time.
 
     with Workers(jobs=2) as workers:
+        outcome = workers.search(0, FAULTS, seconds=120.0, cases=10_000).result()
         ran = workers.run(fault, "aot", [Stretch(seed=0, first=0, until=100, seconds=60.0)]).result()
 """
 
@@ -16,14 +17,12 @@ import importlib
 import json
 import mmap
 import os
-import resource
 import signal
 import struct
 import subprocess
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -32,23 +31,18 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import IO, Any
 
-from bench.faults.fault import Fault
-from bench.faults.hook import Installed, install
+from bench.cases import REFUSALS, SECONDS, Seen, forked, of_death, program
+from bench.faults import Fault, Installed, install
+from bench.pools import Outcome, Stream, Track, warm
 from fuzz import buckets
 from fuzz.campaign.reticence import too_often
 from fuzz.campaign.worker import PRELOAD
-from fuzz.choices import Random
 from fuzz.execute import execute
-from fuzz.generate import generate
-from fuzz.profiles import PROFILES
 from fuzz.program import Program
 from fuzz.reduce import ReductionError, reduce
 from fuzz.targets import Target, find
 
-CASE_SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs
-REFUSALS = "refusals"  # takes a clause's place where too many programs are refused
 _WARM = 16  # programs
-_PROFILES = tuple(PROFILES[name] for name in PROFILES["mixed"].mixture)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +56,6 @@ class Stretch:
     seconds: float
     goes_on: bool = False
     refused: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A finding: case `index` of stream `seed`; or that with it more have been refused than may be."""
-
-    seed: int
-    index: int
-    clause: str
-    signature: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +79,6 @@ class Smaller:
     after: int | None = None
     evaluations: int | None = None
     bucket: str | None = None
-
-
-def program(seed: int, index: int) -> Program:
-    """Case `index` of a stream."""
-    return generate(Random(seed, index), _PROFILES[index % len(_PROFILES)])
 
 
 class Workers:
@@ -133,6 +112,21 @@ class Workers:
             return [Ran(**{**one, "found": tuple(Seen(**seen) for seen in one["found"])}) for one in answers]
 
         return self._threads.submit(ran)
+
+    def search(self, seed: int, faults: Sequence[Fault], seconds: float, cases: int) -> Future[Outcome]:
+        """Run a stream against many faults, for so much CPU time and at most so many programs of each
+        target."""
+
+        def outcome() -> Outcome:
+            items = [
+                {"seed": seed, "faults": [asdict(one) for one in faults], "seconds": seconds, "cases": cases}
+            ]
+            (answer,) = self._ask("search", None, "aot", items)
+            tracks = [Track(**{**one, "found": _seen(one["found"])}) for one in answer["tracks"]]
+            alarms = [(target, Seen(**seen)) for target, seen in answer["alarms"]]
+            return Outcome(**{**answer, "tracks": tuple(tracks), "alarms": tuple(alarms)})
+
+        return self._threads.submit(outcome)
 
     def reduce(self, fault: Fault, target: str, seen: Sequence[Seen], budget: int) -> Future[list[Smaller]]:
         """Reduce the programs of some findings, in at most `budget` evaluations each."""
@@ -201,15 +195,17 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     for line in sys.stdin:
-        value, failure, _ = _forked(lambda task: _do(**task), json.loads(line))
+        value, failure, _ = forked(lambda task: _do(**task), json.loads(line))
         answers.write(json.dumps({"value": value, "failure": failure}) + "\n")
         answers.flush()
 
 
 def _do(what: str, fault: dict[str, Any] | None, target: str, items: list[Any]) -> list[dict[str, Any]]:
     """One task, in a process of its own."""
-    installed = None if fault is None else install(Fault(**{**fault, "clauses": tuple(fault["clauses"])}))
+    installed = None if fault is None else install(_fault(fault))
     importlib.import_module("aot")  # the streams' processes, which are forked from here, have it then
+    if what == "search":
+        return [asdict(_searched(**one)) for one in items]
     compiler = find(target)
     compiler.prepare()
     if what == "run":
@@ -217,15 +213,27 @@ def _do(what: str, fault: dict[str, Any] | None, target: str, items: list[Any]) 
     return [asdict(_reduced(Seen(**one["seen"]), compiler, one["budget"])) for one in items]
 
 
+def _fault(given: dict[str, Any]) -> Fault:
+    return Fault(**{**given, "clauses": tuple(given["clauses"])})
+
+
+def _seen(given: dict[str, Any] | None) -> Seen | None:
+    return None if given is None else Seen(**given)
+
+
+def _searched(seed: int, faults: list[dict[str, Any]], seconds: float, cases: int) -> Outcome:
+    made = [_fault(one) for one in faults]
+    warm(dict.fromkeys(fault.target for fault in made))
+    return Stream(seed, made).run(seconds, cases)
+
+
 def _stretch(stretch: Stretch, target: Target, installed: Installed | None) -> Ran:
     with _shared(3) as counts:
-        answer, died, seconds = _forked(lambda _: _cases(stretch, target, installed, counts))
+        answer, died, seconds = forked(lambda _: _cases(stretch, target, installed, counts))
         done, reached, refused = counts
     found = [Seen(**seen) for seen in answer or ()]
     if died:
-        hangs = died == signal.SIGALRM.name
-        finding = buckets.death("timeout" if hangs else "crash", died.splitlines()[-1], "")
-        found.append(Seen(stretch.seed, done, finding.clause, buckets.signature((finding,))))
+        found.append(of_death(stretch.seed, done, died))
         done += 1
     return Ran(done, reached, seconds, tuple(found), refused)
 
@@ -242,7 +250,7 @@ def _cases(
         given = program(stretch.seed, index)
         if installed is not None:
             installed.reached()
-        signal.alarm(CASE_SECONDS)
+        signal.alarm(SECONDS)
         result = execute(given, target)
         signal.alarm(0)
         counts[1] += installed is not None and installed.reached()
@@ -263,7 +271,7 @@ def _reduced(seen: Seen, target: Target, budget: int) -> Smaller:
     given = program(seen.seed, seen.index)
 
     def signature(candidate: Program) -> str:
-        signal.alarm(CASE_SECONDS)
+        signal.alarm(SECONDS)
         result = execute(candidate, target)
         signal.alarm(0)
         return buckets.signature(result.findings) if result.outcome == "finding" else ""
@@ -281,7 +289,7 @@ def _reduced(seen: Seen, target: Target, budget: int) -> Smaller:
             Smaller(reduction.statements_before, reduction.statements_after, reduction.evaluations, bucket)
         )
 
-    answer, _, _ = _forked(work)
+    answer, _, _ = forked(work)
     return Smaller(len(given.statements)) if answer is None else Smaller(**answer)
 
 
@@ -296,45 +304,6 @@ def _shared(numbers: int) -> Iterator[memoryview]:
         finally:
             counts.release()
             view.release()
-
-
-def _forked(work: Callable[[Any], Any], given: Any = None) -> tuple[Any, str, float]:
-    """Do something with what is given, in a forked process: what comes of it (plain data), or None and how it
-    died; and its CPU time in seconds."""
-    reading, writing = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            os.close(reading)
-            answer = _answer(work, given)
-            with os.fdopen(writing, "wb") as pipe:
-                pipe.write(json.dumps(answer).encode())
-            status = 0
-        finally:
-            os._exit(status)  # without the exit hooks of whatever was under test
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        said = pipe.read()
-    _, status, usage = os.wait4(pid, 0)
-    seconds = usage.ru_utime + usage.ru_stime
-    if os.WIFSIGNALED(status):
-        return None, signal.Signals(os.WTERMSIG(status)).name, seconds
-    if status:
-        return None, f"exit status {os.waitstatus_to_exitcode(status)}", seconds
-    answer = json.loads(said)
-    return answer["value"], answer["failure"], seconds
-
-
-def _answer(work: Callable[[Any], Any], given: Any) -> dict[str, Any]:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    try:
-        return {"value": work(given), "failure": ""}
-    except BaseException:
-        return {"value": None, "failure": traceback.format_exc()}
 
 
 if __name__ == "__main__":

@@ -7,10 +7,22 @@ that some programs see and most do not.
 from __future__ import annotations
 
 from bench.faults import backward, capture, effects, inputs, partition, runtime
-from bench.faults.fault import Fault, FaultError, source_of
+from bench.faults.fault import Fault, FaultError, make, overlap, source_of
 from bench.faults.hook import Installed, install
+from bench.faults.switches import Switches
 
-__all__ = ["FAULTS", "STAGES", "Fault", "FaultError", "Installed", "install", "source_of"]
+__all__ = [
+    "FAULTS",
+    "STAGES",
+    "Fault",
+    "FaultError",
+    "Installed",
+    "Switches",
+    "install",
+    "make",
+    "overlap",
+    "source_of",
+]
 
 # In the order of a call (docs/architecture.md).
 STAGES = ("inputs", "capture", "effects", "backward", "partition", "runtime")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +37,8 @@ class Fault:
     wrong: str
     target: str = "aot"
 
-    def made_in(self, source: str) -> str:
-        """The module's source with the fault in it.
+    def place(self, source: str) -> int:
+        """Where the text is in the module's source.
 
         Raises:
             FaultError: the text is not there, or there more than once.
@@ -47,13 +49,47 @@ class Fault:
                 f"the text of fault {self.name!r} is {count} times in {self.module}, and not once; look at "
                 f"what has become of it there, and write the fault anew"
             )
-        return source.replace(self.find, self.replace)
-
-    def first_line(self, source: str) -> int:
-        """The line of the module that the fault begins in, counted from 1."""
-        return source[: source.index(self.find)].count("\n") + 1
+        return source.index(self.find)
 
 
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """A module's source with faults in it, and the lines that these begin in, counted from 1."""
+
+    source: str
+    lines: tuple[int, ...]
+
+
+def make(faults: Sequence[Fault], source: str) -> Faulty:
+    """A module's source with some of its faults in it.
+
+    Raises:
+        FaultError: one does not fit the module; or two of them change the same words.
+    """
+    parts: list[str] = []
+    lines = {}
+    done = 0
+    for fault in sorted(faults, key=lambda one: one.place(source)):
+        start = fault.place(source)
+        if start < done:
+            raise FaultError(f"fault {fault.name!r} changes words that another one changes; make one of them")
+        parts.append(source[done:start])
+        lines[fault] = 1 + sum(part.count("\n") for part in parts)
+        parts.append(fault.replace)
+        done = start + len(fault.find)
+    return Faulty("".join((*parts, source[done:])), tuple(lines[fault] for fault in faults))
+
+
+def overlap(one: Fault, other: Fault) -> bool:
+    """Whether two faults change the same words, so that only one of them can be made at a time."""
+    if one.module != other.module:
+        return False
+    source = source_of(one.module)
+    first, second = sorted((one, other), key=lambda fault: fault.place(source))
+    return second.place(source) < first.place(source) + len(first.find)
+
+
+@functools.cache
 def source_of(module: str) -> str:
     """The source of a module as it is on disk; the module is not imported, nor what it lies in.
 

@@ -20,9 +20,9 @@ from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from bench.faults.fault import Fault, FaultError, source_of
+from bench.faults.fault import Fault, FaultError, make, source_of
 
-_NOTE = "_fault_is_reached"
+NOTE = "_fault_is_reached"
 
 
 class Installed:
@@ -31,7 +31,7 @@ class Installed:
     def __init__(self) -> None:
         self._reached = False
 
-    def note(self) -> None:
+    def note(self, _: str) -> None:
         """The fault's lines are about to run."""
         self._reached = True
 
@@ -53,7 +53,7 @@ def install(fault: Fault) -> Installed:
             f"fault {fault.name!r} cannot be made, as {loaded[0]} has been imported; install it in a process "
             f"that has not"
         )
-    fault.made_in(source_of(fault.module))
+    make([fault], source_of(fault.module))
     installed = Installed()
     sys.meta_path.insert(0, _Finder(fault, installed))
     return installed
@@ -91,36 +91,40 @@ class _Loader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Run the module's source with the fault in it."""
         source = Path(self._path).read_text(encoding="utf-8")
-        setattr(module, _NOTE, self._installed.note)
-        exec(compiled(self._fault, source, self._path), module.__dict__)
+        setattr(module, NOTE, self._installed.note)
+        exec(compiled([self._fault], source, self._path), module.__dict__)
 
 
-def compiled(fault: Fault, source: str, path: str) -> CodeType:
-    """The code of a module with a fault in it, which notes that this is reached.
+def compiled(faults: Sequence[Fault], source: str, path: str) -> CodeType:
+    """The code of a module with faults in it, which calls `NOTE` with a fault's name where this is reached.
 
     Args:
-        source: of the module without the fault.
+        faults: of this module.
+        source: of the module without them.
         path: where that is, for tracebacks.
 
     Raises:
-        FaultError: the fault does not fit the source, or does not begin at a statement.
+        FaultError: a fault does not fit the source, or does not begin at a statement; or two of them change
+            the same words.
     """
-    tree = ast.parse(fault.made_in(source), path)
-    _note_before(tree.body, fault.first_line(source))
+    faulty = make(faults, source)
+    tree = ast.parse(faulty.source, path)
+    for fault, line in zip(faults, faulty.lines, strict=True):
+        _note_before(tree.body, line, fault.name)
     return compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
 
 
-def _note_before(statements: list[ast.stmt], line: int) -> None:
+def _note_before(statements: list[ast.stmt], line: int, name: str) -> None:
     """Put the call before the innermost statement that has a line."""
     for i, one in enumerate(statements):
         if one.lineno <= line <= (one.end_lineno or one.lineno):
             blocks = list(_blocks(one))
             inner = next((b for b in blocks if b[0].lineno <= line <= (b[-1].end_lineno or 0)), None)
             if inner is None:
-                call = ast.Expr(ast.Call(ast.Name(_NOTE, ast.Load()), [], []))
+                call = ast.Expr(ast.Call(ast.Name(NOTE, ast.Load()), [ast.Constant(name)], []))
                 statements.insert(i, ast.copy_location(call, one))
             else:
-                _note_before(inner, line)
+                _note_before(inner, line, name)
             return
     raise FaultError(f"line {line} of the faulty module is in no statement; let the fault begin at one")
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
-from argparse import Namespace
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from bench import power
-from bench.faults import FAULTS, STAGES, Fault, FaultError, install, source_of
+import aot
+from bench import pools, power
+from bench.cases import Seen
+from bench.faults import FAULTS, STAGES, Fault, FaultError, Switches, install, make, overlap, source_of
 from bench.faults.hook import compiled
-from bench.power import Track, Trial
-from bench.streams import Ran, Seen, Stretch, WorkerError, Workers
+from bench.pools import Outcome, Stream, Track
+from bench.power import Trial
+from bench.streams import Ran, Stretch, WorkerError, Workers
 from oracles import CLAUSES
 
 ROOT = Path(__file__).parents[2]
@@ -49,20 +54,20 @@ def test_faults_are_told_apart_by_name() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_fits_its_module(fault: Fault) -> None:
     source = source_of(fault.module)
-    assert fault.made_in(source) != source
-    assert compiled(fault, source, fault.module).co_names
+    assert make([fault], source).source != source
+    assert compiled([fault], source, fault.module).co_names
     assert set(fault.clauses) <= set(CLAUSES)
 
 
 def test_a_fault_whose_text_is_gone_is_named() -> None:
     lost = replace(FAULTS[0], find="no such text")
     with pytest.raises(FaultError, match=rf"{lost.name}.* 0 times in {lost.module}"):
-        lost.made_in(source_of(lost.module))
+        make([lost], source_of(lost.module))
 
 
 def test_a_fault_whose_text_is_there_twice_is_named() -> None:
     with pytest.raises(FaultError, match=r"2 times in aot\.x"):
-        replace(FAULTS[0], module="aot.x", find="one").made_in("one\none\n")
+        make([replace(FAULTS[0], module="aot.x", find="one")], "one\none\n")
 
 
 def test_a_fault_whose_module_is_gone_is_named() -> None:
@@ -73,7 +78,7 @@ def test_a_fault_whose_module_is_gone_is_named() -> None:
 def test_a_fault_that_begins_at_no_statement_is_named() -> None:
     astray = replace(FAULTS[0], find="# why", replace="# how")
     with pytest.raises(FaultError, match=r"line 2 .* in no statement"):
-        compiled(astray, "one = 1\n# why\ntwo = 2\n", "aot.x")
+        compiled([astray], "one = 1\n# why\ntwo = 2\n", "aot.x")
 
 
 def test_a_fault_is_not_made_where_aot_is_loaded() -> None:
@@ -200,44 +205,152 @@ def test_a_finding_is_reduced(workers: Workers) -> None:
     assert smaller.bucket is not None
     assert smaller.after < smaller.before
     assert smaller.bucket.startswith("lifetime/")
-    trial = Trial(fault, fault.target, [Track(0, found=list(seen))])
+    trial = Trial(fault, (Track(fault.name, 1, 1, 1.0, seen[0]),))
     ((name, *_, bucket),) = power._buckets([trial], {fault.name: [smaller]}).rows
     assert (name, bucket) == (fault.name, smaller.bucket)
 
 
-def _trial(name: str, *tracks: tuple[int, float, bool]) -> Trial:
-    found = Seen(0, 0, "values", "values/out")
-    return Trial(
-        BY_NAME[name],
-        "aot",
-        [Track(i, n, 1, 0, s, [found] if f else []) for i, (n, s, f) in enumerate(tracks)],
+# ---- many faults at once
+
+_HIDDEN = ("tangents are laid out over themselves", "views show what was there before a write")
+
+
+def test_switches_make_faults_and_take_them_back() -> None:
+    def adds(x: torch.Tensor, n: int) -> torch.Tensor:
+        view = x[1:]
+        before = view * 1
+        x.add_(n)
+        return before + view
+
+    stale, forgets = (
+        BY_NAME["views show what was there before a write"],
+        BY_NAME["the key forgets Python numbers"],
     )
+    switches = Switches([stale, forgets])
+    try:
+        for on in ({stale.name}, {forgets.name}, {stale.name, forgets.name}, set()):
+            switches.turn(on)
+            compiled = aot.aot_function(adds, aot.nop)
+            values = [compiled(torch.zeros(2), n).item() for n in (2, 3)]
+            assert values == [
+                0 if stale.name in on else n for n in ((2, 2) if forgets.name in on else (2, 3))
+            ]
+            assert switches.reached() == on
+    finally:
+        switches.turn(())
+
+
+def test_a_module_forgets_what_it_has_remembered_with_a_fault() -> None:
+    from aot.capture import graph
+
+    fault = BY_NAME["shapes are remembered without keyword arguments"]
+    switches = Switches([fault])
+    before = len(graph._RECIPES)
+    switches.turn([fault.name])
+    graph._RECIPES["wrong",] = graph._RECIPES.get(("wrong",))  # type: ignore[assignment]
+    switches.turn(())
+    assert len(graph._RECIPES) == before
+
+
+def test_all_faults_can_be_switched() -> None:
+    for module in {fault.module for fault in FAULTS}:
+        importlib.import_module(module)
+    Switches(FAULTS).turn(())
+
+
+def test_a_fault_that_is_in_no_function_cannot_be_switched() -> None:
+    outside = replace(
+        FAULTS[0], module="aot.capture.graph", find="_RECIPES_LIMIT = 20_000", replace="_RECIPES_LIMIT = 2"
+    )
+    with pytest.raises(FaultError, match=r"is not in one function of aot\.capture\.graph"):
+        Switches([outside])
+
+
+def test_faults_that_change_the_same_words_take_turns() -> None:
+    rivals = [BY_NAME["kept memory is given up at once"], BY_NAME["kept memory is never given up"]]
+    assert overlap(*rivals)
+    assert not overlap(rivals[0], BY_NAME["the last arguments are kept"])
+    with pytest.raises(FaultError, match="changes words that another one changes"):
+        make(rivals, source_of(rivals[0].module))
+    stream = Stream(0, rivals)
+    pools = [stream._pool("aot", index) for index in range(2)]
+    assert sorted(pools) == sorted([one.name] for one in rivals)
+
+
+def test_a_stream_finds_each_of_many_faults_by_itself(workers: Workers) -> None:
+    names = [*MUST_FIND, *_HIDDEN]
+    outcome = workers.search(0, [BY_NAME[name] for name in dict.fromkeys(names)], 90.0, CASES).result()
+    tracks = {track.fault: track for track in outcome.tracks}
+    assert outcome.alarms == ()
+    assert outcome.runs > sum(outcome.cases.values()) > 0
+    for name in MUST_FIND:
+        track, fault = tracks[name], BY_NAME[name]
+        assert track.found is not None, name
+        assert track.found.clause in fault.clauses
+        assert 1 <= track.reached <= track.cases == track.found.index + 1
+        ran = _run(workers, fault, first=track.found.index, until=track.found.index + 1)
+        assert ran.found == (track.found,)  # the same where the fault is imported
+
+
+def test_a_stream_survives_a_crash_and_counts_refusals(workers: Workers) -> None:
+    crash, refuse = (
+        _LEAVE,
+        replace(_REFUSE, find=_REFUSE.find.replace("leaves)\n", "leaves)"), target="aot-min-cut"),
+    )
+    refuse = replace(refuse, replace=refuse.replace.rstrip("\n"))
+    outcome = workers.search(0, [crash, refuse, BY_NAME["grad mode is left off"]], 60.0, 30).result()
+    one, two, three = outcome.tracks
+    assert one.found is not None
+    assert (one.cases, one.found.clause) == (1, "errors")
+    assert two.found is not None
+    assert two.found.clause == "refusals"
+    assert three.found is not None
+    assert outcome.alarms == ()
+
+
+def test_what_is_wrong_without_a_fault_is_an_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = BY_NAME["grad mode is left off"]
+    seen = Seen(0, 0, "values", "values/out")
+    stream = Stream(0, [fault])
+    monkeypatch.setattr(
+        stream,
+        "_runner",
+        SimpleNamespace(run=lambda *_: pools._Run("finding", frozenset({fault.name}), seen), renew=list),
+    )
+    stream._case("aot")
+    assert stream._alarms == [("aot", seen)]
+    assert stream._all[fault.name].found is None
+
+
+def _trial(name: str, *tracks: tuple[int, float, bool]) -> Trial:
+    seen = Seen(0, 0, "values", "values/out")
+    return Trial(BY_NAME[name], tuple(Track(name, n, 1, s, seen if f else None) for n, s, f in tracks))
 
 
 def test_tables() -> None:
     trials = [
-        Trial(None, "aot", [Track(0, 5000, 0, 0, 9.0, [Seen(0, 7, "values", "values/out")])]),
         _trial(MUST_FIND[0], (4, 1.0, True), (6, 3.0, True)),
         _trial(MUST_FIND[1], (20, 6.0, False), (10, 2.0, True)),
     ]
+    alarm = ("aot", Seen(0, 7, "values", "values/out"))
+    outcomes = [Outcome((), {"aot": 2500}, alarms, 5000, 9.0) for alarms in ((alarm,), ())]
     first, second = power._faults(trials).rows
     assert first[1:8] == (MUST_FIND[0], 2, 20.0, 2, 5, 2.0, 6)
     assert second[4:7] == (1, 10, 2.0)
-    overall = dict(power._overall(trials).rows)
+    overall = dict(power._overall(trials, outcomes).rows)
     assert overall["detected in 80% of the streams, %"] == 50
+    assert overall["runs for each program"] == 2
     assert overall["mean time to detection within 6.0 CPU s"] == pytest.approx(3.0)
     assert overall["mean time to detection within 20.0 cases"] == pytest.approx(10.0)
     assert dict(power._survival(trials).rows) == {1: 100.0, 3: 100.0, 10: 25.0, 20: 25.0}
-    assert power._alarms(trials).rows == (("aot", 5000, 1, 2.0),)
+    assert power._alarms(outcomes).rows == (("aot", 5000, 1, 2.0),)
 
 
-def test_rounds_go_on_up_to_the_limit_of_cases(workers: Workers) -> None:
-    trials = [
-        Trial(None, "aot", [Track(0)]),
-        Trial(BY_NAME[MUST_FIND[0]], "aot", [Track(0)]),
-    ]
-    power._run(workers, trials, Namespace(minutes=5.0, cases=33, jobs=1))
-    (control,), (track,) = (trial.tracks for trial in trials)
-    assert control.cases == 33
-    assert track.found
-    assert track.cases == track.found[0].index + 1
+def test_what_cannot_be_repeated_is_no_detection(workers: Workers) -> None:
+    name = MUST_FIND[0]
+    found = _run(workers, BY_NAME[name]).found[0]
+    clean = next(i for i in range(CASES) if not _run(workers, BY_NAME[name], first=i, until=i + 1).found)
+    tracks = [(Track(name, 9, 1, 1.0, seen),) for seen in (found, replace(found, index=clean))]
+    (trial,) = power._confirmed(workers, [BY_NAME[name]], [Outcome(one, {}, (), 1, 1.0) for one in tracks])
+    assert trial.tracks == (tracks[0][0], replace(tracks[1][0], found=None))
+    assert trial.unconfirmed == (replace(found, index=clean),)
