@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
@@ -25,6 +27,7 @@ class Writer:
             object, str
         ] = {}  # the calls that have made several views, by what they were made of
         self.parts: set[object] = set()  # the calls' results that have become something
+        self.detached: dict[object, str] = {}  # what views were taken of, by how it was made: their base
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self.indent + text if text else "")
@@ -179,7 +182,13 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
         for k, call in enumerate(calls)
         if call in writer.calls and (call, steps[k].index) not in writer.parts
     )
-    for one, call in list(zip(steps, calls, strict=True))[max(ready, default=0) :]:
+    start = max(ready, default=0)
+    for k in range(len(steps) - 1, start, -1):
+        if calls[k][:-1] in writer.detached:
+            start, source = k, writer.detached[calls[k][:-1]]
+            break
+    for k in range(start, len(steps)):
+        one, call = steps[k], calls[k]
         within = mode.within(one.mode)
         if one.in_place:
             # Whatever else is a view of what is changed here goes on from the same tensor.
@@ -200,6 +209,10 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
                 writer.line(f"set_creation_meta({name}, 'IN_CUSTOM_FUNCTION')")
             if one.leaf:
                 writer.line(f"{name}.requires_grad_()")
+            if one.op is torch.ops.aten.detach.default and k + 1 < len(steps):
+                # Autograd takes it for the base of its views: other ones are taken of the same tensor.
+                base = writer.detached[calls[k + 1][:-1]] = f"d{len(writer.detached)}"
+                writer.line(f"{base} = {name}")
     if source != name:
         writer.line(f"{name} = {source}")
     if view.rebound is not None:

@@ -97,6 +97,14 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "view": (lambda x: x.view(-1), lambda: [two(2, 3)]),
     "views of one call": (lambda x: x.split(1), lambda: [two(2, 3)]),
     "detached": (lambda x: x.detach(), lambda: [two(2, 3, grad=True)]),
+    "views of one detached tensor": (
+        lambda x: [(*y.unbind(), y.t(), y.t().detach()[0], y.t().detach().unbind()) for y in [x.detach()]],
+        lambda: [two(2, 3, grad=True)],
+    ),
+    "views of two detached tensors": (
+        lambda x: (*x.detach().split(1), *x.detach().split(1)),
+        lambda: [two(2, 3)],
+    ),
     "views of what is detached": (
         lambda x: [(y.t(), y, y.view(-1)[1:], y) for y in [x.detach()]],
         lambda: [two(2, 3, grad=True)],
