@@ -515,6 +515,7 @@ def _close(
         anchor.append(node)
         anchor = node
     eliminate_dead_code(graph)
+    _give_readers(builder)
     used: list[Primal] = []
     for primal in primals:
         if primal.node.users:
@@ -526,3 +527,15 @@ def _close(
         if node.op == "placeholder" and node not in kept:
             graph.erase_node(node)
     return tuple(used)
+
+
+def _give_readers(builder: GraphBuilder) -> None:
+    """Let something read what has several results and is there for what it may raise: partitioners, torch's
+    among them, know by its readers that it is no single tensor."""
+    for node in list(builder.graph.nodes):
+        several = node.op == "call_function" and isinstance(builder.metas.get(node), tuple)
+        if several and builder.metas[node] and not node.users:
+            with builder.graph.inserting_after(node):
+                reader = builder.item(node, 0)
+            reader.meta.pop("partitioner_tag", None)
+            reader.meta |= {key: tag for key, tag in node.meta.items() if key == "partitioner_tag"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import functorch.compile as stock
 import pytest
 import torch
 from agree import assert_agrees, leaf, values
@@ -55,6 +56,25 @@ def test_what_raises_for_some_values_raises_where_nobody_reads_it(
         with pytest.raises(eager.type):
             aot.aot_function(f, aot.nop, partition_fn=partition)(x, torch.tensor([3, 4, 5]))
         assert torch.equal(x, make(3, 3))  # as in eager, the write comes after it
+
+
+@pytest.mark.parametrize("partition", [stock.default_partition, stock.min_cut_rematerialization_partition])
+@pytest.mark.parametrize("name", ["classes", "bag"])
+def test_other_partitioners_take_several_results_that_nobody_reads(
+    name: str, partition: Callable[..., Any]
+) -> None:
+    def f(x: Tensor, i: Tensor) -> Tensor:
+        RAISING[name](x, i)
+        return (x * 2).sin()
+
+    make = lambda: (torch.eye(3, requires_grad=True), torch.tensor([0, 1, 2]))  # noqa: E731
+    compiled = aot.aot_function(f, aot.nop, partition_fn=partition)
+    (x, i), (y, j) = make(), make()
+    ours, theirs = compiled(x, i), f(y, j)
+    assert torch.equal(ours, theirs)
+    ours.sum().backward()
+    theirs.sum().backward()
+    assert torch.equal(x.grad, y.grad)
 
 
 UNFIT: dict[str, Callable[[Tensor], Any]] = {
