@@ -109,7 +109,8 @@ def upcast(program: Program) -> Program | None:
         arguments.append(argument)
     if _shows_bytes(program):
         return None
-    statements = tuple(map(_upcast, program.statements))
+    copies = _copying(program)
+    statements = tuple(_upcast(one, i in copies) for i, one in enumerate(program.statements))
     twin = replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
     try:
         check(twin)
@@ -147,14 +148,30 @@ def _shows_bytes(program: Program) -> bool:
     return False
 
 
-def _upcast(statement: Statement) -> Statement:
+def _copying(program: Program) -> set[int]:
+    """The conversions that make another tensor, and would not in double precision."""
+    if all(statement.operator != "to" for statement in program.statements):
+        return set()
+    found = set()
+    state = begin(program)
+    for i, statement in executed(program):
+        if statement.operator == "to":
+            given, made = state.meta(statement.operands[0]).dtype, dict(statement.attributes)["dtype"]
+            assert isinstance(made, str)
+            if given != made and _double(given) == _double(made):
+                found.add(i)
+        advance(state, i, statement, program.blocks)
+    return found
+
+
+def _upcast(statement: Statement, copies: bool) -> Statement:
     attributes = tuple(
         (name, _double(value) if attribute.type == "dtype" and isinstance(value, str) else value)
         for attribute, (name, value) in zip(
             OPERATORS[statement.operator].attributes, statement.attributes, strict=True
         )
     )
-    return replace(statement, attributes=attributes)
+    return replace(statement, operator="to_copy" if copies else statement.operator, attributes=attributes)
 
 
 def _double(dtype: str) -> str:

@@ -205,6 +205,18 @@ def test_upcast_changes_floating_dtypes_alone() -> None:
     assert dict(program.statements[-1].attributes)["dtype"] == "int64"
 
 
+@pytest.mark.parametrize(
+    ("given", "made", "operator"),
+    [("bfloat16", "float32", "to_copy"), ("float32", "float32", "to"), ("int64", "float32", "to")],
+)
+def test_what_is_converted_is_another_tensor_in_a_twin_too(given: str, made: str, operator: str) -> None:
+    convert = Statement("to", ("a0",), (("dtype", made),), ("v0",))
+    twin = upcast(Program((Storage(given, (4,), 1),), (Root(0),), (Ref("a0"),), (convert,), Ref("v0")))
+    assert twin is not None
+    assert [one.operator for one in twin.statements] == [operator]
+    check(twin)
+
+
 def test_upcast_programs_are_valid() -> None:
     for index in range(200):
         twin = upcast(generate(Random(4, index)))
