@@ -136,9 +136,11 @@ def _controlled(
     try:
         result = _held(function, trials, target, partial(Compiled, control))
         target.reset()
-        alike = _is_of_later_backwards(result) and _told(found) == _told(
-            _held(function, trials, control, eager_itself)
-        )
+        of_its_own: set[tuple[str, str, str]] = set()
+        # (What draws otherwise each time cannot be held against: it is asked what it does to eager instead.)
+        if result.outcome == "poisoned" or _is_of_later_backwards(result):
+            of_its_own = _told(_held(function, trials, control, eager_itself))
+        alike = _is_of_later_backwards(result) and _told(found) == of_its_own
     except Exception:
         result = None
     finally:
@@ -150,6 +152,8 @@ def _controlled(
     own = found.findings
     if alike or result.outcome == "agree":
         own = ()
+    elif result.outcome == "poisoned":
+        own = tuple(one for one in own if (one.clause, one.path, one.target) not in of_its_own)
     elif result.outcome == "finding" and not any(one.clause == "errors" for one in own + result.findings):
         # (Where one of the three raises, not all is compared.)
         places = {(one.clause, one.path) for one in result.findings}

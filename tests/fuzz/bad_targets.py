@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import signal
 import time
@@ -172,6 +173,17 @@ def gives_more_at_first(function: Function) -> Function:
     def compiled(*args: Any) -> Any:
         first, *others = function(*args)
         return (first + 1, *others)
+
+    return compiled
+
+
+def gives_more_at_first_and_anything_else(function: Function) -> Function:
+    """One more in the first of several results, and something else at each call in the others."""
+    calls = itertools.count(100)
+
+    def compiled(*args: Any) -> Any:
+        first, *others = function(*args)
+        return (first + 1, *(other + next(calls) for other in others))
 
     return compiled
 

@@ -292,6 +292,20 @@ def test_what_the_control_does_wrong_elsewhere_does_not_count() -> None:
     assert finding.path == "out[1]"
 
 
+def test_a_control_that_draws_is_asked_what_it_does_to_eager() -> None:
+    """It differs from itself, so nothing can be held against it."""
+    statements = (call("sin", "a0", to="v0"), call("cos", "a0", to="v1"))
+    two = program(*statements, returns=Seq("tuple", (Ref("v0"), Ref("v1"))))
+    controls = ("bad_targets:gives_more_at_first_and_anything_else",)
+
+    def with_control(compiler: Compiler) -> Result:
+        return execute(two, Target("under-test", "", compiler, controls=controls))
+
+    assert with_control(gives_more_at_first).outcome == "poisoned"
+    assert [finding.path for finding in with_control(gives_more).findings] == ["out[1]"]
+    assert [finding.path for finding in with_control(gives_much_more).findings] == ["out[0]", "out[1]"]
+
+
 def test_a_backend_of_dynamos_answers_for_itself_alone() -> None:
     def compile_wrongly(function: Callable[..., Any]) -> Callable[..., Any]:
         compiled: Callable[..., Any] = torch.compile(function, backend=lambda graph, _: drops_mutation(graph))
