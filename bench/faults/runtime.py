@@ -49,6 +49,7 @@ FAULTS = (
         replace='Saving.COPY: "{0}.data"',
         clauses=("gradients", "errors"),
         wrong="A saved value is read after the memory that it lies in was written to.",
+        target="aot-min-cut",
     ),
     _fault(
         name="all that is saved is checked by autograd",
@@ -219,6 +220,7 @@ FAULTS = (
         replace="return Saving.OWN_COUNTER",
         clauses=("gradients",),
         wrong="A write between forward and backward that eager does not mind changes the gradient.",
+        target="aot-min-cut",
     ),
     _fault(
         name="counters of their own are forgotten",
