@@ -88,7 +88,7 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
         if tensors and choices.chance(0.3):
             steps.append(Write(choices.pick(tensors)))
         else:
-            roots = None if choices.chance(0.6) else (choices.integer(0, 5),)
+            roots = None if choices.chance(0.5) else (choices.integer(0, 5),)
             # (A compiler may refuse to differentiate what hooks have done.)
             how = choices.pick(_HOW[:-2] if state.kept.hooked else _HOW)
             steps.append(Backward(roots, how, choices.chance(0.6)))

@@ -28,6 +28,7 @@ MAX_PIECES = 4  # results of one statement
 MAX_SWARM = 6  # rows of one family in a swarm's program
 SPARE = 2  # statements that only make operands of others, beyond those that a program has room for
 ENOUGH = 6  # statements that any program has room for if they make operands
+SEVERAL = 0.8  # the chance that what went into several results is used once more
 TRIES = 12  # for one statement, before the program is left shorter
 
 
@@ -60,6 +61,7 @@ class Builder:
         self.take(state)
         self.memories = {tensor.memory for _, tensor in self.pool}
         self.written: tuple[str, int] | None = None  # what was written to last, and the memory that it shows
+        self.among: Sequence[str] = ()  # what the operands of the next statement are drawn from, if anything
         self.chosen: Sequence[str] = ()  # operands of the next statement, while the rest of them are made
 
     @property
@@ -105,12 +107,29 @@ class Builder:
         """Try to append one statement."""
         _, rows = self.choices.pick(self.tickets)
         row = OPERATORS[self.choices.pick(rows)]
+        self.among = self.candidates(row)
         found = self.operands(row)
         if found is None or self.append(row, *found) is None:
             return False
         self.perhaps_undo()
         self.perhaps_fill()
         return True
+
+    def candidates(self, row: Operator) -> Sequence[str]:
+        """What the operands of the next statement are drawn from, if not from all there is.
+
+        Often from what the last one had, if that gave several results: then a backward comes by each of them
+        from some results and not from others. And what is joined is often made by the function.
+        """
+        if not self.statements:
+            return ()
+        last = self.statements[-1]
+        several = len(last.results) > 1 and len(set(last.operands)) > 1
+        if self.choices.chance(SEVERAL if several else self.profile.reuse):
+            return last.operands
+        if row.kind is Kind.JOIN and self.choices.chance(0.8):
+            return [name for name, _ in self.pool if name[0] == "v"]
+        return ()
 
     def perhaps_undo(self) -> None:
         """Now and then take back what the last statement did to a tensor."""
@@ -242,6 +261,8 @@ class Builder:
                 metas.append(self.state.meta(names[-1]))
                 continue
             pool = self.pool if names else self.first()
+            if self.among:
+                pool = [entry for entry in self.pool if entry[0] in self.among]
             dtypes, fits = operand.dtypes, operand.fits
             if fits is anything:
                 fitting = [name for name, tensor in pool if tensor.meta.dtype in dtypes]

@@ -15,6 +15,7 @@ from fuzz.operators.row import Constant, Size
 from fuzz.state import Tensor
 
 MAX_TURNS = 3  # of a loop
+FAILS = 0.2  # the chance that a reckless program raises in the end, for the numbers that it has
 NESTED = 0.2  # the chance that a block stands where a statement of a block could
 _KINDS = (
     *("no_grad", "enable_grad") * 3,
@@ -33,6 +34,8 @@ def build(builder: Builder) -> None:
             enclose(builder)
         else:
             builder.step()
+    if builder.reckless and not builder.over and builder.choices.chance(FAILS):
+        builder.append(OPERATORS["inverse_of_zeros"], (), [])
 
 
 def enclose(builder: Builder) -> None:

@@ -27,7 +27,10 @@ def cotangent(root, number):
     values = ((7 * torch.arange(root.numel()) + 3 * number) % 11 * 2 - 11) / 8
     if number % 2:  # with other strides than a contiguous tensor
         values = values.reshape(root.shape[::-1]).permute(tuple(reversed(range(root.dim()))))
-    return values.reshape(root.shape).to(root)
+    values = values.reshape(root.shape).to(root)
+    if root.is_complex() and number % 2 == 0:  # lazily conjugated
+        values = values.conj_physical().conj()
+    return values
 """
 
 EDGE = """

@@ -26,13 +26,13 @@ _KINDS: Weights = (
     (Kind.METADATA, 1),
     (Kind.CREATION, 1),
     (Kind.CONVERT, 1),
-    (Kind.JOIN, 1),
+    (Kind.JOIN, 2),
     (Kind.RANDOM, 1),
     (Kind.SCATTER, 2),
     (Kind.NEURAL, 1),
     (Kind.NORMALIZATION, 2),
     (Kind.ALGEBRA, 1),
-    (Kind.FUNCTION, 1),
+    (Kind.FUNCTION, 2),
 )  # hooks and grad modes are drawn with blocks, where there are functions
 
 
@@ -60,14 +60,15 @@ class Profile:
     special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
     leaf: float = 0.4  # such a storage's root is the leaf itself
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
+    reuse: float = 0.15  # the operands of a statement are drawn from those of the last one
     aliases: float = 0.2  # operand 0 is drawn from what else shows the memory that was written to last
     mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
     inference: float = 0.02  # the call is made in inference mode
-    partial: float = 0.25  # only some of the results are differentiated
+    partial: float = 0.35  # only some of the results are differentiated
     nested: float = 0.15  # parameters or results are nested
     passed: float = 0.3  # each argument is a result, too
-    steps: float = 0.1  # after the call something else is done than usual
+    steps: float = 0.35  # after the call something else is done than usual
     again: float = 0.08  # the function is called again, with something changed
     threads: float = 0.02  # one of the calls is made in two threads at once
     filled: float = 0.3  # the next statement fills what one has expanded
@@ -125,7 +126,7 @@ def _profiles() -> Mapping[str, Profile]:
             _BASE,
             name="scenarios",
             statements=(1, 8),
-            steps=0.5,
+            steps=0.6,
             again=0.6,
             threads=0.06,
             requires_grad=0.75,

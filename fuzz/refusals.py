@@ -17,6 +17,8 @@ SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version
 def illegal(use: Use) -> str | None:
     """Why eager raises at this statement, or None."""
     row, tensors = use.row, use.tensors
+    if row.raises:
+        return "a matrix is inverted that has no inverse"
     if use.followed and row.given:
         return "autograd does not follow an operator that is given its result"
     if use.grad and row.differentiable:

@@ -135,6 +135,8 @@ def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device:
         # A user's cotangent has any strides: a backward that counts on contiguous ones is wrong.
         numbers = numbers.reshape(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
     tensor = numbers.reshape(shape).to(device=device, dtype=dtype)
+    if dtype.is_complex and not ordinal % 2:
+        tensor = tensor.conj_physical().conj()  # the same numbers, as the user's may be: lazily conjugated
     read = reader(tensor)
     return _Cotangent(tensor, read, read())
 

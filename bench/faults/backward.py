@@ -140,12 +140,12 @@ FAULTS = (
         wrong="The gradient of an expanded result has one number for all elements.",
     ),
     _fault(
-        name="a tangent that is a gradient hides others",
-        module="aot.capture.backward",
-        find="found[numbers[edge]] = tangent.fake if known is None else known + tangent.fake",
-        replace="found[numbers[edge]] = tangent.fake",
+        name="gradients that are one tensor are one gradient",
+        module="aot.capture.again",
+        find="return result.view_as(result)",
+        replace="return result",
         clauses=("double-backward",),
-        wrong="Of second derivatives that come to one place, those that are computed are lost.",
+        wrong="Of the second derivatives of gradients that are one tensor, or a tangent, some are lost.",
     ),
     _fault(
         name="values of one operation are one value",

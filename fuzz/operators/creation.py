@@ -113,6 +113,14 @@ def _square(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     return fresh(text(attributes), (count, count))
 
 
+def _inverted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """There is none: eager raises when it comes to the numbers, which a compiler does when the graph runs."""
+    count = integer(attributes, "count")
+    if not 1 <= count <= 64:
+        raise Mismatch("a count out of range")
+    return (Result(Meta("float32", (count, count), None)),)
+
+
 def _literal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     values = attributes["values"]
     assert isinstance(values, tuple)
@@ -177,6 +185,12 @@ ROWS = (
     _row("ones", f"torch.ones({{size}}, {_TYPED})", _sized, (SIZE, DTYPE)),
     _row("full", f"torch.full({{size}}, {{value}}, {_TYPED})", _valued, (SIZE, _WHOLE, DTYPE)),
     _row("arange", f"torch.arange({{count}}, {_TYPED})", _counted, (COUNT, DTYPE)),
+    _row(
+        "inverse_of_zeros",
+        "torch.linalg.inv(torch.zeros(({count}, {count}){device}))",
+        _inverted,
+        (COUNT,),
+    ),
     _row("eye", f"torch.eye({{count}}, {_TYPED})", _square, (COUNT, DTYPE)),
     _row("tensor", f"torch.tensor({{values}}, {_TYPED})", _literal, (_VALUES, DTYPE)),
     _row("zeros_like", "torch.zeros_like({0})", _like, operands=(ANY,)),

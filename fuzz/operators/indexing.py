@@ -17,6 +17,7 @@ from fuzz.operators.parts import (
     INDEX,
     NOTHING,
     SELF,
+    SMOOTH,
     fresh,
     integer,
     ints,
@@ -75,8 +76,21 @@ def _row(
     )
 
 
+_TWIN = Operand(INEXACT, lambda meta, earlier: meta[:2] == earlier[0][:2])
+
+
+def _side_by_side(name: str, source: str, saves: Saves) -> Operator:
+    """One operation on each of two tensors. Autograd has one node for both, which gives each operand a
+    gradient if its own result gets one."""
+    return _row(name, source, (SMOOTH, _TWIN), _each, kind=Kind.JOIN, saves=saves)
+
+
 # ---------------------------------------------------------------------------------------------------------
 # rules
+
+
+def _each(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return tuple(Result(like(meta)) for meta in metas)
 
 
 def _index_selected(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -319,6 +333,9 @@ ROWS = (
         kind=Kind.JOIN,
     ),
     _row("stack", "torch.stack(({0}, {1}), {dim})", (ANY, _SAME_SIZE), _stacked, (_NEW_DIM,), kind=Kind.JOIN),
+    _side_by_side("foreach_sin", "torch._foreach_sin([{0}, {1}])", ((0, (0, 1)), (1, (0, 1)))),
+    _side_by_side("foreach_exp", "torch._foreach_exp([{0}, {1}])", (("result", (0, 1)), ("second", (0, 1)))),
+    _side_by_side("foreach_neg", "torch._foreach_neg([{0}, {1}])", NOTHING),
     _row("clone", "{0}.clone()", (ANY,), _cloned, kind=Kind.CONVERT),
     _row("contiguous", "{0}.contiguous()", (_MODELLED,), _contiguous, kind=Kind.CONVERT),
     _row("to", "{0}.to({dtype})", (ANY,), _converted, (DTYPE,), kind=Kind.CONVERT),

@@ -203,6 +203,11 @@ class Operator:
         return "out={0}" in self.source
 
     @property
+    def raises(self) -> bool:
+        """Whether eager raises when it computes it, whatever it is given."""
+        return "torch.linalg.inv(torch.zeros(" in self.source
+
+    @property
     def metadata(self) -> bool:
         """Whether it changes operand 0 as an object."""
         return self.change is not None

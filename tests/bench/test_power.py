@@ -267,7 +267,8 @@ def test_a_fault_that_is_in_no_function_cannot_be_switched() -> None:
 
 
 def test_faults_that_change_the_same_words_take_turns() -> None:
-    rivals = [BY_NAME["kept memory is given up at once"], BY_NAME["kept memory is never given up"]]
+    early = BY_NAME["kept memory is given up at once"]
+    rivals = [early, replace(early, name="kept memory is never given up", replace="")]
     assert overlap(*rivals)
     assert not overlap(rivals[0], BY_NAME["the last arguments are kept"])
     with pytest.raises(FaultError, match="changes words that another one changes"):

@@ -179,6 +179,28 @@ def test_subset_of_roots_counts_modulo_and_the_first_alone_follows() -> None:
     assert dict(first[0].gradients)["arg[1]"] is None
 
 
+def test_cotangents_of_complex_results_may_be_lazily_conjugated() -> None:
+    """As a user's may be, which a compiled backward has not seen when it was traced."""
+    seen: list[bool] = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            seen.append(gradient.is_conj())
+            return gradient
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return Look.apply(x), Look.apply(x)
+
+    x = torch.ones(2, dtype=torch.complex64).requires_grad_()
+    observe(function, lambda: Arguments((x.detach().requires_grad_(),)))
+    assert {*seen} == {True, False}
+
+
 def test_cotangents_differ_between_elements_and_roots() -> None:
     (run, _) = observe(lambda w, v: (w * 1, w * 1), two_leaves).gradients
     value = dict(run.gradients)["arg[0]"]
