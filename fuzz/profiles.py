@@ -68,7 +68,7 @@ class Profile:
     nested: float = 0.15  # parameters or results are nested
     passed: float = 0.3  # each argument is a result, too
     steps: float = 0.1  # after the call something else is done than usual
-    again: float = 0.08  # the function is called again, with something changed
+    again: float = 0.15  # the function is called again, with something changed
     threads: float = 0.02  # one of the calls is made in two threads at once
     filled: float = 0.3  # the next statement fills what one has expanded
     undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
@@ -130,6 +130,18 @@ def _profiles() -> Mapping[str, Profile]:
             threads=0.06,
             requires_grad=0.75,
             module=0.12,
+        ),
+        replace(
+            _BASE,
+            name="calls",
+            statements=(1, 5),
+            again=1.0,
+            share=0.5,
+            same=0.15,
+            scalar=0.15,
+            hidden=0.4,
+            passed=0.5,
+            steps=0.0,
         ),
         replace(_BASE, name="swarm", swarm=True, share=0.5),
     )
