@@ -497,7 +497,13 @@ _CHANGES = (
     _number,
     _mode,
 )
-_REFUSED = (_hidden, _gradient, _alias)  # after which eager may refuse what it has taken before
+_REFUSED = (
+    _hidden,
+    _hidden,
+    _gradient,
+    _alias,
+    _shifted,
+)  # after which eager may refuse what it has taken before
 
 
 def _put(arguments: tuple[Argument, ...], place: int, argument: Argument) -> tuple[Argument, ...]:
