@@ -8,7 +8,7 @@ tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -48,7 +48,7 @@ from fuzz.state import Breach, State, Tensor
 from oracles.steps import Backward, How
 
 TRIES = 6  # for one later call, before there is none
-_COUNTS = (0, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed
+_COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed
 _RECKLESS = 0.15  # a later call is one that eager refuses, if there is one
 _DTYPES = ("float32", "float64", "float32", "float64", "float16", "complex64", "int64")
 _AS_WIDE = {
@@ -65,6 +65,7 @@ _AS_WIDE = {
     "bool": ("uint8",),
 }  # dtypes of as many bytes
 _ALIKE = {"view": "no_grad", "no_grad": "view", "detach": "data", "data": "detach"}  # ways to take a view
+_Change = Callable[[Choices, Profile, Call], Call]
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
@@ -130,16 +131,16 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
                 call = _answered(call, choices.pick(asks))
             if wraps and choices.chance(0.3):
                 call = _wrapped(choices, profile, call)
-            if choices.chance(0.2):
-                call = _number(choices, profile, call)
             some = (_roomier(call),) if not refused and choices.chance(0.1) else ()
             if refused:
                 call = choices.pick(_REFUSED)(choices, profile, call)
             elif some:
                 call = _longer(choices, profile, *some)
+            elif choices.chance(0.4):
+                call = _changed(choices, profile, call, _SELDOM)
             else:
                 for _ in range(choices.pick(_COUNTS)):
-                    call = _changed(choices, profile, call)
+                    call = _changed(choices, profile, call, _CHANGES)
             some = (*some, call)
             follow = calls(replace(program, later=some))[1:]
             if all(map(partial(refuses if refused else runs, sizes=sizes), follow)):
@@ -220,10 +221,10 @@ def _answered(call: Call, arm: Branch) -> Call:
     return replace(call, arguments=_put(call.arguments, place, Scalar(other)))
 
 
-def _changed(choices: Choices, profile: Profile, call: Call) -> Call:
+def _changed(choices: Choices, profile: Profile, call: Call, changes: Sequence[_Change]) -> Call:
     """The call with one thing about it changed, if what is picked can be."""
     for _ in range(TRIES):
-        changed = choices.pick(_CHANGES)(choices, profile, call)
+        changed = choices.pick(changes)(choices, profile, call)
         if changed is not call:
             return changed
     return call
@@ -497,6 +498,7 @@ _CHANGES = (
     _number,
     _mode,
 )
+_SELDOM = (_moved, _moved, _number, _shifted, _dtype, _hidden)  # which few calls have a place for, or show
 _REFUSED = (
     _hidden,
     _hidden,

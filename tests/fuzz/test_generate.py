@@ -166,7 +166,7 @@ def test_later_calls_may_be_refused() -> None:
     refused = total = 0
     for index in range(300):
         program = generate(Random(0, index), "calls")
-        for call in calls(program)[1:]:
+        for call in calls(program)[1:] if not program.blocks else ():
             total += 1
             refused += isinstance(execute(call), Exception)
     assert 5 < refused < 0.1 * total
@@ -304,7 +304,7 @@ def test_the_programs_of_a_seed_are_the_same_on_every_python_torch_and_machine()
     assert digest.hexdigest()[:16] == EXPECTED_PROGRAMS
 
 
-EXPECTED_PROGRAMS = "b376e511b22ea84c"
+EXPECTED_PROGRAMS = "adf888fe16d2d3d1"
 
 
 def test_every_operator_is_reached() -> None:
