@@ -8,8 +8,9 @@ tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from fuzz import refusals
@@ -38,15 +39,33 @@ from fuzz.ir import (
     references,
 )
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import FLOATS, INEXACT
-from fuzz.operators.row import Size
+from fuzz.operators.dtypes import FLOATS, INEXACT, ITEM_SIZE
+from fuzz.operators.layout import contiguous
+from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import WRAPPED, Sizes, begin, sizes_in_text
 from fuzz.state import Breach, State, Tensor
 from oracles.steps import Backward, How
 
 TRIES = 6  # for one later call, before there is none
+_COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed
+_RECKLESS = 0.15  # a later call is one that eager refuses, if there is one
 _DTYPES = ("float32", "float64", "float32", "float64", "float16", "complex64", "int64")
+_AS_WIDE = {
+    "float32": ("int32",),
+    "int32": ("float32",),
+    "float64": ("complex64", "int64"),
+    "int64": ("float64",),
+    "complex64": ("float64",),
+    "float16": ("bfloat16", "int16"),
+    "bfloat16": ("float16",),
+    "int16": ("float16",),
+    "uint8": ("int8", "bool"),
+    "int8": ("uint8",),
+    "bool": ("uint8",),
+}  # dtypes of as many bytes
+_ALIKE = {"view": "no_grad", "no_grad": "view", "detach": "data", "data": "detach"}  # ways to take a view
+_Change = Callable[[Choices, Profile, Call], Call]
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
@@ -103,25 +122,37 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
         return ()
     sizes = sizes_in_text(program)
     later: list[Call] = []
+    first = Call(program.storages, program.arguments, program.scenario)
     for _ in range(choices.integer(1, 3)):
+        refused = choices.chance(_RECKLESS)
         for _ in range(TRIES):
-            call = Call(program.storages, program.arguments, program.scenario)
+            call = choices.pick((first, *later))
             if asks and choices.chance(0.6):
                 call = _answered(call, choices.pick(asks))
             if wraps and choices.chance(0.3):
                 call = _wrapped(choices, profile, call)
-            for _ in range(choices.integer(0, 2)):
-                call = _changed(choices, profile, call)
-            one = calls(replace(program, later=(call,)))[1]
-            if runs(one, sizes):
-                later.append(call)
+            some = (_roomier(call),) if not refused and choices.chance(0.1) else ()
+            if refused:
+                call = choices.pick(_REFUSED)(choices, profile, call)
+            elif some:
+                call = _longer(choices, profile, *some)
+            elif choices.chance(0.4):
+                call = _changed(choices, profile, call, _SELDOM)
+            else:
+                for _ in range(choices.pick(_COUNTS)):
+                    call = _changed(choices, profile, call, _CHANGES)
+            some = (*some, call)
+            follow = calls(replace(program, later=some))[1:]
+            if all(map(partial(refuses if refused else runs, sizes=sizes), follow)):
+                later += some
                 break
     return tuple(later)
 
 
-def followed(program: Program, sizes: Sizes) -> State | None:
+def followed(program: Program, sizes: Sizes, reckless: bool = False) -> State | None:
     """What is known at the end of a program of one call, if eager runs each of its statements, and a backward
-    after it, to a defined end. `sizes` are those that are in the text already; others are added."""
+    after it, to a defined end. `sizes` are those that are in the text already; others are added. If
+    `reckless`, eager may refuse a statement, or the backward."""
     state = begin(program)
     try:
         for i, statement in executed(program):
@@ -133,9 +164,9 @@ def followed(program: Program, sizes: Sizes) -> State | None:
             outcome = state.infer(use)
             if not row.metadata and len(outcome) != len(statement.results):
                 return None
-            if any(tensor.stale for tensor in use.tensors) or refusals.illegal(use):
+            if any(tensor.stale for tensor in use.tensors) or refusals.corrupts(use, state.kept):
                 return None
-            if refusals.corrupts(use, state.kept) or refusals.hazard(use, state.kept):
+            if not reckless and (refusals.illegal(use) or refusals.hazard(use, state.kept)):
                 return None
             if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
                 return None
@@ -149,14 +180,14 @@ def _size(state: State, statement: Statement) -> Size:
     return state.tensor(statement.operands[0]).meta.size
 
 
-def runs(program: Program, sizes: Sizes) -> bool:
+def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
-    sizes."""
+    sizes. If `reckless`, eager may refuse a statement, or the backward."""
     try:
         check_module(program, "")
     except ProgramError:
         return False
-    state = followed(program, dict(sizes))
+    state = followed(program, dict(sizes), reckless)
     if state is None:
         return False
     if state.undefined:
@@ -169,6 +200,12 @@ def runs(program: Program, sizes: Sizes) -> bool:
         return False
     written = [step.name for step in program.scenario.steps if isinstance(step, Write)]
     return all(isinstance(state.names.get(name), Tensor) for name in written)
+
+
+def refuses(program: Program, sizes: Sizes) -> bool:
+    """Whether eager refuses a statement of a program of one call, or its backward, and nothing else is wrong
+    with it."""
+    return not runs(program, sizes) and runs(program, sizes, reckless=True)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -184,10 +221,13 @@ def _answered(call: Call, arm: Branch) -> Call:
     return replace(call, arguments=_put(call.arguments, place, Scalar(other)))
 
 
-def _changed(choices: Choices, profile: Profile, call: Call) -> Call:
-    """The call with one thing about it changed."""
-    change = choices.pick(_CHANGES)
-    return change(choices, profile, call)
+def _changed(choices: Choices, profile: Profile, call: Call, changes: Sequence[_Change]) -> Call:
+    """The call with one thing about it changed, if what is picked can be."""
+    for _ in range(TRIES):
+        changed = choices.pick(changes)(choices, profile, call)
+        if changed is not call:
+            return changed
+    return call
 
 
 def _values(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -213,6 +253,64 @@ def _sizes(choices: Choices, _profile: Profile, call: Call) -> Call:
             argument = lay_out_again(choices, argument, size, storage)
         arguments.append(argument)
     return Call(storages, tuple(arguments), call.scenario)
+
+
+def _roomier(call: Call) -> Call:
+    """The call with two more rows on each storage, which no root shows that was one."""
+    seen_otherwise = {a.storage for a in call.arguments if isinstance(a, View) and a.dtype is not None}
+    storages = tuple(
+        replace(s, size=(s.size[0] + 2, *s.size[1:])) if s.size[:1] > (0,) and i not in seen_otherwise else s
+        for i, s in enumerate(call.storages)
+    )
+    arguments: list[Argument] = []
+    for argument in call.arguments:
+        if isinstance(argument, Root):
+            size = call.storages[argument.storage].size
+            argument = View(argument.storage, size, contiguous(size), 0)
+        arguments.append(argument)
+    return Call(storages, tuple(arguments), call.scenario)
+
+
+def _longer(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """Views show more or fewer rows of what they lie on, as they lie; those of one length alike."""
+    lengths = sorted({a.size[0] for a in call.arguments if isinstance(a, View) and a.size})
+    if not lengths:
+        return call
+    old = choices.pick(lengths)
+    new = choices.pick([n for n in (old - 1, old + 1, old + 2) if n > 0])
+    arguments: list[Argument] = []
+    for argument in call.arguments:
+        if isinstance(argument, View) and argument.size[:1] == (old,):
+            longer = replace(argument, size=(new, *argument.size[1:]))
+            if _fits(longer, call.storages[argument.storage]):
+                argument = longer
+        arguments.append(argument)
+    return replace(call, arguments=tuple(arguments))
+
+
+def _shifted(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """A view lies elsewhere on its root."""
+    places = [i for i, a in enumerate(call.arguments) if isinstance(a, View)]
+    if not places:
+        return call
+    place = choices.pick(places)
+    view = call.arguments[place]
+    assert isinstance(view, View)
+    storage = call.storages[view.storage]
+    others = [replace(view, offset=n) for n in range(_room(view, storage)) if n != view.offset]
+    others = [other for other in others if _fits(other, storage)]
+    return replace(call, arguments=_put(call.arguments, place, choices.pick(others))) if others else call
+
+
+def _fits(view: View, storage: Storage) -> bool:
+    """Whether a root has the elements of a view."""
+    last = sum((n - 1) * step for n, step in zip(view.size, view.stride, strict=True))
+    return view.offset + last < _room(view, storage)
+
+
+def _room(view: View, storage: Storage) -> int:
+    """How many elements of a view's dtype its root has."""
+    return prod(storage.size) * ITEM_SIZE[storage.dtype] // ITEM_SIZE[view.dtype or storage.dtype]
 
 
 def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
@@ -254,13 +352,38 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
         return _tidied(
             call.storages, _put(call.arguments, place, call.arguments[argument.argument]), call.scenario
         )
-    if choices.chance(0.5):
+    if choices.chance(0.4):
         return _tidied(call.storages, _put(call.arguments, place, Same(other)), call.scenario)
+    storage = call.storages[partner.storage]
     moved: Argument = Root(partner.storage)
     if isinstance(argument, View):
         moved = lay_out_again(choices, argument, argument.size, call.storages[partner.storage])
         moved = replace(moved, storage=partner.storage)
+    elif call.storages[argument.storage].size == storage.size and choices.chance(0.6):
+        via = choices.pick(("detach", "data"))
+        moved = View(partner.storage, storage.size, contiguous(storage.size), 0, via)
     return _tidied(call.storages, _put(call.arguments, place, moved), call.scenario)
+
+
+def _moved(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """An argument that is another one, or lies on its storage, is a third one or lies, likewise, on its."""
+    places = [i for i, a in enumerate(call.arguments) if isinstance(a, (Same, View)) and i]
+    if not places:
+        return call
+    place = choices.pick(places)
+    argument = call.arguments[place]
+    others: list[Argument] = []
+    for i, other in enumerate(call.arguments[:place]):
+        if isinstance(other, (Root, View)):
+            if isinstance(argument, Same) and i != argument.argument:
+                others.append(Same(i))
+            if isinstance(argument, View) and other.storage != argument.storage:
+                new, old = call.storages[other.storage], call.storages[argument.storage]
+                if new.dtype == old.dtype and _fits(argument, new):
+                    others.append(replace(argument, storage=other.storage))
+    if not others:
+        return call
+    return _tidied(call.storages, _put(call.arguments, place, choices.pick(others)), call.scenario)
 
 
 def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -275,6 +398,8 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     assert isinstance(view, View)
     ways = ("view", "detach", "data", "no_grad") if view.wrapped is None else ("view", "detach")
     via = choices.pick([way for way in ways if way != view.via])
+    if view.wrapped is None and choices.chance(0.5):
+        via = _ALIKE[view.via]
     return replace(call, arguments=_put(call.arguments, place, replace(view, via=via)))
 
 
@@ -309,7 +434,7 @@ def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
     storage = call.storages[place]
     if any(isinstance(a, View) and a.storage == place and a.dtype is not None for a in call.arguments):
         return call
-    dtype = choices.pick(_DTYPES)
+    dtype = choices.pick(_AS_WIDE.get(storage.dtype, _DTYPES) if choices.chance(0.5) else _DTYPES)
     storage = replace(storage, special=storage.special and dtype in FLOATS)
     if dtype not in INEXACT:
         if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
@@ -322,8 +447,23 @@ def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
     places = [i for i, argument in enumerate(call.arguments) if isinstance(argument, Scalar)]
     if not places:
         return call
-    number = Scalar(choices.pick(SCALARS))
-    return replace(call, arguments=_put(call.arguments, choices.pick(places), number))
+    place = choices.pick(places)
+    scalar = call.arguments[place]
+    assert isinstance(scalar, Scalar)
+    alike = _equal_to(scalar.value)
+    number = choices.pick(alike if alike and choices.chance(0.6) else SCALARS)
+    return replace(call, arguments=_put(call.arguments, place, Scalar(number)))
+
+
+def _equal_to(value: Constant) -> tuple[Constant, ...]:
+    """Python numbers that are equal to one, and are another."""
+    if not isinstance(value, (int, float)) or value != int(value):
+        return ()
+    if value == 0:
+        alike: tuple[Constant, ...] = (False, 0, 0.0, -0.0)
+    else:
+        alike = (True, 1, 1.0) if value == 1 else (int(value), float(value))
+    return tuple(one for one in alike if repr(one) != repr(value))
 
 
 def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -341,17 +481,31 @@ _CHANGES = (
     _values,
     _sizes,
     _sizes,
-    _layout,
+    _longer,
+    _shifted,
     _layout,
     _alias,
     _alias,
+    _moved,
+    _moved,
+    _hidden,
     _hidden,
     _gradient,
     _gradient,
     _dtype,
+    _dtype,
+    _number,
     _number,
     _mode,
 )
+_SELDOM = (_moved, _moved, _number, _shifted, _dtype, _hidden)  # which few calls have a place for, or show
+_REFUSED = (
+    _hidden,
+    _hidden,
+    _gradient,
+    _alias,
+    _shifted,
+)  # after which eager may refuse what it has taken before
 
 
 def _put(arguments: tuple[Argument, ...], place: int, argument: Argument) -> tuple[Argument, ...]:

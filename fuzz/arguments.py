@@ -21,7 +21,7 @@ DTYPES = (
     *("bool", "int32", "complex64", "complex64", "complex128"),
     *("float16", "bfloat16", "int16", "uint8", "int8"),
 )
-SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, 1 - 2j, None, True, "text")
+SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, 1, 0.0, 1 - 2j, None, True, "text")
 MAX_ELEMENTS = 48  # of any tensor: a statement costs eager microseconds
 # Dtypes that a storage's bytes are read as. There are no bools among them: a byte of 2 is none.
 _BYTES = ("int32", "int16", "uint8", "float32", "int64", "float16", "int8")

@@ -274,6 +274,11 @@ class Builder:
                 # Few of what shares the target's memory share no element with it, which eager asks for.
                 memory = self.state.tensor(names[0]).memory
                 fitting = [name for name in fitting if self.state.tensor(name).memory != memory]
+            if self.reckless and names and row.writes[:1] == (0,) and row.overlap and choices.chance(0.5):
+                # Eager refuses an operand that overlaps what is written to in part.
+                memory = self.state.tensor(names[0]).memory
+                beside = [name for name in fitting if self.state.tensor(name).memory == memory]
+                fitting = [name for name in beside if name not in names] or fitting
             if row.statistics and not self.reckless:
                 fitting = [name for name in fitting if name not in names]
                 if number in row.statistics:

@@ -69,7 +69,7 @@ class Profile:
     nested: float = 0.15  # parameters or results are nested
     passed: float = 0.3  # each argument is a result, too
     steps: float = 0.35  # after the call something else is done than usual
-    again: float = 0.08  # the function is called again, with something changed
+    again: float = 0.15  # the function is called again, with something changed
     threads: float = 0.02  # one of the calls is made in two threads at once
     filled: float = 0.3  # the next statement fills what one has expanded
     undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
@@ -132,9 +132,22 @@ def _profiles() -> Mapping[str, Profile]:
             requires_grad=0.75,
             module=0.12,
         ),
+        replace(
+            _BASE,
+            name="calls",
+            statements=(1, 5),
+            again=1.0,
+            share=0.5,
+            same=0.15,
+            scalar=0.15,
+            hidden=0.4,
+            passed=0.5,
+            steps=0.0,
+        ),
         replace(_BASE, name="swarm", swarm=True, share=0.5),
     )
-    mixed = replace(_BASE, name="mixed", mixture=tuple(profile.name for profile in named))
+    # What forgets one thing about a call shows in few later calls: they are drawn twice as often.
+    mixed = replace(_BASE, name="mixed", mixture=(*(profile.name for profile in named), "calls"))
     return MappingProxyType({profile.name: profile for profile in (*named, mixed)})
 
 

@@ -5,8 +5,10 @@ Each function gives a reason in words, or None; nothing changes.
 
 from __future__ import annotations
 
+from math import prod
+
 from fuzz.operators.dtypes import COMPLEX
-from fuzz.operators.layout import overlaps_itself, shares_elements
+from fuzz.operators.layout import is_dense, overlaps_itself, shares_elements
 from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Operator, Result
 from fuzz.tensors import Kept, Tensor, Use
 
@@ -41,6 +43,13 @@ def illegal(use: Use) -> str | None:
             refused = row.expanded is Expanded.REFUSED or written.conj or written.neg
             if refused and written.stride is not None and overlaps_itself(written):
                 return "the tensor written to is expanded"
+        if row.overlap and any(
+            other is not tensors[number]
+            and other.memory == tensors[number].memory
+            and _overlaps_in_part(tensors[number].meta, other.meta)
+            for other in tensors
+        ):
+            return "the tensor written to overlaps an operand in part"
     if row.statistics:
         return None
     target = tensors[0]
@@ -199,9 +208,22 @@ def _undefined_write(use: Use, number: int) -> str | None:
         same = other.meta == meta
         if row.overlap and same:
             continue
+        if row.overlap and _overlaps_in_part(meta, other.meta):
+            continue  # eager refuses it
         if same or shares_elements(meta, other.meta):
             return "a write to a tensor that overlaps an operand has no defined result"
     return None
+
+
+def _overlaps_in_part(one: Meta, other: Meta) -> bool:
+    """Whether two tensors on one storage are such that eager sees that they overlap, and are not the same."""
+    if one.dtype != other.dtype or one.stride is None or other.stride is None:
+        return False
+    if 0 in one.size or not (is_dense(one.size, one.stride) and is_dense(other.size, other.stride)):
+        return False
+    if one.offset >= other.offset + prod(other.size) or other.offset >= one.offset + prod(one.size):
+        return False
+    return (one.offset, prod(one.size), one.stride) != (other.offset, prod(other.size), other.stride)
 
 
 def unmodelled_inference(use: Use, outcome: tuple[Result, ...]) -> str | None:

@@ -177,7 +177,7 @@ def text(attributes: Attributes, name: str = "dtype") -> str:
 
 def as_number(value: Constant) -> Meta:
     """A Python number as promotion sees it."""
-    dtypes = {float: "float32", complex: "complex64"}
+    dtypes = {bool: "bool", float: "float32", complex: "complex64"}
     return Meta(dtypes.get(type(value), "int64"), (), None, 0, True)
 
 
