@@ -1,13 +1,16 @@
 """What a function reads besides its arguments, and whether it still finds there what it found.
 
 What is a constant is held against its value, all else against its identity. All guards of a specialization
-are one generated expression.
+are one generated expression. They keep no tensor alive: a module whose weight is replaced gives up the old
+one. (A list or dict of tensors that is replaced as a whole lives on.)
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import operator
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -40,25 +43,34 @@ class Kind(enum.IntEnum):
     REFERRED = 12  # what is behind a weak reference
 
 
+# `{now}` is what was there, or those things one by one, as it is now.
 _TESTS = {
-    Kind.ENTRY: "(e := o{i}.get({name!r}, missing)) is v{i} or same(e, v{i})",
-    Kind.CELL: "(e := o{i}.cell_contents) is v{i} or same(e, v{i})",
-    Kind.ATTRIBUTE: "(e := o{i}.{name}) is v{i} or same(e, v{i})",
+    Kind.ENTRY: "(e := o{i}.get({name!r}, missing)) is {now} or same(e, v{i})",
+    Kind.CELL: "(e := o{i}.cell_contents) is {now} or same(e, v{i})",
+    Kind.ATTRIBUTE: "(e := o{i}.{name}) is {now} or same(e, v{i})",
     Kind.ABSENT: "o{i}.keys().isdisjoint(v{i})",
-    Kind.ITEMS: "len(o{i}) == {count} and (all(map(is_, o{i}, v{i})) or same(tuple(o{i}), v{i}))",
+    Kind.ITEMS: "len(o{i}) == {count} and (all(map(is_, o{i}, {now})) or same(tuple(o{i}), v{i}))",
     Kind.ENTRIES: (
         "len(o{i}) == {count}"
-        " and (all(map(is_, o{i}.values(), v{i}[1])) or same(tuple(o{i}.values()), v{i}[1]))"
+        " and (all(map(is_, o{i}.values(), {now})) or same(tuple(o{i}.values()), v{i}[1]))"
         " and (all(map(is_, o{i}, v{i}[0])) or same(tuple(o{i}), v{i}[0]))"
     ),
     Kind.NAMES: "names_of(o{i}) == v{i}",
-    Kind.CONTEXT: "(e := o{i}.get(missing)) is v{i} or same(e, v{i})",
-    Kind.LOCAL: "(e := o{i}.__dict__.get({name!r}, missing)) is v{i} or same(e, v{i})",
-    Kind.LIKENESS: "likeness(o{i}) == v{i}",
+    Kind.CONTEXT: "(e := o{i}.get(missing)) is {now} or same(e, v{i})",
+    Kind.LOCAL: "(e := o{i}.__dict__.get({name!r}, missing)) is {now} or same(e, v{i})",
+    Kind.LIKENESS: "(e := o{i}()) is None or likeness(e) == v{i}",
     Kind.BYTES: "contents(o{i}) == v{i}",
     Kind.STATE: "state_of(o{i}) == v{i}",
     Kind.REFERRED: "v{i}[0](o{i}(), objects={{}}) == v{i}[1]",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A tensor that was there, what it was like, and itself as long as somebody else has it."""
+
+    now: Callable[[], Tensor | None]
+    like: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +79,9 @@ class Guard:
 
     Attributes:
         path: how the function gets there, as one would write it.
-        owner: where to look.
+        owner: where to look; of a tensor, a weak reference.
         name: what to look for, if it has a name.
-        expected: what was there.
+        expected: what was there, each tensor as `Known`.
     """
 
     path: str
@@ -113,6 +125,26 @@ class Guards:
             )
 
 
+def guard(path: str, kind: Kind, owner: Any, name: str, expected: Any) -> Guard:
+    """A guard that keeps no tensor alive."""
+    if isinstance(owner, Tensor):
+        owner = weakref.ref(owner)
+    if kind is Kind.ENTRIES:
+        keys, values = expected
+        expected = keys, _known(values)
+    elif kind is Kind.ITEMS:
+        expected = _known(expected)
+    else:
+        (expected,) = _known((expected,))
+    return Guard(path, kind, owner, name, expected)
+
+
+def _known(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not any(isinstance(one, Tensor) for one in values):
+        return values
+    return tuple(Known(weakref.ref(one), likeness(one)) if isinstance(one, Tensor) else one for one in values)
+
+
 def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
     """The test for all of them, as one expression."""
     if not guards:
@@ -120,6 +152,7 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
     scope: dict[str, Any] = {
         "same": _same,
         "contents": contents,
+        "call": operator.call,
         "is_": operator.is_,
         "missing": MISSING,
         "likeness": likeness,
@@ -127,10 +160,13 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
         "state_of": state_of,
     }
     tests = []
-    for i, guard in enumerate(guards):
-        scope[f"o{i}"], scope[f"v{i}"] = guard.owner, guard.expected
-        count = _count(guard)
-        test = f"not o{i}" if count == 0 else _TESTS[guard.kind].format(i=i, name=guard.name, count=count)
+    for i, one in enumerate(guards):
+        scope[f"o{i}"], scope[f"v{i}"] = one.owner, one.expected
+        count = _count(one)
+        now = _now(i, one, scope)
+        test = (
+            f"not o{i}" if count == 0 else _TESTS[one.kind].format(i=i, name=one.name, count=count, now=now)
+        )
         tests.append(f"({test})")
     body = "\n        and ".join(tests)
     source = (
@@ -142,6 +178,22 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
     exec(compile(source, "<guards>", "exec"), scope)
     hold: Callable[[], bool] = scope["hold"]
     return hold
+
+
+def _now(i: int, one: Guard, scope: dict[str, Any]) -> str:
+    """What was there, where tensors are only known: in words of the test."""
+    if isinstance(one.expected, Known):
+        scope[f"r{i}"] = one.expected.now
+        return f"r{i}()"
+    if one.kind not in (Kind.ENTRIES, Kind.ITEMS):
+        return f"v{i}"
+    values = one.expected[1] if one.kind is Kind.ENTRIES else one.expected
+    if not any(isinstance(value, Known) for value in values):
+        return f"v{i}[1]" if one.kind is Kind.ENTRIES else f"v{i}"
+    scope[f"r{i}"] = [
+        value.now if isinstance(value, Known) else itertools.repeat(value).__next__ for value in values
+    ]
+    return f"map(call, r{i})"
 
 
 def _is_import(guard: Guard) -> bool:
@@ -167,6 +219,9 @@ def _same(value: Any, expected: Any) -> bool:
     """Whether the function can take the one for the other, without looking further."""
     if value is expected:
         return True
+    if isinstance(expected, Known):
+        # To compute with a tensor is refused, but not to ask what it is like.
+        return isinstance(value, Tensor) and (value is expected.now() or likeness(value) == expected.like)
     kind = type(value)
     if kind is not type(expected):
         return False
@@ -176,7 +231,6 @@ def _same(value: Any, expected: Any) -> bool:
         return len(value) == len(expected) and all(map(_same, value, expected))
     if isinstance(value, dict):
         return _same(tuple(value), tuple(expected)) and _same(tuple(value.values()), tuple(expected.values()))
-    # To compute with a tensor is refused, but not to ask what it is like.
     return isinstance(value, Tensor) and likeness(value) == likeness(expected)
 
 

@@ -35,7 +35,7 @@ from aot import torch_internals as internals
 from aot.asked import Asked
 from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
-from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, names_of
+from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
 from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in
 from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
@@ -206,7 +206,8 @@ class _Walk:
             self._ahead.append((value, path))
 
     def _guard(self, path: str, kind: Kind, owner: Any, name: str, expected: Any) -> None:
-        self.guards.setdefault((id(owner), kind, name), Guard(path, kind, owner, name, expected))
+        if (id(owner), kind, name) not in self.guards:
+            self.guards[id(owner), kind, name] = guard(path, kind, owner, name, expected)
 
     def _visit(self, value: Any, path: str) -> None:
         if isinstance(value, types.FunctionType):

@@ -271,7 +271,8 @@ def _make(program: Program) -> Iterator[str]:
 
 def _hold(program: Program, module: Module) -> Iterator[str]:
     """The lines that give the module, which is `f`, what it holds in this call, and nothing else."""
-    yield "f.__init__()"
+    yield "f._parameters.clear()"
+    yield "f._buffers.clear()"
     for name in module.held:
         match _meant(program, name):
             case Scalar() | View(via="parameter"):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import array
+import copy
 import dataclasses
 import functools
 import sys
 import types
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -545,3 +547,43 @@ def test_later_calls_see_what_is_there(case: Callable[[], Case]) -> None:
     assert results(function) == before
     assert results(compiled) == before
     assert len(compiled.specializations) == 2
+
+
+class _Reading(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(2, 2)
+        self.register_buffer("shift", torch.ones(2))
+        self.space = types.SimpleNamespace(other=torch.ones(2))
+        self.held = [torch.ones(2)]
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x) + self.shift, self.space.other.dim(), self.held[0].dim()
+
+
+@pytest.mark.parametrize(
+    ("owner", "key"),
+    [
+        (lambda module: module.inner._parameters, "weight"),
+        (lambda module: module._buffers, "shift"),
+        (lambda module: vars(module.space), "other"),
+        (lambda module: module.held, 0),
+    ],
+)
+def test_what_is_replaced_is_given_up(owner: Callable[[Any], Any], key: Any) -> None:
+    """The compiled function knows a tensor without keeping it, and takes another one that is like it."""
+    module = _Reading()
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return aot.nop(graph, inputs)
+
+    compiled = aot.aot_module(module, backend)
+    compiled(torch.ones(2))
+    place, count = owner(module), len(graphs)
+    before = weakref.ref(place[key])
+    place[key] = copy.deepcopy(place[key])
+    assert before() is None
+    assert torch.equal(compiled(torch.ones(2))[0], module(torch.ones(2))[0])
+    assert len(graphs) == count
