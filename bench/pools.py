@@ -151,7 +151,7 @@ class Stream:
             self._all[name].cases += 1
             self._all[name].reached += name in run.reached
         if run.fails and not self._fails_anyway(target, index):
-            self._search(target, index, pool, run)
+            self._divide(target, index, [name for name in pool if name in run.reached])
 
     def _pool(self, target: str, index: int) -> list[str]:
         """Those that are hidden, of two rivals the one whose turn it is."""
@@ -177,19 +177,28 @@ class Stream:
                 self._alarms.append((target, run.seen))
         return run.outcome != "agree"
 
-    def _search(self, target: str, index: int, pool: Sequence[str], run: _Run) -> None:
-        """Those of a pool that make a program fail, which it does with all of them."""
-        suspects = [name for name in pool if name in run.reached]
+    def _divide(self, target: str, index: int, suspects: list[str]) -> None:
+        """Those of some faults that make a program fail, which some of them do."""
         if len(suspects) == 1:
             self._convict(target, index, suspects[0])
-            return
-        for half in (suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]):
-            if len(half) == 1:
-                self._convict(target, index, half[0])
-            elif half and (again := self._try(target, index, half)).fails:
-                self._search(target, index, half, again)
+        elif suspects:
+            middle = len(suspects) // 2
+            fails = self._ask(target, index, suspects[:middle])
+            if fails:
+                self._ask(target, index, suspects[middle:])
+            else:  # then it is the other half
+                self._divide(target, index, suspects[middle:])
 
-    def _convict(self, target: str, index: int, name: str) -> None:
+    def _ask(self, target: str, index: int, suspects: list[str]) -> bool:
+        """Whether a program fails with some faults; if so, it is told with which."""
+        if len(suspects) == 1:
+            return self._convict(target, index, suspects[0])
+        run = self._try(target, index, suspects)
+        if run.fails:
+            self._divide(target, index, [name for name in suspects if name in run.reached])
+        return run.fails
+
+    def _convict(self, target: str, index: int, name: str) -> bool:
         """Whether a program fails with one fault alone; a finding counts in a process without a past."""
         one = self._all[name]
         run = self._try(target, index, (name,))
@@ -204,6 +213,7 @@ class Stream:
         if found is not None:
             one.found = found
             one.seconds = self._runner.seconds()
+        return run.fails
 
 
 def warm(targets: Iterable[str]) -> None:
