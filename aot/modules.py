@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import gc
 import importlib
 import sys
 import threading
@@ -120,19 +121,27 @@ class Noted:
 
     def _add(self, guards: Guards, how: str) -> None:
         for place, guard in ((_place(guard), guard) for guard in guards.guards):
-            if place in self._found:
+            known = self._found.get(place)
+            if known is not None:
+                if guard.kind is Kind.ABSENT and not guard.expected <= known.expected:
+                    self._found[place] = replace(known, expected=known.expected | guard.expected)
+                    self._guards = None
                 continue
             # (What was written to before it turned out to be read was noted before it was written to.)
             if guard.name in self.surroundings.written and place not in self._unread:
                 raise UnsupportedOperation(
                     f"{how} reads {guard.path}, which the function writes to; import it outside"
                 )
-            self._found[place] = self._unread.get(place, guard)
+            self._found[place] = guard if guard.kind is Kind.ABSENT else self._unread.get(place, guard)
             self._guards = None
 
 
 def _place(guard: Guard) -> object:
-    return id(guard.owner), guard.kind, guard.name, guard.expected if guard.kind is Kind.ABSENT else None
+    """Where a guard looks. (A class shows its namespace as another object each time.)"""
+    owner = guard.owner
+    if isinstance(owner, types.MappingProxyType):
+        (owner,) = gc.get_referents(owner)
+    return id(owner), guard.kind, guard.name
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:

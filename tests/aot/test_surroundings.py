@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import types
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
+from aot.modules import Noted
 from aot.surroundings import guards_of
 
 SETTINGS = {"rate": 2.0, "other": 1}
@@ -299,3 +300,27 @@ def test_a_container_that_is_made_again_as_it_was() -> None:
     assert torch.equal(compiled(values(2)), values(2) * 3)
     config.table = {"a": (2.0,)}
     assert torch.equal(compiled(values(2)), values(2) * 6)
+
+
+def test_what_is_looked_at_again_is_guarded_once() -> None:
+    """However often the function gets a module: each time all that it reaches is looked through."""
+
+    class Settings:
+        rate = 2.0
+
+    settings = Settings()
+    noted = Noted(lambda x: x * settings.rate)
+
+    def places() -> Counter[str]:
+        seen = (one for one in noted.guards.guards if "settings_" not in one.path)
+        return Counter(f"{one.kind.name} {one.path}" for one in seen if "ettings" in one.path)
+
+    for number in range(3):
+        module = types.ModuleType(f"settings_{number}")
+        exec(f"def rate(x): return x.name_{number}", vars(module))
+        noted.note(module)
+    found = places()
+    assert found["ENTRY Settings.rate"] == 1
+    assert max(found.values()) == 1
+    settings.name_2 = 1  # it would be read now
+    assert not noted.guards.hold()
