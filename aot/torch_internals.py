@@ -902,6 +902,12 @@ def function_of(node: Any) -> type[torch.autograd.Function]:
     return function
 
 
+def looks_of_gradient(node: Any, number: int) -> tuple[tuple[int, ...], torch.dtype, torch.device]:
+    """The size, dtype and device that a gradient has which comes to a node of the autograd graph."""
+    known = node._input_metadata[number]
+    return tuple(known.shape), known.dtype, known.device
+
+
 @contextlib.contextmanager
 def skipped(nodes: Sequence[Any]) -> Iterator[None]:
     """While this lasts, backwards do not call the custom functions of these nodes; they give no gradients."""

@@ -85,6 +85,7 @@ def record_again(
     tracked: Collection[int],
     own: Sequence[int],
     others: Collection[int] = (),
+    whole: bool = False,
 ) -> Step:
     """Run a piece of the autograd graph under the ambient state of now.
 
@@ -95,6 +96,7 @@ def record_again(
         own: the entrances that gradients of the gradients may go to. They are added to what else comes in
             there before they go on, as in eager.
         others: the entrances whose tangents are of another type than was guessed, or made otherwise.
+        whole: whether what is below the other entrances runs as well.
 
     Raises:
         DoubleBackwardUnsupported: it needs a value of the forward that is not saved; or the gradients get a
@@ -118,7 +120,7 @@ def record_again(
     builder.graph, builder.backward = fx.Graph(), True
     try:
         with internals.plain_autograd(), viewing(level.recorder.symbols):
-            return _record(level, given, create_graph, tracked, own, others)
+            return _record(level, given, create_graph, tracked, own, others, whole)
     finally:
         builder.graph, builder.backward = before
         # (Some nodes that have read something are the caller's, and would keep his tensors alive.)
@@ -133,12 +135,16 @@ def _record(
     tracked: Collection[int],
     own: Sequence[int],
     others: Collection[int],
+    whole: bool,
 ) -> Step:
     recorder = level.recorder
     builder = recorder.builder
     entrances = {j: level.entrances[j] for j in given}
     entrances |= {j: (level.entrances[j][0], given[j]) for j in others}
-    engine, found = _run(recorder, entrances, level.ends, "cotangents", create_graph, tracked, exact=others)
+    silent = [edge for j, (edge, _) in enumerate(level.entrances) if whole and j not in given]
+    engine, found = _run(
+        recorder, entrances, level.ends, "cotangents", create_graph, tracked, exact=others, silent=silent
+    )
     acts = list(recorder.acts)
     tangents = [engine.by_value[j] for j in given]
     results = [found[end] for end in sorted(found)]
@@ -214,6 +220,7 @@ def _run(
     tracked: Collection[int] = (),
     once_more: bool = False,
     exact: Collection[int] = (),
+    silent: Sequence[Key] = (),
 ) -> tuple[Engine, dict[int, Tensor]]:
     """Run the engine from entrances to ends; the gradients by end. What an earlier derivative has run is run
     `once_more`, and the results are added up. Of the entrances `exact` the tangents are given."""
@@ -223,7 +230,7 @@ def _run(
         return Linearity(recorder, tangents).required(nodes)
 
     watching = linear if once_more else None
-    return run_whole(recorder, entrances, ends, name, create_graph, tracked, exact, watching)
+    return run_whole(recorder, entrances, ends, name, create_graph, tracked, exact, silent, watching)
 
 
 def _run_higher(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -51,12 +52,14 @@ class Recorded:
         gradients: what it computes, by where it goes.
         reach: for each of these, the entrances (bit j for the j-th) that it depends on.
         exits: the edges where gradients go out, and where that is.
+        given: for each custom function, the nodes of the gradients that come to it.
     """
 
     tangents: dict[int, Tangent] = field(default_factory=dict)
     gradients: dict[Hashable, Tensor] = field(default_factory=dict)
     reach: dict[Hashable, int] = field(default_factory=dict)
     exits: dict[Hashable, Key] = field(default_factory=dict)
+    given: dict[Node, list[fx.Node]] = field(default_factory=dict)
 
     def mask(self, reached: int) -> int:
         """The tangents (bit j for the j-th) that come in at entrances, of which there is a bit for each."""
@@ -104,6 +107,7 @@ class Engine:
             reads.
         tracked: the values whose tangents are part of that history.
         exact: the values whose tangents are as the tensor in `likes`, which is one.
+        silent: edges at which no gradient comes in, although a backward runs what is below them.
 
     Attributes:
         segments: what is recorded, segment by segment.
@@ -120,12 +124,14 @@ class Engine:
         create_graph: bool = False,
         tracked: Collection[int] = (),
         exact: Collection[int] = (),
+        silent: Sequence[Key] = (),
     ) -> None:
         self._name = name
         self._create_graph = create_graph
         self._recorder = recorder
         self._graph = graph
         self._ends = ends
+        self._silent = silent
         self._entrances: dict[Key, tuple[int, int]] = {}
         self.by_value: dict[int, Tangent] = {}
         self._tangents = 0
@@ -177,6 +183,9 @@ class Engine:
         self._recorder.acts.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(internals.noting_unpacked(self._graph.segment_of, self._recorder.unpacked))
+            nothing = self._nothing()
+            for node, _ in nothing:
+                stack.callback(node.register_prehook(_without_gradients).remove)
             for number, segment in enumerate(self._graph.segments):
                 for node in segment.nodes:
                     exits: dict[int, Hashable] = {}
@@ -189,16 +198,45 @@ class Engine:
                     if exits:
                         handle = node.register_hook(self._leaving(number, exits))
                         stack.callback(handle.remove)
-            self._differentiate(range(len(self.segments)))
+                    if internals.is_function_node(node):
+                        nodes = self.segments[number].given[node] = []
+                        stack.callback(node.register_prehook(self._noting(nodes)).remove)
+            self._differentiate(range(len(self.segments)), nothing)
 
     def try_segment(self, number: int) -> None:
         """Run everything that a backward through one segment runs, to see whether it raises; what this
         records is read by nobody."""
         self._differentiate([number])
 
-    def _differentiate(self, numbers: Any) -> None:
-        starts: list[GradientEdge] = []
-        given: list[Tensor] = []
+    def _nothing(self) -> dict[Key, Tensor]:
+        """For each node that only edges without a gradient lead to, one of these, with something that is like
+        a gradient: the engine does not start where it is given none."""
+        started = {edge[0] for edge in self._entrances}
+        for segment in self._graph.segments:
+            started.update(child for node in segment.nodes for _, (child, _) in self._graph.below(node))
+        found: dict[Key, Tensor] = {}
+        for node, number in self._silent:
+            if node not in started and node in self._graph.segment_of:
+                started.add(node)
+                size, dtype, device = internals.looks_of_gradient(node, number)
+                where = Geometry(size, (0,) * len(size), 0, dtype)
+                found[node, number] = fake_of(where, device, self._recorder.builder.symbolic)
+        return found
+
+    def _noting(self, nodes: list[fx.Node]) -> Callable[[tuple[Tensor | None, ...]], None]:
+        """A hook that notes the gradients which come to a node."""
+
+        def hook(gradients: tuple[Tensor | None, ...]) -> None:
+            with torch.no_grad():
+                for gradient in gradients:
+                    if gradient is not None:
+                        nodes.extend(self._recorder.read(part) for part in plain_parts(gradient))
+
+        return hook
+
+    def _differentiate(self, numbers: Any, nothing: Mapping[Key, Tensor] = MappingProxyType({})) -> None:
+        starts = [GradientEdge(*edge) for edge in nothing]
+        given = list(nothing.values())
         for number in numbers:
             edges = list(self._graph.segments[number].entrances)
             for entrance, tangent in self.segments[number].tangents.items():
@@ -248,6 +286,11 @@ class Engine:
         return hook
 
 
+def _without_gradients(gradients: tuple[Tensor | None, ...]) -> tuple[None, ...]:
+    """A hook after which no gradient has come to a node."""
+    return (None,) * len(gradients)
+
+
 def numbers_of(recorder: Recorder, ends: Sequence[Key]) -> dict[Key, int]:
     """The number of each end, by the edges that stand for it."""
     numbers: dict[Key, int] = {}
@@ -267,20 +310,22 @@ def run_whole(
     create_graph: bool = False,
     tracked: Collection[int] = (),
     exact: Collection[int] = (),
+    silent: Sequence[Key] = (),
     watching: Callable[[Engine, Iterable[Node]], contextlib.AbstractContextManager[None]] | None = None,
 ) -> tuple[Engine, dict[int, Tensor]]:
     """Run the engine from entrances to ends, in one piece; the gradients by end.
 
     Args:
         entrances: edges by number, each with a tensor that looks like its gradient.
-        name, create_graph, tracked, exact: see `Engine`.
+        name, create_graph, tracked, exact, silent: see `Engine`.
         watching: what is entered while it runs, given the nodes that it may run.
     """
     numbers = numbers_of(recorder, ends)
     exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
+    exposed += [Exposed(GradientEdge(*edge), None, None) for edge in silent]
     likes = {j: like for j, (_, like) in entrances.items()}
     graph = Graph(exposed, numbers, whole=True)
-    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked, exact)
+    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked, exact, silent)
     with contextlib.ExitStack() as stack:
         if watching is not None:
             stack.enter_context(watching(engine, graph.segment_of))

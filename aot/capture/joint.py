@@ -97,7 +97,10 @@ class Segment:
         kept: what of the caller's the backward keeps.
         further: where gradients of the gradients go besides.
         frees: whether eager's backward frees something, so that a second one raises.
-        joins: whether several gradients come to one custom function, which says itself what a missing one is.
+        whole: whether custom functions run in it, which say themselves what a missing gradient is. So they do
+            where none comes in at all.
+        needed: sets of tangents (bits); a backward that lacks some tangents, and all of one of these sets, is
+            recorded again. What it computes is not to be told from this one.
         turn: grows with the place that it has in eager's graph.
         vain: those of the gradients that go to a result which leads nowhere.
     """
@@ -109,7 +112,8 @@ class Segment:
     kept: tuple[Kept, ...] = ()
     further: tuple[Target, ...] = ()
     frees: bool = False
-    joins: bool = False
+    whole: bool = False
+    needed: tuple[int, ...] = ()
     turn: int = 0
     vain: tuple[int, ...] = ()
 
@@ -264,6 +268,7 @@ class _Recording:
         entered: set[int | None] = set()
         firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
         turns = {first: turn for turn, first in enumerate(sorted(firsts), 1)}
+        behind = _tangents_behind(recorder.builder.graph, engine.segments)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
             entered.update(nodes.entrances.values())
             if not recorded.gradients:
@@ -275,12 +280,13 @@ class _Recording:
             further = self._further(nodes.nodes, recorded)
             segment = self._segment(nodes.entrances, recorded, keeps, mine)
             frees = any(saves_something(node) for node in nodes.nodes)
-            joins = _joins(graph, nodes)
+            whole, needed = _needed(graph, nodes, recorded, behind)
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
-            segment = replace(segment, further=tuple(further), frees=frees, joins=joins, turn=turn, vain=vain)
+            segment = replace(segment, further=tuple(further), frees=frees, turn=turn, vain=vain)
+            segment = replace(segment, whole=whole, needed=needed)
             segments.append(segment)
-            self.levels.append(self._level(nodes.entrances, recorded, further.values()))
+            self.levels.append(self._level(nodes.entrances, recorded, segment, further.values()))
         for value in self.histories:
             if value not in entered:
                 segments.append(self._without_nodes(engine, value, failing.get(value), tangents, gradients))
@@ -350,13 +356,16 @@ class _Recording:
             results = tuple(range(first, first + count))
             shared = tuple(map(self._shared, shared_parts(gradient)))
             gradients.append(Gradient(target, results, mask, layout, shared))
+        # What gives nothing (a norm of order 0, a custom function) runs all the same, and so does what is
+        # below it.
+        never = [t for t in recorded.exits if isinstance(t, Target) and t not in recorded.gradients]
+        gradients += [Gradient(target, (), 0) for target in never]
         return Segment(
             tuple(
                 self._entrance(value, edge, recorded.tangents.get(e), edge in own)
                 for e, (edge, value) in enumerate(entrances.items())
             ),
-            # Formulas that give nothing (a norm of order 0) run all the same, and check what they keep.
-            tuple(gradients) or tuple(Gradient(t, (), 0) for t in recorded.exits if isinstance(t, Target)),
+            tuple(gradients),
             kept=kept,
         )
 
@@ -386,12 +395,16 @@ class _Recording:
         return list(found)
 
     def _level(
-        self, entrances: Mapping[Key, int | None], recorded: Recorded, further: Iterable[Key]
+        self,
+        entrances: Mapping[Key, int | None],
+        recorded: Recorded,
+        segment: Segment,
+        further: Iterable[Key],
     ) -> Level | None:
-        """The segment, to be recorded again: its ends are its exits, those that get a gradient first."""
+        """The segment, to be recorded again: its ends are its exits first."""
         if not recorded.gradients:
             return None
-        ends = dict.fromkeys(recorded.exits[target] for target in recorded.gradients)
+        ends = dict.fromkeys(recorded.exits[gradient.target] for gradient in segment.gradients)
         ends.update(dict.fromkeys([*further, *recorded.exits.values(), *self.ends]))
         likes: list[tuple[Key, Tensor]] = []
         for e, (edge, value) in enumerate(entrances.items()):
@@ -470,6 +483,46 @@ def _is_vain(graph: Graph, target: Target) -> bool:
         return False
     node, _ = list(graph.segments[target.segment].entrances)[target.entrance]
     return node not in graph.fruitful
+
+
+def _tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.Node, frozenset[fx.Node]]:
+    """For what comes to custom functions, the tangents that it is computed from."""
+    asked = {node for recorded in segments for nodes in recorded.given.values() for node in nodes}
+    if not asked:
+        return {}
+    tangents = [t for recorded in segments for one in recorded.tangents.values() for t in one.nodes]
+    bits = {node: 1 << i for i, node in enumerate(tangents)}
+    masks: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        mask = bits.get(node, 0)
+        for one in node.all_input_nodes:
+            mask |= masks[one]
+        masks[node] = mask
+    return {node: frozenset(t for t in tangents if masks[node] & bits[t]) for node in asked}
+
+
+def _needed(
+    graph: Graph, nodes: NodeSet, recorded: Recorded, behind: Mapping[fx.Node, Collection[fx.Node]]
+) -> tuple[bool, tuple[int, ...]]:
+    """A segment's `whole` and `needed`.
+
+    A custom function to which no gradient comes says what that gives. So does a wrapper subclass's own code
+    where it adds gradients up, or joins them: in the graph that looks like anything else.
+    """
+    tangents = [tangent for _, tangent in sorted(recorded.tangents.items())]
+    nested = any(is_wrapper(one.fake) and is_nested(one.fake) for one in tangents)
+    whole = bool(recorded.given) and not nested  # (which is not recorded again)
+    wrapped = any(is_wrapper(one.fake) for one in tangents)
+    if _joins(graph, nodes) or (wrapped and not nested and len(tangents) > 1):
+        return whole, (0,)
+    if not whole:
+        return False, ()
+    masks: set[int] = set()
+    for given in recorded.given.values():
+        needed = {tangent for node in given for tangent in behind[node]}
+        flat = [node for one in tangents for node in one.nodes]
+        masks.add(sum(1 << j for j, node in enumerate(flat) if node in needed))
+    return True, tuple(sorted(masks))
 
 
 def _joins(graph: Graph, nodes: NodeSet) -> bool:

@@ -123,7 +123,8 @@ def build(
         namespace["scripts_hold"] = look().guards.hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
         if backward is not None and level is not None:
-            namespace[f"again{number}"] = Derivative(level, bw_compiler, look, symbols)
+            whole = plan.parts[number].segment.whole
+            namespace[f"again{number}"] = Derivative(level, bw_compiler, look, symbols, whole)
         if backward is not None:
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)

@@ -37,7 +37,7 @@ def write_backward(
     if several:
         bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
         writer.line(f"given = {' | '.join(bits)}")
-    elif tangents and segment.results:
+    elif tangents and segment.results and not segment.whole:
         writer.line(f"if g{tangents[0]} is None:")
         writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
     if segment.frees and not part.saved:
@@ -69,7 +69,12 @@ def write_backward(
     if segment.results and tangents:
         given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
         otherwise = " or not scripts_hold()" if scripted else ""
-        otherwise += f" or given != {everything}" if several and segment.joins else ""
+        if several and segment.needed:
+            found = " and ".join(f"given & {mask}" for mask in segment.needed if mask)
+            found = "" if 0 in segment.needed else f" and not ({found})"
+            otherwise += f" or given != {everything}{found}"
+        elif segment.whole:
+            otherwise += f" or g{tangents[0]} is None"
         writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
         own = f"ctx.edges, {_entrances(part, written)}{', ctx.numbers' if numbers else ''}"
         again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"

@@ -42,6 +42,7 @@ class Derivative:
 
     Args:
         level: gives what it is recorded from; asked when it first is.
+        whole: whether eager runs all of it, where no gradient comes in as well.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Derivative:
         compiler: Compiler,
         look: Callable[[], Noted],
         symbols: Symbols | None = None,
+        whole: bool = False,
     ) -> None:
         self._symbols = symbols
+        self._whole = whole
         self._level_of = level
         self._compiler = compiler
         self._look = look
@@ -79,7 +82,7 @@ class Derivative:
             ClosureMutation: the function's Python in this backward changes what it reads.
         """
         present = tuple(j for j, tangent in enumerate(given) if tangent is not None)
-        if not present:
+        if not present and not self._whole:
             return [None] * len(edges)
         create_graph = torch.is_grad_enabled()
         tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
@@ -127,7 +130,7 @@ class Derivative:
                 "function"
             )
         try:
-            return record_again(self._level, tangents, create_graph, tracked, own, others)
+            return record_again(self._level, tangents, create_graph, tracked, own, others, self._whole)
         except DoubleBackwardUnsupported as error:
             if create_graph or not others:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -803,6 +804,48 @@ def test_a_tangent_for_which_something_is_not_saved() -> None:
     assert x.grad is None
     y.backward(two(3))
     assert torch.equal(x.grad.a, values(3).cos() * values(3))
+
+
+class Least(TwoTensor):
+    """One of which a sum has the least of the second parts."""
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = TwoTensor.__torch_dispatch__.__func__(cls, op, types, args, kwargs)
+        if op is torch.ops.aten.add.Tensor:
+            return Least(made.a, torch.minimum(args[0].b, args[1].b))
+        return made
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], context: Any, size: Any, stride: Any) -> Least:
+        return Least(inner["a"], inner["b"])
+
+
+def _from_a_node_with_several_results(x: Any) -> tuple[Tensor, ...]:
+    first, second = torch._foreach_sin([x, x])
+    third, fourth = torch._foreach_exp([x, second])
+    return third, fourth, first * 2
+
+
+def _added_up_behind_one(x: Any) -> tuple[Tensor, ...]:
+    first, second = torch._foreach_mul([x, x], 2.0)
+    return first, second
+
+
+@pytest.mark.parametrize("partition", [aot.default_partition, aot.min_cut_rematerialization_partition])
+@pytest.mark.parametrize("kind", [TwoTensor, Least])
+@pytest.mark.parametrize("f", [_from_a_node_with_several_results, _added_up_behind_one])
+def test_gradients_from_some_of_the_results(f: Callable[..., Any], kind: Any, partition: Any) -> None:
+    compiled = aot.aot_function(f, aot.nop, partition_fn=partition)
+    count = len(f(kind(values(3), values(3))))
+    for chosen in (c for n in range(1, count + 1) for c in itertools.combinations(range(count), n)):
+        told = []
+        for function in (f, compiled):
+            x = kind(values(3), values(3, start=3)).requires_grad_()
+            results = [function(x)[i] for i in chosen]
+            tangents = [kind(values(3), values(3, start=i) + 1) for i in chosen]
+            told.append(seen(torch.autograd.grad(results, [x], tangents), True))
+        assert told[0] == told[1]
 
 
 def test_nested_tensors_have_no_second_derivative() -> None:
