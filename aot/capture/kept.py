@@ -28,10 +28,10 @@ class Kept:
 
     Attributes:
         tensor, root: which argument or which root of the outputs; one of the two.
-        tangents: the segment's tangents (bit j for the j-th) whose backward unpacks it, as far as that is
-            shown.
+        tangents: the segment's tangents (bit j for the j-th), each of which has it unpacked; 0 if it is not
+            counted.
         counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
-        attached: the tangents whose backward unpacks the very tensor, which has a history, and so raises when
+        attached: the same, if it is the very tensor that is unpacked, which has a history, and raises when
             that has been taken from it (`detach_`).
         vain: whether only what leads to no argument unpacks it, which does not run where the engine is asked
             for the gradients of some arguments.
@@ -50,8 +50,9 @@ def find_kept(
 ) -> list[tuple[Kept, ...]]:
     """What each segment keeps of the arguments and of the roots of the outputs."""
 
-    def tangents(number: int, reached: int) -> int:
-        return engine.segments[number].mask(reached)
+    def tangents(number: int) -> int:
+        # All nodes of a segment run, whichever of its tangents come, and unpack what they keep.
+        return engine.segments[number].mask((1 << len(graph.segments[number].entrances)) - 1)
 
     # By storage: the tensor, from where it is reached, and whether in vain.
     saved: list[dict[int, list[tuple[Tensor, int, bool]]]] = [{} for _ in graph.segments]
@@ -122,17 +123,17 @@ def find_kept(
         for i, fake in enumerate(arguments):
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
-                history = tangents(number, attached[number].get(id(fake), 0))
+                history = tangents(number) if id(fake) in attached[number] else 0
                 useless = (number, counters[id(fake)]) in vain
-                kept.append(Kept(i, None, tangents(number, mask), attached=history, vain=useless))
+                kept.append(Kept(i, None, tangents(number), attached=history, vain=useless))
             elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(i, None, 0, counted=False))
         for k, fake in enumerate(roots):
             mask = masks.get((number, counters[id(fake)]))
             if mask is not None:
-                history = tangents(number, attached[number].get(id(fake), 0))
+                history = tangents(number) if id(fake) in attached[number] else 0
                 useless = (number, counters[id(fake)]) in vain
-                kept.append(Kept(None, k, tangents(number, mask), attached=history, vain=useless))
+                kept.append(Kept(None, k, tangents(number), attached=history, vain=useless))
             elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
                 kept.append(Kept(None, k, 0, counted=False))
         found.append(tuple(kept))

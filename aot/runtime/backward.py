@@ -37,9 +37,6 @@ def write_backward(
     if several:
         bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
         writer.line(f"given = {' | '.join(bits)}")
-    elif tangents and segment.results and not segment.whole:
-        writer.line(f"if g{tangents[0]} is None:")
-        writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
     if segment.frees and not part.saved:
         writer.line("if ctx.spent:")
         writer.line("    raise freed()")
@@ -49,14 +46,11 @@ def write_backward(
         writer.line("if ctx.spent:")
         writer.line("    raise spent()")
     for i, watch in enumerate(part.watched):
-        partial = several and watch.tangents != everything
-        needed = f"given & {watch.tangents} and " if partial else ""
-        needed += f"runs(ctx, {segment.vain}) and " if watch.vain else ""
+        needed = f"runs(ctx, {segment.vain}) and " if watch.vain else ""
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
         writer.line(f"    raise modified(*ctx.watched[{i}])")
-    for i, kept in enumerate(part.attached):
-        needed = f"given & {kept.attached} and " if several and kept.attached != everything else ""
-        writer.line(f"if {needed}is_detached(ctx.attached[{i}]()):")
+    for i in range(len(part.attached)):
+        writer.line(f"if is_detached(ctx.attached[{i}]()):")
         writer.line("    raise detached_in_place()")
     inputs = [f"s{i}" for i in range(len(part.saved))]
     extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
@@ -65,6 +59,10 @@ def write_backward(
     resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
     if resident:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
+    if not several and tangents and segment.results and not segment.whole:
+        # (Its nodes run in eager, and check what they keep, although nothing comes of it.)
+        writer.line(f"if g{tangents[0]} is None:")
+        writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
     again = ""
     if segment.results and tangents:
         given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))

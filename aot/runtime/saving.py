@@ -59,12 +59,11 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """An argument (`tensor`) or a root of the outputs (`root`) whose version the backward compares, when it
-    is given one of `tangents` (bit j for tangent j); if `vain`, when what a vain gradient goes to is run."""
+    """An argument (`tensor`) or a root of the outputs (`root`) whose version the backward compares; if
+    `vain`, when what a vain gradient goes to is run."""
 
     tensor: int | None
     root: int | None
-    tangents: int
     vain: bool = False
 
 
@@ -119,7 +118,6 @@ class Savings:
         visible = _visible(effects)
         values = [(i, v) for i, v in enumerate(joint.returned) if v in visible]
         self._value_of = {self._roots[results[i]]: v for i, v in reversed(values)}
-        self._several: set[_Memory] = {("storage", storages[i]) for i in effects.several_counters}
         self._apart = {storages[i] for i, _ in effects.changes} | {storages[i] for i in effects.moves}
         self._apart |= {storages[i] for i in effects.several_counters}
         self._apart |= {storages[p.tensor] for p in joint.primals if p.stretch is not None}
@@ -181,7 +179,7 @@ class Savings:
                 if one.how is not Saving.AS_IS:
                     unchecked.add(memory)
         own = self._own(segment, saved, shown, uncounted)
-        return tuple(saved), self._watched(segment, shown, needs, unchecked), own
+        return tuple(saved), self._watched(segment, needs, unchecked), own
 
     def _own(
         self, segment: Segment, saved: list[Saved], shown: dict[_Memory, int], uncounted: set[_Memory]
@@ -265,23 +263,19 @@ class Savings:
         return Saving.AS_IS
 
     def _watched(
-        self, segment: Segment, shown: dict[_Memory, int], needs: dict[_Memory, int], unchecked: set[_Memory]
+        self, segment: Segment, needs: dict[_Memory, int], unchecked: set[_Memory]
     ) -> tuple[Watch, ...]:
-        everything = (1 << len(segment.tangents)) - 1
         watched: list[Watch] = []
         for kept in segment.kept:
             if not kept.counted:
                 continue
             if kept.vain:
-                watched.append(Watch(kept.tensor, kept.root, kept.tangents or everything, vain=True))
+                watched.append(Watch(kept.tensor, kept.root, vain=True))
                 continue
             memory = _memory_of(kept, self._effects, self._storages)
             is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._touched
             if memory is None or is_touched or memory in unchecked or memory not in needs:
-                need = everything if memory is None else needs.get(memory, shown[memory] or everything)
-                if memory in self._several:
-                    need = kept.tangents or need
-                watched.append(Watch(kept.tensor, kept.root, need))
+                watched.append(Watch(kept.tensor, kept.root))
         return tuple(watched)
 
 

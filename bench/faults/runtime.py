@@ -117,12 +117,12 @@ FAULTS = (
         wrong="A write between forward and backward that eager minds goes unnoticed.",
     ),
     _fault(
-        name="every backward checks everything",
+        name="a backward that brings no gradient checks nothing",
         module="aot.runtime.backward",
-        find='needed = f"given & {watch.tangents} and " if partial else ""',
-        replace='needed = ""',
+        find='needed = f"runs(ctx, {segment.vain}) and " if watch.vain else ""',
+        replace='needed = f"g{tangents[0]} is not None and " if tangents else ""',
         clauses=_NOTICED,
-        wrong="A backward from some of the results raises for what only the others need.",
+        wrong="Below a node of several results a write goes unnoticed where no gradient comes by.",
     ),
     _fault(
         name="a backward without saved values runs twice",

@@ -346,3 +346,49 @@ def test_what_leads_nowhere_is_checked_where_it_runs(f: Callable[..., Any], how:
         return torch.autograd.grad(result.sum(), wanted, allow_unused=True)
 
     assert_same_story(f, story)
+
+
+def _below_one_node(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    x, y = a.sin(), b.exp()
+    return (*torch._foreach_neg([x, y]), y)
+
+
+def _above_that(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    x, y = a.sin(), b.exp()
+    u, v = torch._foreach_neg([x, y])
+    return u.exp(), v.exp(), y
+
+
+def _of_one_node(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    x = a * b
+    return tuple(torch._foreach_exp([x, x]))
+
+
+def _apart(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+    x, y = a.exp(), b.exp()
+    return x, y, x * y
+
+
+@pytest.mark.parametrize("function", [_below_one_node, _above_that, _of_one_node, _apart])
+def test_a_write_is_noticed_wherever_a_node_runs(function: Function) -> None:
+    """Also below results that no gradient comes to: autograd runs all that leads on from a node."""
+    count = len(function(leaf(3), leaf(3)))
+    raised = set()
+    for written, root in itertools.product(range(count), range(count)):
+        told = []
+        for f in (function, aot.aot_function(function, aot.nop)):
+            given = (leaf(3), leaf(3))
+            results = f(*given)
+            with torch.no_grad():
+                results[written].mul_(2)
+            try:
+                results[root].sum().backward()
+                told.append([x.grad for x in given])
+            except RuntimeError as error:
+                told.append(str(error).split(":")[0])
+        raised.add(isinstance(told[0], str))
+        assert isinstance(told[0], str) == isinstance(told[1], str), (written, root)
+        if isinstance(told[0], list):
+            pairs = zip(told[0], told[1], strict=True)
+            assert all((x is None) == (y is None) and (x is None or torch.equal(x, y)) for x, y in pairs)
+    assert True in raised
