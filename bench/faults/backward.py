@@ -94,7 +94,7 @@ FAULTS = (
     _fault(
         name="kept arguments are not watched",
         module="aot.capture.kept",
-        find="kept.append(Kept(i, None, tangents(number, mask), attached=history, vain=useless))",
+        find="kept.append(Kept(i, None, tangents(number), attached=history, vain=useless))",
         replace="pass",
         clauses=_NOTICED,
         wrong="A write to an argument between forward and backward goes unnoticed.",
@@ -102,7 +102,7 @@ FAULTS = (
     _fault(
         name="kept results are not watched",
         module="aot.capture.kept",
-        find="kept.append(Kept(None, k, tangents(number, mask), attached=history, vain=useless))",
+        find="kept.append(Kept(None, k, tangents(number), attached=history, vain=useless))",
         replace="pass",
         clauses=_NOTICED,
         wrong="A write to a result between forward and backward goes unnoticed.",

@@ -113,7 +113,7 @@ def test_generated_programs(seed: int, profile: str, folder: Path) -> None:
 
     target = Target("kept", "what is read from the cache", compile, refusal=refusal)
     outcomes: collections.Counter[str] = collections.Counter()
-    for case in range(6):
+    for case in range(8):
         program = generate(Random(f"cache {seed} {case} {profile}"), profile)
         result = execute(program, target)
         outcomes[result.outcome] += 1
