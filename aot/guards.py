@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from aot import torch_internals as internals
 from aot.constants import CONSTANTS, key_of
 from aot.errors import ClosureMutation
 from aot.states import likeness, state_of
@@ -127,7 +128,7 @@ class Guards:
 
 def guard(path: str, kind: Kind, owner: Any, name: str, expected: Any) -> Guard:
     """A guard that keeps no tensor alive."""
-    if isinstance(owner, Tensor):
+    if _has_memory(owner):
         owner = weakref.ref(owner)
     if kind is Kind.ENTRIES:
         keys, values = expected
@@ -142,7 +143,12 @@ def guard(path: str, kind: Kind, owner: Any, name: str, expected: Any) -> Guard:
 def _known(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not any(isinstance(one, Tensor) for one in values):
         return values
-    return tuple(Known(weakref.ref(one), likeness(one)) if isinstance(one, Tensor) else one for one in values)
+    return tuple(Known(weakref.ref(one), likeness(one)) if _has_memory(one) else one for one in values)
+
+
+def _has_memory(value: Any) -> bool:
+    """Whether it is a tensor, and none of a trace, which may not be asked for anything."""
+    return isinstance(value, Tensor) and not internals.is_memoryless(value)
 
 
 def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:

@@ -613,11 +613,13 @@ def test_undefined_writes_are_refused() -> None:
     check(dataclasses.replace(program, statements=(Statement("zero_", ("a0",), (), ()),)))
     shifted = dataclasses.replace(
         program,
-        arguments=(View(0, (3,), (1,), 0), View(0, (3,), (1,), 1)),
+        arguments=(View(0, (2,), (2,), 0), View(0, (2,), (1,), 1)),
         statements=(Statement("copy_", ("a0", "a1"), (), ()),),
     )
     with pytest.raises(ProgramError, match="overlaps an operand"):
         check(shifted)
+    # Eager sees that dense ones overlap, and refuses the write.
+    check(dataclasses.replace(shifted, arguments=(View(0, (3,), (1,), 0), View(0, (3,), (1,), 1))))
     disjoint = dataclasses.replace(shifted, arguments=(View(0, (2,), (1,), 0), View(0, (2,), (1,), 2)))
     check(disjoint)
 
