@@ -137,8 +137,9 @@ def _controlled(
         result = _held(function, trials, target, partial(Compiled, control))
         target.reset()
         of_its_own: set[tuple[str, str, str]] = set()
-        # (What draws otherwise each time cannot be held against: it is asked what it does to eager instead.)
-        if result.outcome == "poisoned" or _is_of_later_backwards(result):
+        # (What draws otherwise each time cannot be held against, and finds nothing: it is asked what it does
+        # to eager instead.)
+        if result.outcome != "agree" and _is_of_later_backwards(result):
             of_its_own = _told(_held(function, trials, control, eager_itself))
         alike = _is_of_later_backwards(result) and _told(found) == of_its_own
     except Exception:
