@@ -16,7 +16,7 @@ from aot.capture.graph import call_with_grad, is_custom
 from aot.capture.operations import BATCH_NORM, call_on_clones, is_written
 from aot.capture.visible import is_act, moves_generator
 from aot.compilers import Compiled, static_inputs
-from aot.inductor_graphs import copies_count, keep_apart, writes_within
+from aot.inductor_graphs import SCATTERS, copies_count, keep_apart, writes_within
 from aot.names import get_aot_compilation_context
 from aot.symbols import at, has_symbols, hinted
 from aot.tokens import threaded
@@ -214,7 +214,7 @@ class _Lowering(fx.Interpreter):
             values, _ = internals.tree_flatten(result)
             self._drawn = [value for value in values if isinstance(value, torch.Tensor)][:1]
             return result
-        if node.target is call_with_grad or _is_empty_complex(node):
+        if node.target is call_with_grad or _is_empty_complex(node) or _is_complex_scatter(node):
             return self._whole(node)
         # (Decompositions of operations that are given `out=` do not take it.)
         if _is_given_out(node):
@@ -256,6 +256,13 @@ def _is_empty_complex(node: fx.Node) -> bool:
         and isinstance(node.target, internals.OpOverload)
         and all(returned.alias_info is None for returned in node.target._schema.returns)
     )
+
+
+def _is_complex_scatter(node: fx.Node) -> bool:
+    """Whether it puts complex numbers into a copy. Inductor has ATen write to a view of that, and does not
+    know that it was written to: it is read too early as another view."""
+    known = node.meta.get("val")
+    return node.target in SCATTERS and isinstance(known, torch.Tensor) and known.is_complex()
 
 
 def _is_given_out(node: fx.Node) -> bool:

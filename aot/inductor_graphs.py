@@ -21,14 +21,14 @@ _BY_MEMORY = {
 }
 
 # What is computed as a write to views of a copy.
-_SCATTERS = {
+SCATTERS = {
     torch.ops.aten.as_strided_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.slice_scatter.default,
 }
 # What may be computed as a write to an argument that is not read any more.
-_MAY_WRITE = _SCATTERS | {
+_MAY_WRITE = SCATTERS | {
     op
     for packet in (
         torch.ops.aten.index_put,

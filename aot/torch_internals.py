@@ -902,6 +902,24 @@ def function_of(node: Any) -> type[torch.autograd.Function]:
     return function
 
 
+def hides_saved(node: Node) -> bool:
+    """Whether a node of the autograd graph does not show what it checks of what it has saved: those of
+    operators on lists unpack all of it, and most have no class of their own; a write to a view has the node
+    of what was written inside of its own."""
+    name = type(node).__name__
+    return name in ("CppFunction", "CopySlices") or name.startswith("Foreach")
+
+
+def run_node(node: Any, gradients: Sequence[Tensor]) -> None:
+    """Run a node of the autograd graph by itself, and keep what it has saved."""
+    node(*gradients)
+
+
+def looks_of_gradients(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype, torch.device], ...]:
+    """The size, dtype and device of each gradient that comes to a node of the autograd graph."""
+    return tuple(looks_of_gradient(node, number) for number in range(len(node._input_metadata)))
+
+
 def looks_of_gradient(node: Any, number: int) -> tuple[tuple[int, ...], torch.dtype, torch.device]:
     """The size, dtype and device that a gradient has which comes to a node of the autograd graph."""
     known = node._input_metadata[number]

@@ -192,8 +192,15 @@ def _refusal_aot(error: BaseException) -> str | None:
 
 
 def _refusal_aot_compile(error: BaseException) -> str | None:
+    if str(error).startswith(_TRACED_ELSEWHERE):
+        return "a call while another thread compiles"
     # (Dynamo wraps what a backend raises when it is given a graph.)
     return _refusal_aot(getattr(error, "inner_exception", error))
+
+
+# What Dynamo says, which does not tell threads apart, in one thread while FX traces in another one: pytorch
+# issue 126024.
+_TRACED_ELSEWHERE = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
 
 
 def _compile_torch_aot_function(function: Function) -> Function:

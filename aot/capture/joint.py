@@ -20,7 +20,7 @@ from aot.capture.backward import Engine, Level, Recorded, Tangent, laid_out, wit
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
-from aot.capture.kept import Kept, find_kept, find_kept_entrances, saves_something
+from aot.capture.kept import Kept, find_kept, find_kept_entrances, frees_something
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -262,8 +262,9 @@ class _Recording:
         self._assign(graph, engine)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         own = find_kept_entrances(recorder, graph)
+        arguments, roots = self.forward.entry.all, self.effects.root_fakes
         with torch.autograd.set_multithreading_enabled(False):
-            kept = find_kept(recorder, graph, engine, self.forward.entry.all, self.effects.root_fakes)
+            kept = find_kept(recorder, graph, engine, arguments, roots)
         segments: list[Segment] = []
         entered: set[int | None] = set()
         firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
@@ -279,7 +280,7 @@ class _Recording:
                     gradients.extend(recorder.read(part) for part in plain_parts(gradient))
             further = self._further(nodes.nodes, recorded)
             segment = self._segment(nodes.entrances, recorded, keeps, mine)
-            frees = any(saves_something(node) for node in nodes.nodes)
+            frees = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
             whole, needed = _needed(graph, nodes, recorded, behind)
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))

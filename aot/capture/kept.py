@@ -7,15 +7,17 @@ it for the values at hand.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine
+from aot.capture.backward import Engine, recording_backward, without_autocast
 from aot.capture.recorder import Recorder
 from aot.capture.segments import Graph, Key, key_of
 from aot.versions import counter_groups, has_counter, moved_version
@@ -35,6 +37,8 @@ class Kept:
             that has been taken from it (`detach_`).
         vain: whether only what leads to no argument unpacks it, which does not run where the engine is asked
             for the gradients of some arguments.
+        reason: what is raised when it was written to, if that is not that it was: a view that was taken
+            without grad does not know its history any more.
     """
 
     tensor: int | None
@@ -43,6 +47,7 @@ class Kept:
     counted: bool = True
     attached: int = 0
     vain: bool = False
+    reason: str | None = None
 
 
 def find_kept(
@@ -88,6 +93,14 @@ def find_kept(
             for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
                 known = saved[number].setdefault(internals.storage_key(tensor), [])
                 known.append((tensor, reach, was_run and node not in graph.fruitful))
+    earlier = {id(fake): _edge_of_view(fake) for fake in (*arguments, *roots)}
+    reasons: dict[tuple[int, int], str] = {}  # by the segment and the tensor
+    for number, node, reach in _hidden(graph, engine):
+        in_vain = bool(engine.segments[number].gradients) and node not in graph.fruitful
+        for tensor, reason in _found_out(recorder, node, (*arguments, *roots)):
+            known = saved[number].setdefault(internals.storage_key(tensor), [])
+            known.append((tensor, reach, in_vain))
+            reasons.setdefault((number, id(tensor)), reason)
 
     pairs = [(number, *one) for number, found in enumerate(saved) for ones in found.values() for one in ones]
     every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _, _ in pairs))}
@@ -106,38 +119,83 @@ def find_kept(
         for fake in (*arguments, *roots)
         if internals.storage_key(fake) in recorder.joined and has_counter(fake)
     }
-    earlier = {id(fake): _edge_of_view(fake) for fake in (*arguments, *roots)}
     for number, segment in enumerate(graph.segments):
         unknown = [fake for counter, fake in joined.items() if (number, counter) not in masks]
-        for fake in _checked(engine, number, unknown):
+        for fake, reason in _checked(unknown, partial(engine.try_segment, number)):
             masks[number, counters[id(fake)]] = (1 << len(segment.entrances)) - 1
+            reasons.setdefault((number, id(fake)), reason)
     # Autograd makes the edge of a view anew when it is unpacked under another version.
     for fake in (*arguments, *roots):
         edge, before = _edge_of_view(fake), earlier[id(fake)]
         if edge is not None and before is not None and edge != before:
             recorder.renewed[edge] = before
 
+    def kept_as(number: int, fake: Tensor, argument: int | None, root: int | None) -> Kept | None:
+        key = number, counters[id(fake)]
+        if key in masks:
+            history = tangents(number) if id(fake) in attached[number] else 0
+            reason = reasons.get((number, id(fake)), "")
+            known = None if not reason or reason.startswith(_MODIFIED) else reason
+            return Kept(argument, root, tangents(number), True, history, key in vain, known)
+        if internals.storage_key(fake) in unchecked[number] | saved[number].keys():
+            return Kept(argument, root, 0, counted=False)
+        return None
+
     found: list[tuple[Kept, ...]] = []
     for number in range(len(graph.segments)):
-        kept = []
-        for i, fake in enumerate(arguments):
-            mask = masks.get((number, counters[id(fake)]))
-            if mask is not None:
-                history = tangents(number) if id(fake) in attached[number] else 0
-                useless = (number, counters[id(fake)]) in vain
-                kept.append(Kept(i, None, tangents(number), attached=history, vain=useless))
-            elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
-                kept.append(Kept(i, None, 0, counted=False))
-        for k, fake in enumerate(roots):
-            mask = masks.get((number, counters[id(fake)]))
-            if mask is not None:
-                history = tangents(number) if id(fake) in attached[number] else 0
-                useless = (number, counters[id(fake)]) in vain
-                kept.append(Kept(None, k, tangents(number), attached=history, vain=useless))
-            elif internals.storage_key(fake) in unchecked[number] | saved[number].keys():
-                kept.append(Kept(None, k, 0, counted=False))
-        found.append(tuple(kept))
+        of_arguments = (kept_as(number, fake, i, None) for i, fake in enumerate(arguments))
+        of_roots = (kept_as(number, fake, None, k) for k, fake in enumerate(roots))
+        found.append(tuple(one for one in (*of_arguments, *of_roots) if one is not None))
     return found
+
+
+def _hidden(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node, int]]:
+    """The nodes that do not show what they keep, each with its segment's number and from where it is reached.
+
+    Not those that pack hooks may have been there for, which would have to run again; nor writes to views that
+    a backward through their segment runs (`_checked`).
+    """
+    if any(_is_packed(node) for segment in graph.segments for node in segment.nodes):
+        return
+    for number, segment in enumerate(graph.segments):
+        was_run = bool(engine.segments[number].gradients)
+        for node, reach in (segment.reach if was_run else segment.reach | graph.idle(number)).items():
+            if internals.hides_saved(node) and not (was_run and node.name().endswith("CopySlices")):
+                yield number, node, reach
+
+
+def _found_out(recorder: Recorder, node: Node, tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, str]]:
+    """Those of some tensors that a node checks, by running it after each was written to, as it were; with
+    what it says then."""
+    if _reads(recorder, node) is None:
+        return
+    counted = [tensor for tensor in tensors if has_counter(tensor)]
+    groups = counter_groups(counted)
+    apart = [tensor for i, tensor in enumerate(counted) if groups[i] == i]
+    yield from _checked(apart, partial(_run, recorder, node))
+
+
+def _reads(recorder: Recorder, node: Node) -> int | None:
+    """How often a node reads something but the gradients that come to it; None if it raises."""
+    try:
+        return _run(recorder, node)
+    except Exception:
+        return None
+
+
+def _run(recorder: Recorder, node: Node) -> int:
+    """Run a node by itself; how often it reads something but the gradients that come to it."""
+    before = len(recorder.backward_reads)
+    given: set[int] = set()
+    try:
+        with recording_backward(recorder), without_autocast(), torch.no_grad():
+            looks = internals.looks_of_gradients(node)
+            zeros = [torch.zeros(size, dtype=dtype, device=device) for size, dtype, device in looks]
+            given.update(map(internals.storage_key, zeros))
+            internals.run_node(node, zeros)
+        return sum(internals.storage_key(fake) not in given for fake, _ in recorder.backward_reads[before:])
+    finally:
+        del recorder.backward_reads[before:]
 
 
 def _edge_of_view(tensor: Tensor) -> Key | None:
@@ -172,8 +230,25 @@ def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]
     return found
 
 
-def saves_something(node: Node) -> bool:
-    """Whether a node of the autograd graph has saved a tensor, so that it runs once unless it is retained."""
+def frees_something(
+    recorder: Recorder, graph: Graph, engine: Engine, number: int, tensors: Sequence[Tensor]
+) -> bool:
+    """Whether eager's backward frees something in a segment, so that it runs once unless it is retained.
+
+    Args:
+        tensors: what it may have saved that is the caller's.
+    """
+    nodes = list(graph.segments[number].nodes)
+    if not engine.segments[number].gradients:
+        nodes += graph.idle(number)
+    return any(map(_saves_something, nodes)) or any(
+        _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
+        for of, node, _ in _hidden(graph, engine)
+        if of == number
+    )
+
+
+def _saves_something(node: Node) -> bool:
     raw: tuple[Any, ...] = getattr(node, "_raw_saved_tensors", ())
     if raw or node.name().endswith("CopySlices"):
         return True
@@ -186,30 +261,30 @@ def _is_packed(node: Node, in_checkpoints: bool = True) -> bool:
     return any(internals.is_packed(node, name, in_checkpoints=in_checkpoints) for name in names)
 
 
-def _checked(engine: Engine, number: int, fakes: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Those of some tensors, with a version counter each, which a backward through a segment checks: it
-    raises when they have been written to. Sought by halves, as most are none."""
-    if not fakes or not _raises_if_written(engine, number, fakes):
+def _checked(fakes: Sequence[Tensor], run: Callable[[], object]) -> Iterator[tuple[Tensor, str]]:
+    """Those of some tensors, with a version counter each, which a backward checks: it raises when they have
+    been written to. With what it says. Sought by halves, as most are none."""
+    if not fakes:
         return
-    if len(fakes) == 1:
-        yield fakes[0]
-        return
-    half = len(fakes) // 2
-    yield from _checked(engine, number, fakes[:half])
-    yield from _checked(engine, number, fakes[half:])
-
-
-def _raises_if_written(engine: Engine, number: int, fakes: Sequence[Tensor]) -> bool:
     with contextlib.ExitStack() as stack:
         for fake in fakes:
             stack.enter_context(moved_version(fake))
         try:
-            engine.try_segment(number)
-        except RuntimeError:
-            return True
-    return False
+            run()
+        except RuntimeError as error:
+            said = str(error)
+        else:
+            return
+    if len(fakes) == 1:
+        yield fakes[0], said
+        return
+    half = len(fakes) // 2
+    yield from _checked(fakes[:half], run)
+    yield from _checked(fakes[half:], run)
 
 
+# How autograd begins to say that a tensor was written to.
+_MODIFIED = "one of the variables needed for gradient computation has been modified"
 _SAVED_NAMES: dict[type, tuple[str, ...]] = {}
 
 

@@ -48,7 +48,8 @@ def write_backward(
     for i, watch in enumerate(part.watched):
         needed = f"runs(ctx, {segment.vain}) and " if watch.vain else ""
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
-        writer.line(f"    raise modified(*ctx.watched[{i}])")
+        said = f"modified(*ctx.watched[{i}])" if watch.reason is None else f"RuntimeError({watch.reason!r})"
+        writer.line(f"    raise {said}")
     for i in range(len(part.attached)):
         writer.line(f"if is_detached(ctx.attached[{i}]()):")
         writer.line("    raise detached_in_place()")

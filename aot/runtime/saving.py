@@ -60,11 +60,12 @@ class Saved:
 @dataclass(frozen=True, slots=True)
 class Watch:
     """An argument (`tensor`) or a root of the outputs (`root`) whose version the backward compares; if
-    `vain`, when what a vain gradient goes to is run."""
+    `vain`, when what a vain gradient goes to is run. It raises `reason`, or that the tensor was modified."""
 
     tensor: int | None
     root: int | None
     vain: bool = False
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +270,8 @@ class Savings:
         for kept in segment.kept:
             if not kept.counted:
                 continue
-            if kept.vain:
-                watched.append(Watch(kept.tensor, kept.root, vain=True))
+            if kept.vain or kept.reason is not None:
+                watched.append(Watch(kept.tensor, kept.root, kept.vain, kept.reason))
                 continue
             memory = _memory_of(kept, self._effects, self._storages)
             is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._touched

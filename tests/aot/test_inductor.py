@@ -450,6 +450,21 @@ def test_complex_products_of_nothing() -> None:
     assert product.shape == (0, 0) and x.grad is not None and x.grad.shape == (0,)
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_complex_numbers_written_to_a_part_of_real_ones(grad: bool) -> None:
+    """Inductor does not see that views of complex numbers are written to, and read them as bytes before."""
+
+    def f(whole: Tensor, part: Tensor, x: Tensor) -> Tensor:
+        part.put_(torch.arange(4), part.clone(), accumulate=True)
+        return nn.functional.instance_norm(x).clone()
+
+    x = torch.ones(2, 2, 2, 2, dtype=torch.float64, requires_grad=grad)
+    mine, eagers = (torch.arange(16.0, dtype=torch.float64) for _ in range(2))
+    for function, whole in ((compiled(f), mine), (f, eagers)):
+        function(whole, torch.view_as_complex(whole.as_strided((4, 2), (4, 1))), x)
+    assert torch.equal(mine, eagers)
+
+
 def test_a_size_that_depends_on_known_values() -> None:
     """The second derivative of a trace asks which of the diagonal's places are the same."""
 

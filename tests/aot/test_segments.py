@@ -392,3 +392,50 @@ def test_a_write_is_noticed_wherever_a_node_runs(function: Function) -> None:
             pairs = zip(told[0], told[1], strict=True)
             assert all((x is None) == (y is None) and (x is None or torch.equal(x, y)) for x, y in pairs)
     assert True in raised
+
+
+def _products(*given: Tensor) -> list[Tensor]:
+    return torch._foreach_mul(given[:2], given[2:])
+
+
+def _one_exponential(*given: Tensor) -> list[Tensor]:
+    return [torch._foreach_exp([given[0], given[0]])[1]]
+
+
+def _powers(*given: Tensor) -> list[Tensor]:
+    return torch._foreach_pow(given[:2], given[2:])
+
+
+def _negatives(*given: Tensor) -> list[Tensor]:
+    return torch._foreach_neg(given[:2])
+
+
+@pytest.mark.parametrize("grads", [(0,), (1, 2), (3,), (0, 1, 2, 3)])
+@pytest.mark.parametrize("idle", [False, True])
+@pytest.mark.parametrize("function", [_products, _one_exponential, _powers, _negatives])
+def test_operators_on_lists_check_all_that_they_keep(
+    function: Callable[..., Any], idle: bool, grads: tuple[int, ...]
+) -> None:
+    """Whatever is needed of it, and where nothing is: a view of a leaf taken without grad leads nowhere."""
+
+    def story(f: Callable[..., Any], written: int | None) -> Any:
+        given = [torch.arange(1.0, 4.0) + i for i in range(4)]
+        for i in grads:
+            given[i].requires_grad_()
+        with torch.no_grad():
+            shown = [x.as_strided((3,), (1,)) for x in given] if idle else given
+        results = f(*shown)
+        with torch.no_grad():
+            if written is not None:
+                [*shown, results[0]][written].mul_(2)
+        try:
+            results[-1].sum().backward()
+            if written is None:
+                results[0].sum().backward()
+        except RuntimeError as error:
+            return str(error)[:60]
+        return [None if x.grad is None else x.grad.tolist() for x in given]
+
+    compiled = aot.aot_function(function, checking_nop)
+    for written in (None, *range(5)):
+        assert story(compiled, written) == story(function, written), written

@@ -55,6 +55,19 @@ def test_every_case_is_compiled_anew_after_a_reset() -> None:
         target.reset()
 
 
+def test_dynamo_refuses_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes any thread for the one that FX traces in (pytorch issue 126024)."""
+    target = find("aot-compile")
+    target.prepare()
+    compiled = target.compile(torch.sin)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True)
+        with pytest.raises(RuntimeError) as raised:
+            compiled(torch.ones(2))
+    assert target.refusal(raised.value) is not None and find("aot").refusal(raised.value) is None
+    target.reset()
+
+
 def test_only_this_projects_own_refusals_are_refusals() -> None:
     from aot.errors import Unsupported
 
