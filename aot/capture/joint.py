@@ -7,7 +7,7 @@ that the backward consists of: what comes in, what goes out to where, and what o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
 from aot.capture.kept import Kept, find_kept, find_kept_entrances, frees_something
+from aot.capture.operations import is_sum
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -270,18 +271,20 @@ class _Recording:
         firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
         turns = {first: turn for turn, first in enumerate(sorted(firsts), 1)}
         behind = _tangents_behind(recorder.builder.graph, engine.segments)
+        results = [self._read(recorded) for recorded in engine.segments]
+        constant = _with_constants(recorder.builder.graph, engine.segments, results)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
             entered.update(nodes.entrances.values())
             if not recorded.gradients:
                 recorded.tangents.clear()
             tangents.extend(node for e in sorted(recorded.tangents) for node in recorded.tangents[e].nodes)
-            with torch.no_grad():
-                for gradient in recorded.gradients.values():
-                    gradients.extend(recorder.read(part) for part in plain_parts(gradient))
+            gradients.extend(results[len(segments)])
             further = self._further(nodes.nodes, recorded)
             segment = self._segment(nodes.entrances, recorded, keeps, mine)
             frees = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
             whole, needed = _needed(graph, nodes, recorded, behind)
+            if len(segments) in constant:
+                needed = (0,)
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
             segment = replace(segment, further=tuple(further), frees=frees, turn=turn, vain=vain)
@@ -292,6 +295,12 @@ class _Recording:
             if value not in entered:
                 segments.append(self._without_nodes(engine, value, failing.get(value), tangents, gradients))
         return tuple(segments)
+
+    def _read(self, recorded: Recorded) -> list[fx.Node]:
+        """The nodes of what a segment computes."""
+        with torch.no_grad():
+            parts = (part for gradient in recorded.gradients.values() for part in plain_parts(gradient))
+            return [self.forward.recorder.read(part) for part in parts]
 
     def _assign(self, graph: Graph, engine: Engine) -> None:
         """Note of each operation that acts outside in which segment it runs."""
@@ -500,6 +509,26 @@ def _tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.N
             mask |= masks[one]
         masks[node] = mask
     return {node: frozenset(t for t in tangents if masks[node] & bits[t]) for node in asked}
+
+
+def _with_constants(
+    graph: fx.Graph, segments: Sequence[Recorded], results: Sequence[Sequence[fx.Node]]
+) -> set[int]:
+    """Which segments with several tangents have a gradient that is computed from none of them, or is a sum
+    with such a term: the formula of a tensor without elements makes zeros. The graph does not tell for which
+    tangents that is."""
+    several = [k for k, one in enumerate(segments) if sum(len(t.nodes) for t in one.tangents.values()) > 1]
+    if not several:
+        return set()
+    dependent = {node for k in several for t in segments[k].tangents.values() for node in t.nodes}
+    with_constants: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node in dependent or not dependent.isdisjoint(node.all_input_nodes):
+            dependent.add(node)
+            terms = node.all_input_nodes if is_sum(node) else ()
+            if not dependent.issuperset(terms) or not with_constants.isdisjoint(node.all_input_nodes):
+                with_constants.add(node)
+    return {k for k in several if any(n not in dependent or n in with_constants for n in results[k])}
 
 
 def _needed(

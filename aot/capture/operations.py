@@ -360,3 +360,13 @@ def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor
         for part in value if isinstance(value, (tuple, list)) else (value,):
             if isinstance(part, Tensor):
                 yield part
+
+
+def is_sum(node: fx.Node) -> bool:
+    """Whether it adds two tensors, and nothing else."""
+    return (
+        node.target is torch.ops.aten.add.Tensor
+        and not node.kwargs
+        and len(node.args) == 2
+        and all(isinstance(a, fx.Node) for a in node.args)
+    )

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from aot.capture.joint import Segment
+from aot.capture.operations import is_sum
 from aot.capture.visible import eliminate_dead_code, is_act
 from aot.partition.common import extract, is_tangent
 from aot.symbols import as_arguments
@@ -86,7 +87,7 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
             gradients = [n for n in node.all_input_nodes if n in dependent]
             dependent.update([node] if gradients else [])
             lacking = [n for n in gradients if copies[n] is None]
-            if lacking and _is_sum(node):
+            if lacking and is_sum(node):
                 copies[node] = next((copies[n] for n in node.args if copies[n] is not None), None)
             elif gradients and len(lacking) == len(gradients):
                 copies[node] = None
@@ -96,15 +97,6 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
                 copies[node] = graph.node_copy(node, lambda n: copies[n])
     eliminate_dead_code(graph, forward=False)
     return fx.GraphModule(backward, graph, "BackwardPart")
-
-
-def _is_sum(node: fx.Node) -> bool:
-    return (
-        node.target is torch.ops.aten.add.Tensor
-        and not node.kwargs
-        and len(node.args) == 2
-        and all(isinstance(a, fx.Node) for a in node.args)
-    )
 
 
 def _zeros(graph: fx.Graph, like: fx.Node) -> fx.Node:

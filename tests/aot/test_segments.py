@@ -439,3 +439,33 @@ def test_operators_on_lists_check_all_that_they_keep(
     compiled = aot.aot_function(function, checking_nop)
     for written in (None, *range(5)):
         assert story(compiled, written) == story(function, written), written
+
+
+def _written_before_and_after(a: Tensor, b: Tensor) -> list[Tensor]:
+    a.mul_(2)
+    results = torch._foreach_neg([b, a])
+    a.mul_(2)
+    return results
+
+
+def _in_a_sum(a: Tensor, b: Tensor) -> list[Tensor]:
+    results = torch._foreach_neg([b, a.as_strided((0,), (1,))])
+    return [results[0] + a.sum(), results[1]]
+
+
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("function", [_written_before_and_after, _in_a_sum])
+def test_gradients_without_elements_are_missing_too(function: Callable[..., Any], count: int) -> None:
+    """The formula of a view without elements makes zeros, which depend on no gradient in the graph."""
+
+    def story(f: Callable[..., Any]) -> list[Any]:
+        whole = torch.ones(count, requires_grad=True)
+        view = (whole * 1).as_strided((count,), (1,))
+        results = f(view, torch.ones(count, requires_grad=True))
+        found = []
+        for result in results:
+            (gradient,) = torch.autograd.grad(result.sum(), whole, retain_graph=True, allow_unused=True)
+            found.append(None if gradient is None else gradient.tolist())
+        return found
+
+    assert_same_story(function, story)
