@@ -6,7 +6,7 @@ that which is printed; `executed` follows it as a call does: turn by turn, and d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -164,6 +164,20 @@ def other_value(value: Constant) -> Constant:
     if isinstance(value, (int, float, complex)):
         return value + 1
     return f"{value} not" if isinstance(value, str) else 0
+
+
+def without_untaken(program: Program, arms: Collection[int]) -> Program:
+    """The program without the statements of those of some blocks that are arms which the first call does not
+    take."""
+    gone = {i for i in arms if isinstance(arm := program.blocks[i], Branch) and not answer(program, arm)}
+    kept = (s for s in program.statements if gone.isdisjoint(around(program.blocks, s.block)))
+    return replace(program, statements=tuple(kept))
+
+
+def decided(program: Program) -> Program:
+    """The program as its first call runs it, which asks nothing of Python values."""
+    arms = frozenset(i for i, block in enumerate(program.blocks) if isinstance(block, Branch))
+    return unwrapped(without_untaken(program, arms), arms) if arms else program
 
 
 def without_empty(program: Program) -> Program:

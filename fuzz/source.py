@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuzz import wrapper
-from fuzz.blocks import Outline, executed, is_else, outline, untaken
+from fuzz.blocks import Outline, decided, executed, is_else, outline, untaken
 from fuzz.ir import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
 from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS
@@ -115,7 +115,9 @@ def upcast(program: Program) -> Program | None:
     try:
         check(twin)
     except ProgramError:
-        return None
+        # What this call does not come by need not fit what it is given.
+        taken = decided(program)
+        return None if taken == program else upcast(taken)
     return twin
 
 

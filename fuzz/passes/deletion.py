@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from fuzz.blocks import answer, around, unwrapped, without_empty
+from fuzz.blocks import unwrapped, without_empty, without_untaken
 from fuzz.program import (
     Argument,
     Block,
@@ -50,7 +50,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         if isinstance(block, Branch) and int(block.argument[1:]) in arguments
     )
     if asked:
-        program = unwrapped(_without_untaken(program, asked), asked)
+        program = unwrapped(without_untaken(program, asked), asked)
     kept = [i for i in range(len(program.arguments)) if i not in arguments]
     names: dict[str, str | None] = {f"a{i}": None for i in arguments}
     names.update((f"a{old}", f"a{new}") for new, old in enumerate(kept))
@@ -113,13 +113,6 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         later=later,
     )
     return _without_vain_steps(without_empty(smaller))
-
-
-def _without_untaken(program: Program, branches: frozenset[int]) -> Program:
-    """The program without the arms among these blocks that the first call does not take."""
-    gone = {i for i in branches if isinstance(arm := program.blocks[i], Branch) and not answer(program, arm)}
-    kept = (s for s in program.statements if gone.isdisjoint(around(program.blocks, s.block)))
-    return dataclasses.replace(program, statements=tuple(kept))
 
 
 def _renamed_module(module: Module | None, names: dict[str, str | None]) -> Module | None:

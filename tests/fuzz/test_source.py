@@ -217,6 +217,24 @@ def test_what_is_converted_is_another_tensor_in_a_twin_too(given: str, made: str
     check(twin)
 
 
+def test_what_a_call_does_not_come_by_need_not_fit_its_twin() -> None:
+    """As in a later call that is given fewer dimensions than the first."""
+    inside = Statement("transpose", ("a0",), (("dim0", 0), ("dim1", 1)), ("v0",), block=0)
+    after = Statement("sin", ("a0",), (), ("v1",), block=1)
+    program = Program(
+        (Storage("float32", (4,), 1),),
+        (Root(0), Scalar(2)),
+        (Ref("a0"), Ref("a1")),
+        (inside, after),
+        Ref("v1"),
+        blocks=(Branch("a1", 1, True), Branch("a1", 2, True)),
+    )
+    twin = upcast(program)
+    assert twin is not None and twin.blocks == ()
+    assert [one.operator for one in twin.statements] == ["sin"]
+    assert upcast(dataclasses.replace(program, arguments=(Root(0), Scalar(1)))) is None
+
+
 def test_upcast_programs_are_valid() -> None:
     for index in range(200):
         twin = upcast(generate(Random(4, index)))
