@@ -1,6 +1,8 @@
-"""Cases that measure the fuzzer: programs by stream and number, and a process to run them in that may die.
+"""Cases that measure the fuzzer: programs by stream and number, what is said of them, and a process to run
+them in that may die.
 
-A *stream* is a seed: the programs that the generator makes of it, with the profiles in turn.
+A *stream* is a seed: the programs that the generator makes of it, with the profiles in turn. A *method* is
+which programs these are, and who judges them: what is measured is the fuzzer, and others beside it.
 """
 
 from __future__ import annotations
@@ -12,18 +14,73 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from fuzz import buckets
 from fuzz.choices import Random
+from fuzz.execute import execute
 from fuzz.generate import generate
-from fuzz.profiles import PROFILES
+from fuzz.operators import Kind
+from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Program
+from fuzz.targets import Target
 
 SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs
 REFUSALS = "refusals"  # takes a clause's place where too many programs are refused
 _PROFILES = tuple(PROFILES[name] for name in PROFILES["mixed"].mixture)
+OURS = "aotfuzz"
+# What writes, changes metadata, or hands tensors to code that may.
+_HARD = (Kind.IN_PLACE, Kind.METADATA, Kind.SCATTER, Kind.RANDOM, Kind.NORMALIZATION, Kind.FUNCTION)
+_PLAIN = replace(
+    PROFILES["mixed"],
+    name="plain",
+    mixture=(),
+    kinds=tuple((kind, weight) for kind, weight in PROFILES["mixed"].kinds if kind not in _HARD),
+    share=0.0,
+    same=0.0,
+    strided=0.0,
+    hidden=0.0,
+    reinterpreted=0.0,
+    wrapped=0.0,
+    flat=0.0,
+    windows=0.0,
+    passed=0.0,
+    steps=0.0,
+    filled=0.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to look for faults.
+
+    Attributes:
+        name: what it is called.
+        profiles: of its programs, in turn.
+        oracle: the judge's name in `bench.published.PUBLISHED`; "" for this project's.
+    """
+
+    name: str
+    profiles: tuple[Profile, ...] = _PROFILES
+    oracle: str = ""
+
+
+METHODS = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Method(OURS),
+            Method("sums", oracle="sums"),
+            Method("allclose", oracle="allclose"),
+            Method("same", oracle="same"),
+            Method("plain", profiles=(_PLAIN,)),
+        )
+    }
+)
+"""The fuzzer; its programs with the oracles that others have published; and its oracle with programs that
+neither write nor share memory nor change metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +93,42 @@ class Seen:
     signature: str
 
 
-def program(seed: int, index: int) -> Program:
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is said of a case: its outcome ("agree", "finding", ...), with a finding's clause and signature or
+    the reason; and whether the process is as it was."""
+
+    outcome: str
+    clause: str = ""
+    signature: str = ""
+    reason: str = ""
+    intact: bool = True
+
+
+def program(seed: int, index: int, method: str = OURS) -> Program:
     """Case `index` of a stream."""
-    return generate(Random(seed, index), _PROFILES[index % len(_PROFILES)])
+    profiles = METHODS[method].profiles
+    return generate(Random(seed, index), profiles[index % len(profiles)])
+
+
+def judged(given: Program, target: Target, method: str = OURS) -> Judged:
+    """Run a case and judge it, for so many seconds at most, or SIGALRM ends the process."""
+    oracle = METHODS[method].oracle
+    signal.alarm(SECONDS)
+    try:
+        if oracle:
+            from bench.published import PUBLISHED, notices  # torch's minifier takes a while to import
+
+            if notices(PUBLISHED[oracle], given, target):
+                return Judged("finding", oracle, oracle, oracle, intact=False)
+            return Judged("agree")
+        result = execute(given, target)
+    finally:
+        signal.alarm(0)
+    if result.outcome != "finding":
+        return Judged(result.outcome, reason=result.reason, intact=result.intact)
+    clause, signature = buckets.main(result.findings).clause, buckets.signature(result.findings)
+    return Judged("finding", clause, signature, result.reason, result.intact)
 
 
 def of_death(seed: int, index: int, died: str) -> Seen:

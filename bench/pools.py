@@ -21,17 +21,14 @@ import gc
 import json
 import math
 import os
-import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from bench.cases import REFUSALS, SECONDS, Seen, ended, of_death, program, settle
+from bench.cases import OURS, REFUSALS, Seen, ended, judged, of_death, program, settle
 from bench.faults import Fault, Switches, overlap
-from fuzz import buckets
 from fuzz.campaign.reticence import too_often
-from fuzz.execute import execute
 from fuzz.targets import find
 
 _WARM = 8  # programs of each target
@@ -107,7 +104,7 @@ class _Open:
 class Stream:
     """The programs of a seed against some faults. `aot` has been imported, without one."""
 
-    def __init__(self, seed: int, faults: Sequence[Fault]) -> None:
+    def __init__(self, seed: int, faults: Sequence[Fault], method: str = OURS) -> None:
         self._seed = seed
         self._all = {fault.name: _Open(fault) for fault in faults}
         self._next = dict.fromkeys((fault.target for fault in faults), 0)
@@ -117,7 +114,7 @@ class Stream:
         }
         self._alarms: list[tuple[str, Seen]] = []
         self._runs = 0
-        self._runner = _Runner(seed, Switches(faults))
+        self._runner = _Runner(seed, method, Switches(faults))
 
     def run(self, seconds: float, cases: int) -> Outcome:
         """Run programs for so much CPU time, or so many for each target, or until all faults are found."""
@@ -216,13 +213,13 @@ class Stream:
         return run.fails
 
 
-def warm(targets: Iterable[str]) -> None:
+def warm(targets: Iterable[str], method: str = OURS) -> None:
     """Fill what torch, the fuzzer and `aot` remember; processes that are forked from now on share it."""
     for target in targets:
         compiler = find(target)
         compiler.prepare()
         for index in range(_WARM):
-            execute(program(-1, index), compiler)
+            judged(program(-1, index, method), compiler, method)
     gc.collect()
     gc.freeze()
 
@@ -230,8 +227,9 @@ def warm(targets: Iterable[str]) -> None:
 class _Runner:
     """A process that runs programs with faults, and another one whenever it ends or is not as it was."""
 
-    def __init__(self, seed: int, switches: Switches) -> None:
+    def __init__(self, seed: int, method: str, switches: Switches) -> None:
         self._seed = seed
+        self._method = method
         self._switches = switches
         self._began = time.process_time()
         self._of_others = 0.0  # CPU time of those that have ended
@@ -240,7 +238,7 @@ class _Runner:
 
     def run(self, target: str, index: int, pool: Sequence[str]) -> _Run:
         if self._process is None:
-            self._process = _Process(self._seed, self._switches)
+            self._process = _Process(self._seed, self._method, self._switches)
         run = self._process.run(target, index, pool)
         self._of_this = run.seconds
         if not run.intact:
@@ -264,7 +262,7 @@ class _Runner:
 class _Process:
     """One process, forked from this one: a question in each line that it gets, an answer in each of its."""
 
-    def __init__(self, seed: int, switches: Switches) -> None:
+    def __init__(self, seed: int, method: str, switches: Switches) -> None:
         theirs, ours = os.pipe(), os.pipe()
         self._seed = seed
         self._pid = os.fork()
@@ -274,7 +272,7 @@ class _Process:
                 os.close(theirs[1])
                 os.close(ours[0])
                 with os.fdopen(theirs[0]) as questions, os.fdopen(ours[1], "w") as answers:
-                    for answer in _answers(seed, switches, questions):
+                    for answer in _answers(seed, method, switches, questions):
                         answers.write(json.dumps(answer) + "\n")
                         answers.flush()
             finally:
@@ -305,29 +303,21 @@ class _Process:
         return self._ended
 
 
-def _answers(seed: int, switches: Switches, questions: IO[str]) -> Iterator[dict[str, object]]:
+def _answers(seed: int, method: str, switches: Switches, questions: IO[str]) -> Iterator[dict[str, object]]:
     """The life of such a process."""
     for line in questions:
         target, index, pool = json.loads(line)
-        given = program(seed, index)
+        given = program(seed, index, method)
         switches.turn(pool)
-        signal.alarm(SECONDS)
-        result = execute(given, find(target))
-        signal.alarm(0)
+        said = judged(given, find(target), method)
         seen = None
-        if result.outcome == "finding":
-            clause = buckets.main(result.findings).clause
-            seen = {
-                "seed": seed,
-                "index": index,
-                "clause": clause,
-                "signature": buckets.signature(result.findings),
-            }
+        if said.outcome == "finding":
+            seen = {"seed": seed, "index": index, "clause": said.clause, "signature": said.signature}
         yield {
-            "outcome": result.outcome,
+            "outcome": said.outcome,
             "seen": seen,
             "reached": sorted(switches.reached()),
-            "reason": result.reason,
-            "intact": result.intact,
+            "reason": said.reason,
+            "intact": said.intact,
             "seconds": time.process_time(),
         }

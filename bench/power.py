@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.cases import REFUSALS, SECONDS, Seen
+from bench.cases import METHODS, OURS, REFUSALS, SECONDS, Seen
 from bench.faults import FAULTS, Fault
 from bench.pools import Outcome, Track
 from bench.report import Table
@@ -63,6 +63,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fault", action="append", choices=[f.name for f in FAULTS], help="only this one (default: all)"
     )
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default=OURS,
+        help="whose programs and judge: this project's, its programs with an oracle that others have "
+        "published (sums, allclose, same), or its oracle with plain programs (default: %(default)s)",
+    )
     parser.add_argument("--jobs", type=int, default=cores(), help="worker processes")
     parser.add_argument(
         "--reduce", type=int, default=0, help="findings of each fault to reduce afterwards (default: 0)"
@@ -72,11 +79,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> list[Table]:
     """Run all streams, repeat what they detected, then reduce."""
     faults = [f for f in FAULTS if options.fault is None or f.name in options.fault]
+    if options.reduce and options.method != OURS:
+        raise SystemExit(f"aotfuzz bench: --reduce needs --method {OURS}: others have no findings to keep")
     seconds = options.minutes * 60 * options.jobs / options.streams
     with Workers(options.jobs) as workers:
-        jobs = [workers.search(seed, faults, seconds, options.cases) for seed in range(options.streams)]
+        jobs = [
+            workers.search(seed, faults, seconds, options.cases, options.method)
+            for seed in range(options.streams)
+        ]
         outcomes = [job.result() for job in jobs]
-        trials = _confirmed(workers, faults, outcomes)
+        trials = _confirmed(workers, faults, outcomes, options.method)
         reduced = _reduce(workers, trials, options.reduce)
     return [
         _faults(trials),
@@ -87,13 +99,15 @@ def measure(options: argparse.Namespace) -> list[Table]:
     ]
 
 
-def _confirmed(workers: Workers, faults: Sequence[Fault], outcomes: Sequence[Outcome]) -> list[Trial]:
+def _confirmed(
+    workers: Workers, faults: Sequence[Fault], outcomes: Sequence[Outcome], method: str
+) -> list[Trial]:
     """What the streams have shown of each fault, without what does not show where the fault is imported."""
     jobs = []
     for number, fault in enumerate(faults):
         tracks = tuple(outcome.tracks[number] for outcome in outcomes)
         seen = [track.found for track in tracks if track.found is not None]
-        stretches = [Stretch(one.seed, one.index, one.index + 1, SECONDS) for one in seen]
+        stretches = [Stretch(one.seed, one.index, one.index + 1, SECONDS, method=method) for one in seen]
         jobs.append((fault, tracks, workers.run(fault, fault.target, stretches)))
     trials = []
     for fault, tracks, job in jobs:

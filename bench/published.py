@@ -1,8 +1,8 @@
 """The oracles that others have published, for programs of ours: what each of them would notice.
 
 Each is written anew from its published rule, and given what it is made for: a function, its arguments, a
-gradient of the sum of its results. None of them looks at anything that a call does to its arguments. No
-command races them yet: `power` is where they belong.
+gradient of the sum of its results. None of them looks at anything that a call does to its arguments.
+`python -m bench power --method` races them.
 
 - `sums`: torchfuzz (tools/experimental/torchfuzz in PyTorch) adds up all results, and reports a relative
   difference above 5 % that is also larger than 1, or an exception. Its backward has to run.

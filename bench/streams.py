@@ -31,7 +31,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import IO, Any
 
-from bench.cases import REFUSALS, SECONDS, Seen, forked, of_death, program
+from bench.cases import OURS, REFUSALS, SECONDS, Seen, forked, judged, of_death, program
 from bench.faults import Fault, Installed, install
 from bench.pools import Outcome, Stream, Track, warm
 from fuzz import buckets
@@ -48,7 +48,8 @@ _WARM = 16  # programs
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """What is to be run of a stream: the cases from `first` to before `until`, for at most `seconds` of CPU
-    time; only up to the first finding, unless it `goes_on`. Of those before `first` `refused` were."""
+    time; only up to the first finding, unless it `goes_on`. Of those before `first` `refused` were. By which
+    method (`bench.cases.METHODS`)."""
 
     seed: int
     first: int
@@ -56,6 +57,7 @@ class Stretch:
     seconds: float
     goes_on: bool = False
     refused: int = 0
+    method: str = OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,15 @@ class Workers:
 
         return self._threads.submit(ran)
 
-    def search(self, seed: int, faults: Sequence[Fault], seconds: float, cases: int) -> Future[Outcome]:
+    def search(
+        self, seed: int, faults: Sequence[Fault], seconds: float, cases: int, method: str = OURS
+    ) -> Future[Outcome]:
         """Run a stream against many faults, for so much CPU time and at most so many programs of each
         target."""
 
         def outcome() -> Outcome:
-            items = [
-                {"seed": seed, "faults": [asdict(one) for one in faults], "seconds": seconds, "cases": cases}
-            ]
+            made = [asdict(one) for one in faults]
+            items = [{"seed": seed, "faults": made, "seconds": seconds, "cases": cases, "method": method}]
             (answer,) = self._ask("search", None, "aot", items)
             tracks = [Track(**{**one, "found": _seen(one["found"])}) for one in answer["tracks"]]
             alarms = [(target, Seen(**seen)) for target, seen in answer["alarms"]]
@@ -221,10 +224,10 @@ def _seen(given: dict[str, Any] | None) -> Seen | None:
     return None if given is None else Seen(**given)
 
 
-def _searched(seed: int, faults: list[dict[str, Any]], seconds: float, cases: int) -> Outcome:
+def _searched(seed: int, faults: list[dict[str, Any]], seconds: float, cases: int, method: str) -> Outcome:
     made = [_fault(one) for one in faults]
-    warm(dict.fromkeys(fault.target for fault in made))
-    return Stream(seed, made).run(seconds, cases)
+    warm(dict.fromkeys(fault.target for fault in made), method)
+    return Stream(seed, made, method).run(seconds, cases)
 
 
 def _stretch(stretch: Stretch, target: Target, installed: Installed | None) -> Ran:
@@ -247,22 +250,19 @@ def _cases(
     counts[0] = stretch.first
     while counts[0] < stretch.until and time.process_time() < stretch.seconds:
         index = counts[0]
-        given = program(stretch.seed, index)
+        given = program(stretch.seed, index, stretch.method)
         if installed is not None:
             installed.reached()
-        signal.alarm(SECONDS)
-        result = execute(given, target)
-        signal.alarm(0)
+        said = judged(given, target, stretch.method)
         counts[1] += installed is not None and installed.reached()
         counts[0] = index + 1
-        counts[2] += result.outcome == "refused"
-        if too_often(stretch.refused + counts[2], index + 1, target.refuses) and result.outcome == "refused":
-            found.append(asdict(Seen(stretch.seed, index, REFUSALS, f"{REFUSALS}/{result.reason}")))
+        counts[2] += said.outcome == "refused"
+        if too_often(stretch.refused + counts[2], index + 1, target.refuses) and said.outcome == "refused":
+            found.append(asdict(Seen(stretch.seed, index, REFUSALS, f"{REFUSALS}/{said.reason}")))
             break
-        if result.outcome == "finding":
-            clause = buckets.main(result.findings).clause
-            found.append(asdict(Seen(stretch.seed, index, clause, buckets.signature(result.findings))))
-            if not (stretch.goes_on and result.intact):
+        if said.outcome == "finding":
+            found.append(asdict(Seen(stretch.seed, index, said.clause, said.signature)))
+            if not (stretch.goes_on and said.intact):
                 break
     return found
 

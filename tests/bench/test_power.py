@@ -16,12 +16,14 @@ import torch
 
 import aot
 from bench import pools, power
-from bench.cases import Seen
+from bench.cases import METHODS, OURS, Seen, program
 from bench.faults import FAULTS, STAGES, Fault, FaultError, Switches, install, make, overlap, source_of
 from bench.faults.hook import compiled
 from bench.pools import Outcome, Stream, Track
 from bench.power import Trial
 from bench.streams import Ran, Stretch, WorkerError, Workers
+from fuzz.operators import OPERATORS
+from fuzz.program import Same, View
 from oracles import CLAUSES
 
 ROOT = Path(__file__).parents[2]
@@ -291,6 +293,31 @@ def test_a_stream_finds_each_of_many_faults_by_itself(workers: Workers) -> None:
         assert 1 <= track.reached <= track.cases == track.found.index + 1
         ran = _run(workers, fault, first=track.found.index, until=track.found.index + 1)
         assert ran.found == (track.found,)  # the same where the fault is imported
+
+
+def test_other_methods_find_less(workers: Workers) -> None:
+    """They compare values and gradients, which a tensor that is kept alive does not change."""
+    wrong, hidden = (
+        BY_NAME["views show what was there before a write"],
+        BY_NAME["the last arguments are kept"],
+    )
+    found = {}
+    for method in METHODS:
+        outcome = workers.search(0, [wrong, hidden], 60.0, 40, method).result()
+        found[method] = {track.fault for track in outcome.tracks if track.found is not None}
+        assert outcome.alarms == ()
+    assert found[OURS] == {wrong.name, hidden.name}
+    assert all(found[name] == {wrong.name} for name in ("allclose", "same"))
+    assert hidden.name not in found["sums"]
+    assert wrong.name not in found["plain"]
+
+
+def test_plain_programs_neither_write_nor_share_memory() -> None:
+    for index in range(100):
+        one = program(0, index, "plain")
+        assert not any(isinstance(argument, (Same, View)) for argument in one.arguments)
+        rows = [OPERATORS[statement.operator] for statement in one.statements]
+        assert not any(row.metadata or row.writes for row in rows)
 
 
 def test_a_stream_survives_a_crash_and_counts_refusals(workers: Workers) -> None:
