@@ -37,8 +37,8 @@ FAULTS = (
     _fault(
         name="a product with a missing factor is the other one",
         module="aot.partition.parts",
-        find="node.target is torch.ops.aten.add.Tensor\n",
-        replace="node.target in (torch.ops.aten.add.Tensor, torch.ops.aten.mul.Tensor)\n",
+        find="if lacking and is_sum(node):",
+        replace="if lacking and (is_sum(node) or node.target is torch.ops.aten.mul.Tensor):",
         clauses=_GRADIENTS,
         wrong="What is multiplied by a gradient that is not there counts as a gradient.",
     ),

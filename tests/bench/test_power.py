@@ -315,7 +315,8 @@ def test_other_methods_find_less(workers: Workers) -> None:
 def test_plain_programs_neither_write_nor_share_memory() -> None:
     for index in range(100):
         one = program(0, index, "plain")
-        assert not any(isinstance(argument, (Same, View)) for argument in one.arguments)
+        shown = [argument for argument in one.arguments if isinstance(argument, (Same, View))]
+        assert all(isinstance(argument, View) and argument.via == "parameter" for argument in shown)
         rows = [OPERATORS[statement.operator] for statement in one.statements]
         assert not any(row.metadata or row.writes for row in rows)
 
@@ -379,6 +380,8 @@ def test_what_cannot_be_repeated_is_no_detection(workers: Workers) -> None:
     found = _run(workers, BY_NAME[name]).found[0]
     clean = next(i for i in range(CASES) if not _run(workers, BY_NAME[name], first=i, until=i + 1).found)
     tracks = [(Track(name, 9, 1, 1.0, seen),) for seen in (found, replace(found, index=clean))]
-    (trial,) = power._confirmed(workers, [BY_NAME[name]], [Outcome(one, {}, (), 1, 1.0) for one in tracks])
+    (trial,) = power._confirmed(
+        workers, [BY_NAME[name]], [Outcome(one, {}, (), 1, 1.0) for one in tracks], OURS
+    )
     assert trial.tracks == (tracks[0][0], replace(tracks[1][0], found=None))
     assert trial.unconfirmed == (replace(found, index=clean),)
