@@ -22,7 +22,7 @@ from torch import fx
 
 from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
-from aot.effects import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, WrapperRoot
+from aot.effects import AliasRoot, Effects, FunctionViewRoot, Rebound, ValueRoot, View, WrapperRoot
 from aot.geometry import Geometry
 from aot.partition.common import is_tangent, is_tensor
 from aot.partition.memory import memory_roots, spanned_bytes
@@ -287,6 +287,14 @@ def _visible(effects: Effects) -> set[int]:
         if isinstance(root, AliasRoot):
             value = None if root.memory is None else root.memory.value
             seen.update(v for v in (value, root.history) if v is not None)
+    # What an argument or a result was put onto is theirs from then on.
+    changes = [change for _, change in effects.changes]
+    changes += [output.rebound for output in effects.outputs if isinstance(output, View) and output.rebound]
+    seen.update(
+        change.memory.value
+        for change in changes
+        if isinstance(change, Rebound) and change.memory.value is not None
+    )
     return seen
 
 

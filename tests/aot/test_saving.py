@@ -245,6 +245,45 @@ def test_what_nobody_else_has_is_donated() -> None:
     assert backward.donated == [["sin_default", "exp_default"], []]
 
 
+def put_onto(view: Tensor, other: Tensor) -> Tensor:
+    view.data = other
+    return view
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda x, y: setattr(x, "data", y),
+        lambda x, y: x.set_(y.detach()),
+        lambda x, y: put_onto(x.view(-1), y),
+    ],
+    ids=["an argument's data", "an argument", "a view"],
+)
+def test_what_a_tensor_was_put_onto_is_not_overwritten(put: Callable[[Tensor, Tensor], Any]) -> None:
+    def f(x: Tensor, w: Tensor) -> Any:
+        y = w.sin()
+        shown = put(x, y)
+        return (y * y).sum(), shown
+
+    def overwriting(module: fx.GraphModule, example_inputs: Any) -> Any:
+        run = checking_nop(module, example_inputs)
+
+        def overwrites(*arguments: Any) -> Any:
+            gradients = run(*arguments)
+            for position in module.meta["donated"]:
+                arguments[position].fill_(7)
+            return gradients
+
+        return overwrites
+
+    for function in (f, aot.aot_function(f, aot.nop, overwriting)):
+        x, w = values(3), leaf(3)
+        loss, shown = function(x, w)
+        loss.backward()
+        assert torch.equal((x if shown is None else shown).detach(), w.detach().sin())
+        assert torch.equal(w.grad, 2 * w.detach().sin() * w.detach().cos())
+
+
 def test_a_retained_backward_is_given_nothing_to_overwrite() -> None:
     backward = Recording()
     compiled = aot.aot_function(PROGRAMS["a chain"][0], aot.nop, backward)
