@@ -108,7 +108,7 @@ def count(folder: Path) -> Iterator[Campaign]:
         for row in mine:
             for report in by_signature.get(row.seen.signature, ()):
                 case = program(configuration.seed, row.index, configuration.profile)
-                if _shows(case, report.needs or (), target, row.seen.signature):
+                if shows(case, report.needs or (), target, row.seen.signature):
                     shown[report.name] += 1
         yield Campaign(
             target,
@@ -120,7 +120,7 @@ def count(folder: Path) -> Iterator[Campaign]:
         )
 
 
-def _shows(case: Program, needs: tuple[str, ...], target: str, wanted: str) -> bool:
+def shows(case: Program, needs: tuple[str, ...], target: str, wanted: str) -> bool:
     """Whether a case has the traits, and still has them when all is gone that its signature does not need."""
 
     def same(smaller: Program) -> bool:
