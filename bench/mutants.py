@@ -42,7 +42,12 @@ MODULES = (
 _SECONDS = 30.0  # of CPU time for each mutant
 _ROOT = Path(__file__).parents[1]
 _IMPORT = "import"  # takes a clause's place where `aot` cannot be imported
-_TARGETS = {"aot.partition.min_cut": "aot-min-cut"}  # where another than `aot` comes by
+_TARGETS = {  # where another than `aot` comes by
+    "aot.partition.costs": "aot-min-cut",
+    "aot.partition.knapsack": "aot-recompute",
+    "aot.partition.min_cut": "aot-min-cut",
+    "aot.partition.solver": "aot-min-cut",
+}
 
 
 @dataclass(frozen=True, slots=True)
