@@ -153,8 +153,8 @@ def _has_memory(value: Any) -> bool:
 
 
 def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
-    """The test for all of them, as one expression. (Kinds of which there are many, as the namespaces of
-    modules have them, are one term of it each: to compile a term for each guard takes longer than the walk.)"""
+    """The test for all of them, as one expression. (Kinds of which there are many, as namespaces of
+    modules have them, are one term of it each: to compile one for each guard takes longer than the walk.)"""
     if not guards:
         return lambda: True
     scope: dict[str, Any] = dict(_SCOPE)

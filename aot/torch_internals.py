@@ -52,6 +52,7 @@ from torch.fx.experimental.symbolic_shapes import (
     GuardOnDataDependentSymNode,
     ShapeEnv,
 )
+from torch.fx.node import map_arg
 from torch.nn.modules import module as _modules
 from torch.overrides import _get_current_function_mode_stack, enable_reentrant_dispatch
 from torch.utils._device import DeviceContext
@@ -92,6 +93,7 @@ __all__ = [
     "accumulates",
     "ambient_key",
     "ambient_of_now",
+    "append_node",
     "are_tensors_transformed",
     "asked_for_memory",
     "auto_functionalized",
@@ -102,6 +104,7 @@ __all__ = [
     "below_autograd",
     "computed",
     "copy_creation_meta",
+    "copy_node",
     "counts_writes",
     "creation_meta",
     "current_mode",
@@ -1238,6 +1241,41 @@ def global_module_hooks() -> bool:
 
 def _is_global_hook(name: str) -> bool:
     return name.startswith("_global_") and name.endswith("hooks")
+
+
+def append_node(
+    graph: torch.fx.Graph,
+    op: str,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str | None = None,
+) -> torch.fx.Node:
+    """`graph.create_node`, in a third of its time: that looks through all arguments for what it warns of, and
+    makes the same name of the same target again each time."""
+    if graph.owning_module is not None:  # which may have asked to be told
+        return graph.create_node(op, target, args, kwargs, name)
+    space = graph._graph_namespace
+    name = space.create_name(_name_of_target(target) if name is None else name, None)
+    node = torch.fx.Node(graph, name, op, target, args, kwargs)
+    space.associate_name_with_obj(name, node)
+    graph._insert(node)
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    return node
+
+
+def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, copies: Mapping[Any, Any]) -> torch.fx.Node:
+    """`graph.node_copy`, where `copies` has what stands for each node that it is given."""
+    args, kwargs = map_arg((node.args, node.kwargs), copies.__getitem__)
+    copy = append_node(graph, node.op, node.target, args, kwargs, node.name)
+    if node.type is not None:
+        copy.type = node.type
+    copy.meta.update(node.meta)
+    return copy
+
+
+_name_of_target = functools.lru_cache(maxsize=1024)(torch.fx.Graph()._target_to_str)
 
 
 def runs_its_graph(module: GraphModule) -> bool:
