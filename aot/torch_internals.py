@@ -122,6 +122,7 @@ __all__ = [
     "has_derivative",
     "has_marks",
     "has_memory",
+    "has_no_code",
     "has_symbolic_sizes",
     "hooks_of_all_modules",
     "inductor_compile",
@@ -1283,9 +1284,15 @@ def runs_its_graph(module: GraphModule) -> bool:
     kind, codegen = type(module).__mro__[1], type(module.graph._codegen)
     if kind not in (GraphModule, LazyGraphModule) or codegen is not torch.fx.graph.CodeGen:
         return False
-    if isinstance(module, LazyGraphModule) and module._needs_recompile():
+    if has_no_code(module):
         return True
     return bool(module.code == module.graph.python_code("self").src)
+
+
+def has_no_code(module: GraphModule) -> bool:
+    """Whether the Python of a plain module's graph is not made until somebody asks for it."""
+    lazy = isinstance(module, LazyGraphModule) and module._needs_recompile()
+    return lazy and type(module.graph._codegen) is torch.fx.graph.CodeGen
 
 
 def overloads(packet: OpOverloadPacket) -> list[OpOverload]:

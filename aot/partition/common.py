@@ -162,4 +162,4 @@ def extract(
             copies[node] = internals.copy_node(graph, node, copies)
     graph.output(tuple(copies[o] if isinstance(o, fx.Node) else o for o in outputs))
     eliminate_dead_code(graph, forward=name == "Forward")
-    return fx.GraphModule(module, graph, name)
+    return internals.LazyGraphModule(module, graph, name)

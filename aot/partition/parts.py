@@ -97,7 +97,7 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
                     copies[name] = _zeros(graph, name)
                 copies[node] = internals.copy_node(graph, node, copies)
     eliminate_dead_code(graph, forward=False)
-    return fx.GraphModule(backward, graph, "BackwardPart")
+    return internals.LazyGraphModule(backward, graph, "BackwardPart")
 
 
 def _zeros(graph: fx.Graph, like: fx.Node) -> fx.Node:
