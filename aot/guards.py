@@ -136,7 +136,7 @@ def guard(path: str, kind: Kind, owner: Any, name: str, expected: Any) -> Guard:
         expected = keys, _known(values)
     elif kind is Kind.ITEMS:
         expected = _known(expected)
-    else:
+    elif isinstance(expected, Tensor):
         (expected,) = _known((expected,))
     return Guard(path, kind, owner, name, expected)
 

@@ -642,3 +642,17 @@ def test_many_namespaces_are_told_apart() -> None:
         one.steps.clear()
         one.rate = float(str(one.rate))
         assert guards.hold()
+
+
+def test_builtins_of_several_functions_of_a_module_may_be_hidden() -> None:
+    """Each function of a module reads builtins of its own, which a global of the same name would hide."""
+    space: dict[str, Any] = {}
+    exec("def f(x):\n    return x * len('ab') + g(x)\n\ndef g(x):\n    return x * max(1, 2)", space)
+    guards, _ = guards_of(space["f"])
+    for name in ("len", "max"):
+        assert guards.hold()
+        space[name] = print
+        assert not guards.hold()
+        del space[name]
+    space["mul"] = None  # an attribute's name is none of a global's
+    assert guards.hold()
