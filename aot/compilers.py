@@ -34,7 +34,12 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     Example:
         >>> compiled = aot.aot_function(torch.sin, fw_compiler=aot.nop)
     """
-    return (straight(module) if internals.has_no_code(module) else None) or module.forward
+    if internals.has_no_code(module):
+        function = straight(module)
+        if function is not None:
+            return function
+        internals.LazyGraphModule.force_recompile(module)
+    return module.forward
 
 
 def make_boxed_func(function: Callable[..., Any]) -> Compiled:

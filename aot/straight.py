@@ -109,7 +109,10 @@ class _Writer:
             return f"({''.join(f'{self._text(one)}, ' for one in value)})"
         if kind is slice:
             return f"slice({self._text(value.start)}, {self._text(value.stop)}, {self._text(value.step)})"
-        if isinstance(value, (tuple, dict)):
+        if isinstance(value, dict):
+            entries = (f"{self._text(key)}: {self._text(one)}" for key, one in value.items())
+            return f"{{{', '.join(entries)}}}"
+        if isinstance(value, tuple):
             raise _Other
         return self._constant(value)
 

@@ -23,7 +23,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -36,7 +36,7 @@ from aot.asked import Asked
 from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
-from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in
+from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in, values_in
 from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 
@@ -50,6 +50,7 @@ MOST_FUNCTIONS = 3_000  # to look through the code of so many takes seconds
 _VALUES = (*CONSTANTS, str, bytes)
 _MANY_NAMES = 64
 _CONTAINERS = (dict, tuple, frozenset, *SEQUENCES)
+_CONTAINERS_WITHIN = (dict, tuple, *SEQUENCES)
 _TOLD = (*CONSTANTS, *SEQUENCES, dict, Tensor, ContextVar, *QUEUES)
 _NAMELESS = frozenset((dict, list, set, tuple, frozenset, types.BuiltinFunctionType, types.CodeType))
 _ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
@@ -87,16 +88,31 @@ class Surroundings:
     def stored(self, tensors: Sequence[Tensor]) -> str | None:
         """A path to where one of the tensors is, if one is anywhere here."""
         sought = {id(tensor) for tensor in tensors}
+        if not sought or not self._holds(sought):
+            return None
         ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in parts_in(value)]
         seen: set[int] = set()
         while ahead:
             path, value = ahead.pop()
             if id(value) in sought:
                 return path.removeprefix(".")
-            if isinstance(value, (dict, tuple, *SEQUENCES)) and id(value) not in seen:
+            if isinstance(value, _CONTAINERS_WITHIN) and id(value) not in seen:
                 seen.add(id(value))
                 ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
         return None
+
+    def _holds(self, sought: Set[int]) -> bool:
+        """Whether one of these, by id, is anywhere here. (To make all paths takes three times as long.)"""
+        seen: set[int] = set()
+        found = [one for _, value in self.objects for one in values_in(value)]
+        while found:
+            if not sought.isdisjoint(map(id, found)):
+                return True
+            containers = {id(one): one for one in found if isinstance(one, _CONTAINERS_WITHIN)}
+            ahead = [one for number, one in containers.items() if number not in seen]
+            seen.update(containers)
+            found = [one for value in ahead for one in values_in(value)]
+        return False
 
 
 def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> tuple[Guards, Surroundings]:

@@ -19,12 +19,18 @@ aten = torch.ops.aten
 Build = Callable[[fx.Graph, fx.Node, fx.Node], Any]
 
 
+def _call(op: Any, args: Any, options: Any, nothing: dict[str, Any], named: dict[str, Any]) -> Any:
+    assert not nothing and named["other"] is args[1]
+    return op(*args, **options)
+
+
 def _several(graph: fx.Graph, x: fx.Node, y: fx.Node) -> Any:
     parts = graph.call_function(aten.split.Tensor, (x, 1))
     first = graph.call_function(operator.getitem, (parts, 0))
     last = graph.call_function(operator.getitem, (parts, -1))
     graph.call_function(aten.sin.default, (y,))  # which nobody reads
-    return (graph.call_function(aten.cat.default, ([first, last],)), None, [x, 2.5], x)
+    called = graph.call_function(_call, (aten.add.Tensor, (x, y), {"alpha": 2}, {}, {"other": y}))
+    return (called, graph.call_function(aten.cat.default, ([first, last],)), None, [x, 2.5], x)
 
 
 def _constants(graph: fx.Graph, x: fx.Node, y: fx.Node) -> Any:
