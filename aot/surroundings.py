@@ -23,34 +23,30 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.asked import Asked
+from aot.classes import Classes
 from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
-from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in, values_in
-from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
+from aot.objects import SEQUENCES, content_of, has_memory, namespace_of
+from aot.places import Surroundings
+from aot.reads import OPTIONAL, WRITES, Names, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
-_CALLED = frozenset(
-    ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
-)
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
 ANY = 0  # no object's id
 MOST_FUNCTIONS = 3_000  # to look through the code of so many takes seconds
 _VALUES = (*CONSTANTS, str, bytes)
 _MANY_NAMES = 64
 _CONTAINERS = (dict, tuple, frozenset, *SEQUENCES)
-_CONTAINERS_WITHIN = (dict, tuple, *SEQUENCES)
 _TOLD = (*CONSTANTS, *SEQUENCES, dict, Tensor, ContextVar, *QUEUES)
 _NAMELESS = frozenset((dict, list, set, tuple, frozenset, types.BuiltinFunctionType, types.CodeType))
 _ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
@@ -64,55 +60,6 @@ _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 class TooMuchCode(Exception):
     """There is more code than can be looked through; it says so as a refusal would."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the walk from a function has come to.
-
-    Attributes:
-        objects: all that can hold others, with a path to each.
-        caches: what torch's modules keep for themselves: the namespace, the name and the value.
-    """
-
-    objects: tuple[tuple[str, Any], ...]
-    caches: tuple[tuple[dict[str, Any], str, Any], ...]
-
-    def put_back(self) -> None:
-        """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
-        list of the weights that it was called with last, and those of a trace have no values."""
-        for space, name, value in self.caches:
-            if space.get(name) is not value:
-                space[name] = value
-
-    def stored(self, tensors: Sequence[Tensor]) -> str | None:
-        """A path to where one of the tensors is, if one is anywhere here."""
-        sought = {id(tensor) for tensor in tensors}
-        if not sought or not self._holds(sought):
-            return None
-        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in parts_in(value)]
-        seen: set[int] = set()
-        while ahead:
-            path, value = ahead.pop()
-            if id(value) in sought:
-                return path.removeprefix(".")
-            if isinstance(value, _CONTAINERS_WITHIN) and id(value) not in seen:
-                seen.add(id(value))
-                ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
-        return None
-
-    def _holds(self, sought: Set[int]) -> bool:
-        """Whether one of these, by id, is anywhere here. (To make all paths takes three times as long.)"""
-        seen: set[int] = set()
-        found = [one for _, value in self.objects for one in values_in(value)]
-        while found:
-            if not sought.isdisjoint(map(id, found)):
-                return True
-            containers = {id(one): one for one in found if isinstance(one, _CONTAINERS_WITHIN)}
-            ahead = [one for number, one in containers.items() if number not in seen]
-            seen.update(containers)
-            found = [one for value in ahead for one in values_in(value)]
-        return False
 
 
 def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> tuple[Guards, Surroundings]:
@@ -137,32 +84,6 @@ def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> 
 
 def _module_of(value: type | types.ModuleType) -> str | None:
     return value.__module__ if isinstance(value, type) else value.__name__
-
-
-def _library_classes(cls: type) -> tuple[type, ...]:
-    """The classes of libraries that a class is made of."""
-    return tuple(base for base in cls.__mro__[:-1] if is_library(base.__module__))
-
-
-@functools.lru_cache(maxsize=1024)
-def _library_names(classes: tuple[type, ...], called: frozenset[str]) -> frozenset[str]:
-    """What the methods `called` of libraries' classes, and those that they call, may read of an instance.
-
-    (Of these classes alone, so that what is remembered keeps no class of a user's alive.)
-    """
-    functions = {
-        name: value
-        for base in reversed(classes)
-        for name, value in vars(base).items()
-        if isinstance(value, types.FunctionType)
-    }
-    names: set[str] = set()
-    ahead = [name for name in called if name in functions]
-    while ahead:
-        found = frozenset(all_names(functions[ahead.pop()].__code__)) - names
-        names |= found
-        ahead += [name for name in found if name in functions]
-    return frozenset(names)
 
 
 class Walk:
@@ -259,6 +180,7 @@ class Walk:
 
     def _look_again(self, before: Names, opened: set[int]) -> None:
         """Look at what depends on names again, if it has to do with new ones or is opened now."""
+        classes = self._classes
         self._forget()
         read = self._names.read - before.read
         new = read | (self._names.written - before.written)
@@ -266,15 +188,12 @@ class Walk:
             for number in self._by_names:
                 space, _, parts = self._absent[number]
                 parts.append(read if space.keys().isdisjoint(read) else read - space.keys())
-        called = before.read | _CALLED
         touched: dict[type, bool] = {}
 
         def of_class(cls: type) -> bool:
             if cls not in touched:
-                libraries = self._libraries_of(cls)
-                touched[cls] = not new.isdisjoint(self._slots_of(cls)) or (
-                    _library_names(libraries, called) != self._library_names_of(cls)
-                )
+                known, now = classes.read_by_libraries(cls), self._classes.read_by_libraries(cls)
+                touched[cls] = known != now or not new.isdisjoint(self._classes.slots(cls))
             return touched[cls]
 
         for value, path in tuple(self._by_name):
@@ -290,10 +209,7 @@ class Walk:
     def _forget(self) -> None:
         """What is known of classes depends on which attributes count, and which code is called."""
         self._wanted = self._names.read | self._names.written
-        self._of_libraries: dict[type, frozenset[str]] = {}
-        self._asked: dict[type, tuple[Asked, ...]] = {}
-        self._libraries: dict[type, tuple[type, ...]] = {}
-        self._slots: dict[type, tuple[str, ...]] = {}
+        self._classes = Classes(self._names.read, self._counts)
         self._others_of: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
 
     def _space_of(self, cls: type) -> Mapping[str, Any]:
@@ -600,9 +516,7 @@ class Walk:
             self._local(value, path)
         space = None if isinstance(value, threading.local) else namespace_of(value)
         if not library:
-            if cls not in self._asked:
-                self._asked[cls] = tuple(self._asked_of(cls))
-            for asked in self._asked[cls]:
+            for asked in self._classes.asked(cls):
                 self._open(value, asked.path, asked.absent)
         whole = not library and not self._whole.keys().isdisjoint((id(value), ANY))
         if space is not None:
@@ -612,7 +526,7 @@ class Walk:
             if whole:
                 more |= {*self._everything(value, space, path)}
             if not library or isinstance(value, torch.nn.Module):
-                for name in self._library_names_of(cls) & space.keys():
+                for name in self._classes.read_by_libraries(cls) & space.keys():
                     # What a class of torch's keeps for itself is its own business.
                     if not name.startswith("_") or name in _REGISTRIES:
                         more |= {name}
@@ -627,34 +541,12 @@ class Walk:
         if space is not None:
             self._guard(f"{path}.__class__", Kind.ATTRIBUTE, value, "__class__", cls)
         self._reach(cls, cls.__name__)
-        for name in self._slots_of(cls):
+        for name in self._classes.slots(cls):
             if whole or name in names.read:
                 content = getattr(value, name, MISSING)
                 if content is not MISSING:
                     self._guard(f"{path}.{name}", Kind.ATTRIBUTE, value, name, content)
                     self._reach(content, f"{path}.{name}")
-
-    def _slots_of(self, cls: Any) -> tuple[str, ...]:
-        if cls not in self._slots:
-            self._slots[cls] = tuple(
-                name
-                for base in cls.__mro__
-                for name, slot in vars(base).items()
-                if isinstance(slot, types.MemberDescriptorType)
-            )
-        return self._slots[cls]
-
-    def _libraries_of(self, cls: type) -> tuple[type, ...]:
-        if cls not in self._libraries:
-            self._libraries[cls] = _library_classes(cls)
-        return self._libraries[cls]
-
-    def _library_names_of(self, cls: type) -> frozenset[str]:
-        """What code of libraries may read of an instance, if it is called by the names that count."""
-        if cls not in self._of_libraries:
-            called = self._names.read | _CALLED
-            self._of_libraries[cls] = _library_names(self._libraries_of(cls), called)
-        return self._of_libraries[cls]
 
     def _local(self, value: threading.local, path: str) -> None:
         """What the thread that calls has there."""
@@ -680,15 +572,6 @@ class Walk:
                 self._reach(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
         elif has_memory(value):
             self._guard(where, Kind.BYTES, value, "", contents(value))
-
-    def _asked_of(self, cls: type) -> Iterator[Asked]:
-        """What methods ask of an instance under names that they compute."""
-        for base in cls.__mro__:
-            if not is_library(base.__module__):
-                for function in vars(base).values():
-                    if isinstance(function, types.FunctionType) and self._counts(function):
-                        asked = reads_of(function.__code__).asked
-                        yield from (one for one in asked if one.start == "first")
 
 
 def _counts(names: Names, name: str, value: Any) -> bool:
