@@ -20,7 +20,9 @@ from typing import Any
 from torch import fx
 
 from aot import logs, names
+from aot import torch_internals as internals
 from aot.errors import BackendError
+from aot.straight import straight
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -32,6 +34,11 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     Example:
         >>> compiled = aot.aot_function(torch.sin, fw_compiler=aot.nop)
     """
+    if internals.has_no_code(module):
+        function = straight(module)
+        if function is not None:
+            return function
+        internals.LazyGraphModule.force_recompile(module)
     return module.forward
 
 
@@ -125,7 +132,10 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
     with names.compiling(module, which):
         title = names.get_aot_graph_name()
         logs.log(logs.GRAPHS, title, lambda: module.print_readable(print_output=False))
-        inputs = () if compiler is nop else example_inputs(complete(module))
+        inputs: Sequence[Any] = ()
+        if compiler is not nop:
+            inputs = example_inputs(complete(module))
+            internals.LazyGraphModule.force_recompile(module)
         compiled = compiler(module, inputs)
     if not callable(compiled):
         raise BackendError(f"the {which} compiler returned {type(compiled).__name__}, which cannot be called")

@@ -8,12 +8,13 @@ one. (A list or dict of tensors that is replaced as a whole lives on.)
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -44,16 +45,16 @@ class Kind(enum.IntEnum):
     REFERRED = 12  # what is behind a weak reference
 
 
-# `{now}` is what was there, or those things one by one, as it is now.
+# `{now}` is what was there, or those things one by one, as it is now; `{alive}` asks whether they still are.
 _TESTS = {
     Kind.ENTRY: "(e := o{i}.get({name!r}, missing)) is {now} or same(e, v{i})",
     Kind.CELL: "(e := o{i}.cell_contents) is {now} or same(e, v{i})",
     Kind.ATTRIBUTE: "(e := o{i}.{name}) is {now} or same(e, v{i})",
     Kind.ABSENT: "o{i}.keys().isdisjoint(v{i})",
-    Kind.ITEMS: "len(o{i}) == {count} and (all(map(is_, o{i}, {now})) or same(tuple(o{i}), v{i}))",
+    Kind.ITEMS: ("len(o{i}) == {count} and ({alive}all(map(is_, o{i}, {now})) or same(tuple(o{i}), v{i}))"),
     Kind.ENTRIES: (
         "len(o{i}) == {count}"
-        " and (all(map(is_, o{i}.values(), {now})) or same(tuple(o{i}.values()), v{i}[1]))"
+        " and ({alive}all(map(is_, o{i}.values(), {now})) or same(tuple(o{i}.values()), v{i}[1]))"
         " and (all(map(is_, o{i}, v{i}[0])) or same(tuple(o{i}), v{i}[0]))"
     ),
     Kind.NAMES: "names_of(o{i}) == v{i}",
@@ -135,7 +136,7 @@ def guard(path: str, kind: Kind, owner: Any, name: str, expected: Any) -> Guard:
         expected = keys, _known(values)
     elif kind is Kind.ITEMS:
         expected = _known(expected)
-    else:
+    elif isinstance(expected, Tensor):
         (expected,) = _known((expected,))
     return Guard(path, kind, owner, name, expected)
 
@@ -152,28 +153,30 @@ def _has_memory(value: Any) -> bool:
 
 
 def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
-    """The test for all of them, as one expression."""
+    """The test for all of them, as one expression. (Kinds of which there are many, as namespaces of
+    modules have them, are one term of it each: to compile one for each guard takes longer than the walk.)"""
     if not guards:
         return lambda: True
-    scope: dict[str, Any] = {
-        "same": _same,
-        "contents": contents,
-        "call": operator.call,
-        "is_": operator.is_,
-        "missing": MISSING,
-        "likeness": likeness,
-        "names_of": names_of,
-        "state_of": state_of,
-    }
+    scope: dict[str, Any] = dict(_SCOPE)
+    kinds: dict[str, list[Guard]] = {}
+    for one in guards:
+        kinds.setdefault(_group(one), []).append(one)
     tests = []
-    for i, one in enumerate(guards):
+    rest: list[Guard] = []
+    for name, ones in kinds.items():
+        if name and len(ones) >= _MANY:
+            tests.append(_GROUPS[name](ones, scope))
+        else:
+            rest += ones
+    for i, one in enumerate(rest):
         scope[f"o{i}"], scope[f"v{i}"] = one.owner, one.expected
         count = _count(one)
-        now = _now(i, one, scope)
-        test = (
-            f"not o{i}" if count == 0 else _TESTS[one.kind].format(i=i, name=one.name, count=count, now=now)
-        )
-        tests.append(f"({test})")
+        if count == 0:
+            tests.append(f"(not o{i})")
+        else:
+            alive, now = _now(i, one, scope)
+            test = _TESTS[one.kind].format(i=i, name=one.name, count=count, alive=alive, now=now)
+            tests.append(f"({test})")
     body = "\n        and ".join(tests)
     source = (
         f"def hold():\n    try:\n        return bool({body})\n"
@@ -181,25 +184,129 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
         "    except (ValueError, AttributeError, RuntimeError):\n"
         "        return False\n"
     )
-    exec(compile(source, "<guards>", "exec"), scope)
+    exec(_compiled(source), scope)
     hold: Callable[[], bool] = scope["hold"]
     return hold
 
 
-def _now(i: int, one: Guard, scope: dict[str, Any]) -> str:
-    """What was there, where tensors are only known: in words of the test."""
+@functools.lru_cache(maxsize=256)
+def _compiled(source: str) -> CodeType:
+    """(Functions that read the like, and one that is compiled again for another call, have the same test.)"""
+    return compile(source, "<guards>", "exec")
+
+
+def _group(one: Guard) -> str:
+    """What kind of test it can share with others; "" for none."""
+    if one.kind in (Kind.ITEMS, Kind.ENTRIES):
+        if _count(one) == 0:
+            return "empty"
+        return "entries" if one.kind is Kind.ENTRIES and type(one.owner) is dict else ""
+    if one.kind is Kind.ENTRY and type(one.owner) is dict and not isinstance(one.expected, Known):
+        return "entry"
+    if one.kind is Kind.ABSENT and type(one.owner) is dict:
+        return "absent"
+    return "likeness" if one.kind is Kind.LIKENESS else ""
+
+
+def _empty(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+    scope["empty"] = tuple(one.owner for one in guards)
+    return "not any(empty)"
+
+
+def _entry(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+    owners, names, values = zip(*((one.owner, one.name, one.expected) for one in guards), strict=True)
+
+    def found() -> Iterator[Any]:
+        return map(dict.get, owners, names, itertools.repeat(MISSING))
+
+    scope["found"], scope["values"] = found, values
+    return "(all(map(is_, found(), values)) or alike(found(), values))"
+
+
+def _absent(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+    scope["keys"], scope["absent"] = zip(*((one.owner.keys(), one.expected) for one in guards), strict=True)
+    return "all(map(disjoint, keys, absent))"
+
+
+def _entries(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+    owners = tuple(one.owner for one in guards)
+    counts = tuple(len(one.expected[0]) for one in guards)
+    keys = tuple(key for one in guards for key in one.expected[0])
+    values = tuple(value for one in guards for value in one.expected[1])
+    nows = _nows(values)
+    tensors = [value.now for value in values if isinstance(value, Known)]
+
+    def found() -> Iterator[Any]:
+        return itertools.chain.from_iterable(map(dict.values, owners))
+
+    def same() -> bool:
+        if tuple(map(len, owners)) != counts:
+            return False
+        now = map(operator.call, nows) if nows else values
+        held = _all_alive(tensors) and all(map(operator.is_, found(), now))
+        if not held and not _alike(found(), values):
+            return False
+        within = itertools.chain.from_iterable(owners)
+        return all(map(operator.is_, within, keys)) or _alike(itertools.chain.from_iterable(owners), keys)
+
+    scope["entries"] = same
+    return "entries()"
+
+
+def _likeness(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+    pairs = tuple((one.owner, one.expected) for one in guards)
+
+    def same() -> bool:
+        for reference, like in pairs:
+            tensor = reference()
+            if tensor is not None and likeness(tensor) != like:
+                return False
+        return True
+
+    scope["tensors"] = same
+    return "tensors()"
+
+
+def _alike(found: Iterator[Any], values: Sequence[Any]) -> bool:
+    """Whether each of what is found is what was there, or the same for the function."""
+    return all(_same(one, value) for one, value in zip(found, values, strict=True) if one is not value)
+
+
+_GROUPS: dict[str, Callable[[Sequence[Guard], dict[str, Any]], str]] = {
+    "empty": _empty,
+    "entry": _entry,
+    "absent": _absent,
+    "entries": _entries,
+    "likeness": _likeness,
+}
+_MANY = 8  # guards of a kind from which on they share a test
+
+
+def _now(i: int, one: Guard, scope: dict[str, Any]) -> tuple[str, str]:
+    """Whether what was there is still anywhere, if that has to be asked, and what it is now: in words of the
+    test. (Of a tensor that is gone there is None, which is not what was there.)"""
     if isinstance(one.expected, Known):
         scope[f"r{i}"] = one.expected.now
-        return f"r{i}()"
+        return "", f"(missing if e is None else r{i}())"
     if one.kind not in (Kind.ENTRIES, Kind.ITEMS):
-        return f"v{i}"
+        return "", f"v{i}"
     values = one.expected[1] if one.kind is Kind.ENTRIES else one.expected
+    nows = _nows(values)
+    if nows is None:
+        return "", f"v{i}[1]" if one.kind is Kind.ENTRIES else f"v{i}"
+    scope[f"r{i}"], scope[f"t{i}"] = nows, [value.now for value in values if isinstance(value, Known)]
+    return f"all_alive(t{i}) and ", f"map(call, r{i})"
+
+
+def _nows(values: Sequence[Any]) -> list[Callable[[], Any]] | None:
+    """What gives these as they are now; None where they are themselves."""
     if not any(isinstance(value, Known) for value in values):
-        return f"v{i}[1]" if one.kind is Kind.ENTRIES else f"v{i}"
-    scope[f"r{i}"] = [
-        value.now if isinstance(value, Known) else itertools.repeat(value).__next__ for value in values
-    ]
-    return f"map(call, r{i})"
+        return None
+    return [value.now if isinstance(value, Known) else itertools.repeat(value).__next__ for value in values]
+
+
+def _all_alive(tensors: Sequence[Callable[[], Tensor | None]]) -> bool:
+    return not any(map(operator.is_, map(operator.call, tensors), itertools.repeat(None)))
 
 
 def _is_import(guard: Guard) -> bool:
@@ -243,3 +350,18 @@ def _same(value: Any, expected: Any) -> bool:
 def contents(owner: Any) -> tuple[object, ...]:
     memory = memoryview(owner)
     return memory.format, memory.shape, memory.tobytes()
+
+
+_SCOPE: dict[str, Any] = {
+    "same": _same,
+    "alike": _alike,
+    "all_alive": _all_alive,
+    "disjoint": type({}.keys()).isdisjoint,
+    "contents": contents,
+    "call": operator.call,
+    "is_": operator.is_,
+    "missing": MISSING,
+    "likeness": likeness,
+    "names_of": names_of,
+    "state_of": state_of,
+}

@@ -10,21 +10,20 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
-import gc
 import importlib
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from aot import torch_internals as internals
 from aot.called import told, within
 from aot.errors import UnsupportedOperation
-from aot.guards import Guard, Guards, Kind, compile_guards
+from aot.guards import Guard, Guards, Kind
+from aot.places import Surroundings
 from aot.reads import is_library
-from aot.surroundings import Surroundings, TooMuchCode, guards_of
+from aot.surroundings import TooMuchCode, Walk
 
 _now = threading.local()
 _lock = threading.Lock()
@@ -36,7 +35,6 @@ class Noted:
 
     Attributes:
         roots: the functions, and the modules that they got.
-        surroundings: what the walk from the functions has come to.
 
     Args:
         runs: whether `running` will be on whenever the functions run.
@@ -46,24 +44,30 @@ class Noted:
         self.roots = list(roots)
         self._called: set[types.CodeType] | None = None
         self._libraries: set[types.CodeType] = set()
+        self._guards: Guards | None = None
+        self._entries: list[Guard] = []
+        self._walk = Walk()
         try:
-            guards, self.surroundings = guards_of(*roots)
+            self._walk.go(*roots)
         except TooMuchCode as error:
             if not runs:
                 raise UnsupportedOperation(str(error)) from None
             self._called = set()
-            guards, self.surroundings = self._walk()
-        self._found = {_place(guard): guard for guard in guards.guards}
-        self._guards: Guards | None = guards
-        self._unread = {_place(guard): guard for guard in self.surroundings.unread}
+            self._walk = Walk(())
+            with _refused():
+                self._walk.go(*roots)
 
     @property
     def guards(self) -> Guards:
         """All that was noted so far."""
         if self._guards is None:
-            every = tuple(sorted(self._found.values(), key=lambda guard: guard.kind))
-            self._guards = Guards(every, compile_guards(every))
+            self._guards = self._walk.guards(self._entries)
         return self._guards
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What the walk has come to so far."""
+        return self._walk.surroundings()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -77,12 +81,6 @@ class Noted:
         finally:
             _now.noted = before
 
-    def _walk(self) -> tuple[Guards, Surroundings]:
-        try:
-            return guards_of(*self.roots, called=self._called)
-        except TooMuchCode as error:
-            raise UnsupportedOperation(str(error)) from None
-
     def _begins(self, frame: types.FrameType) -> None:
         """Code is about to run: note what it may read, if that has not been done."""
         assert self._called is not None
@@ -92,14 +90,11 @@ class Noted:
         if is_library(frame.f_globals.get("__name__")):
             self._libraries.add(code)
             return
-        self._called.update(within(code))
-        with internals.modes_off():
-            guards, found = self._walk()
-        self._add(guards, f"{code.co_qualname} is called, which")
-        known = {(id(space), name) for space, name, _ in self.surroundings.caches}
-        new = (cache for cache in found.caches if (id(cache[0]), cache[1]) not in known)
-        self.surroundings = replace(found, caches=(*self.surroundings.caches, *new))
-        self._unread = {_place(guard): guard for guard in found.unread} | self._unread
+        codes = tuple(within(code))
+        self._called.update(codes)
+        self._guards = None
+        with internals.modes_off(), _refused():
+            self._walk.call(codes, f"{code.co_qualname} is called, which")
 
     def note(self, module: types.ModuleType) -> None:
         """A module was got.
@@ -107,41 +102,24 @@ class Noted:
         Raises:
             UnsupportedOperation: its code reads what the function has written to before, perhaps.
         """
-        reached = (value for _, value in self.surroundings.objects)
-        if any(module is one for one in (*reached, *self.roots)):
+        if self._walk.reached(module):
             return
         self.roots.append(module)
-        with internals.modes_off():
-            guards, _ = self._walk()
+        self._guards = None
         name = module.__name__
+        how = f"the function gets the module {name} under a name that it computes, whose code"
+        with internals.modes_off(), _refused():
+            self._walk.go(module, late=how)
         if sys.modules.get(name) is module:
-            entry = Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module)
-            guards = replace(guards, guards=(entry, *guards.guards))
-        self._add(guards, f"the function gets the module {name} under a name that it computes, whose code")
-
-    def _add(self, guards: Guards, how: str) -> None:
-        for place, guard in ((_place(guard), guard) for guard in guards.guards):
-            known = self._found.get(place)
-            if known is not None:
-                if guard.kind is Kind.ABSENT and not guard.expected <= known.expected:
-                    self._found[place] = replace(known, expected=known.expected | guard.expected)
-                    self._guards = None
-                continue
-            # (What was written to before it turned out to be read was noted before it was written to.)
-            if guard.name in self.surroundings.written and place not in self._unread:
-                raise UnsupportedOperation(
-                    f"{how} reads {guard.path}, which the function writes to; import it outside"
-                )
-            self._found[place] = guard if guard.kind is Kind.ABSENT else self._unread.get(place, guard)
-            self._guards = None
+            self._entries.append(Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module))
 
 
-def _place(guard: Guard) -> object:
-    """Where a guard looks. (A class shows its namespace as another object each time.)"""
-    owner = guard.owner
-    if isinstance(owner, types.MappingProxyType):
-        (owner,) = gc.get_referents(owner)
-    return id(owner), guard.kind, guard.name
+@contextlib.contextmanager
+def _refused() -> Iterator[None]:
+    try:
+        yield
+    except TooMuchCode as error:
+        raise UnsupportedOperation(str(error)) from None
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:

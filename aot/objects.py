@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import types
 from collections import deque
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -16,33 +18,61 @@ SEQUENCES = (list, set, deque)
 
 def parts_in(value: Any) -> list[tuple[str, Any]]:
     """What is directly in an object, and how one gets there from it."""
+    return [
+        (_path(how, key), one)
+        for how, keys, values in _held_by(value)
+        for key, one in zip(keys, values, strict=True)
+    ]
+
+
+def _path(how: str, key: Any) -> str:
+    if how == _ENTRY:
+        key = repr(key) if isinstance(key, (str, int)) else "..."
+    return how.format(key)
+
+
+def values_in(value: Any) -> Iterator[Any]:
+    """The same without saying how one gets there, in a fraction of the time."""
+    return itertools.chain.from_iterable([values for _, _, values in _held_by(value)])
+
+
+def _held_by(value: Any) -> list[tuple[str, Iterable[Any], Iterable[Any]]]:
+    """What is directly in an object: how it is read, the names, keys or positions, and the values."""
+    kind = type(value)
+    if kind is dict:
+        return [(_ENTRY, value, value.values())]
+    if kind is list or kind is tuple:
+        return [(_ENTRY, range(len(value)), value)]
     if isinstance(value, types.FunctionType):
-        names = value.__code__.co_freevars
-        cells = [(f".{n}", content_of(c)) for n, c in zip(names, value.__closure__ or (), strict=True)]
-        return cells + [(f".{name}", one) for name, one in value.__dict__.items()]
+        cells = map(content_of, value.__closure__ or ())
+        return [(_NAME, value.__code__.co_freevars, cells), (_NAME, value.__dict__, value.__dict__.values())]
     if isinstance(value, type):
-        return [(f".{name}", one) for name, one in vars(value).items()]
+        return [(_NAME, vars(value), vars(value).values())]
     if isinstance(value, ContextVar):
-        return [(".get()", value.get(None))]
+        return [(".get()", (None,), (value.get(None),))]
     if isinstance(value, threading.local):
-        return [(f".{name}", one) for name, one in value.__dict__.items()]
-    parts: list[tuple[str, Any]] = []
+        return [(_NAME, value.__dict__, value.__dict__.values())]
+    found: list[tuple[str, Iterable[Any], Iterable[Any]]] = []
     if isinstance(value, dict):
-        parts += [
-            (f"[{key!r}]" if isinstance(key, (str, int)) else "[...]", one) for key, one in value.items()
-        ]
+        found.append((_ENTRY, value, value.values()))
     elif isinstance(value, (tuple, frozenset, *SEQUENCES)):
-        parts += [(f"[{i}]", one) for i, one in enumerate(value)]
+        found.append((_ENTRY, range(len(value)), value))
     space = namespace_of(value)
-    if space is not None:
-        parts += [(f".{name}", one) for name, one in space.items()]
-    for base in type(value).__mro__[:-1]:
-        if is_library(base.__module__):
-            continue
-        for name, slot in vars(base).items():
-            if isinstance(slot, types.MemberDescriptorType):
-                parts.append((f".{name}", getattr(value, name, None)))
-    return parts
+    if space:
+        found.append((_NAME, space, space.values()))
+    slots = [
+        name
+        for base in kind.__mro__[:-1]
+        if not is_library(base.__module__)
+        for name, slot in vars(base).items()
+        if isinstance(slot, types.MemberDescriptorType)
+    ]
+    if slots:
+        found.append((_NAME, slots, [getattr(value, name, None) for name in slots]))
+    return found
+
+
+_NAME, _ENTRY = ".{}", "[{}]"
 
 
 def content_of(cell: types.CellType) -> Any:

@@ -23,75 +23,43 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.asked import Asked
+from aot.classes import Classes
 from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
-from aot.objects import SEQUENCES, content_of, has_memory, namespace_of, parts_in
-from aot.reads import OPTIONAL, WRITES, Names, all_names, is_library, reads_of
+from aot.objects import SEQUENCES, content_of, has_memory, namespace_of
+from aot.places import Surroundings
+from aot.reads import OPTIONAL, WRITES, Names, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
-_CALLED = frozenset(
-    ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
-)
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
 ANY = 0  # no object's id
 MOST_FUNCTIONS = 3_000  # to look through the code of so many takes seconds
+_VALUES = (*CONSTANTS, str, bytes)
+_MANY_NAMES = 64
+_CONTAINERS = (dict, tuple, frozenset, *SEQUENCES)
+_TOLD = (*CONSTANTS, *SEQUENCES, dict, Tensor, ContextVar, *QUEUES)
+_NAMELESS = frozenset((dict, list, set, tuple, frozenset, types.BuiltinFunctionType, types.CodeType))
 _ENVIRONMENT = frozenset(("environ", "environb", "getenv", "getenvb"))
 _IMPORT = builtins.__import__
+_REFERENCES = (
+    weakref.ReferenceType,
+    *(weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet),
+)
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
 class TooMuchCode(Exception):
     """There is more code than can be looked through; it says so as a refusal would."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the walk from a function has come to.
-
-    Attributes:
-        objects: all that can hold others, with a path to each.
-        caches: what torch's modules keep for themselves: the namespace, the name and the value.
-        written: the attributes that are written to and not read.
-        unread: guards of the `ContextVar`s that are written to and not read, if they are read after all.
-    """
-
-    objects: tuple[tuple[str, Any], ...]
-    caches: tuple[tuple[dict[str, Any], str, Any], ...]
-    written: frozenset[str]
-    unread: tuple[Guard, ...]
-
-    def put_back(self) -> None:
-        """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
-        list of the weights that it was called with last, and those of a trace have no values."""
-        for space, name, value in self.caches:
-            if space.get(name) is not value:
-                space[name] = value
-
-    def stored(self, tensors: Sequence[Tensor]) -> str | None:
-        """A path to where one of the tensors is, if one is anywhere here."""
-        sought = {id(tensor) for tensor in tensors}
-        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in parts_in(value)]
-        seen: set[int] = set()
-        while ahead:
-            path, value = ahead.pop()
-            if id(value) in sought:
-                return path.removeprefix(".")
-            if isinstance(value, (dict, tuple, *SEQUENCES)) and id(value) not in seen:
-                seen.add(id(value))
-                ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
-        return None
 
 
 def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> tuple[Guards, Surroundings]:
@@ -109,108 +77,202 @@ def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> 
         >>> guards.hold(), scale.update(by=3.0), guards.hold()
         (True, None, False)
     """
-    attributes, opened = Names(), dict[int, bool]()
-    while True:  # more attributes count as more code is found that reads attributes
-        walk = _Walk(attributes, opened, called)
-        for root in roots:
-            walk.go(root)
-        if (walk.attributes, walk.opened) == (attributes, opened):
-            break
-        attributes, opened = walk.attributes, walk.opened
-    guards = tuple(sorted(walk.guards.values(), key=lambda guard: guard.kind))
-    surroundings = Surroundings(
-        tuple(walk.objects), tuple(walk.caches), attributes.written, tuple(walk.unread)
-    )
-    return Guards(guards, compile_guards(guards)), surroundings
+    walk = Walk(called)
+    walk.go(*roots)
+    return walk.guards(), walk.surroundings()
 
 
 def _module_of(value: type | types.ModuleType) -> str | None:
     return value.__module__ if isinstance(value, type) else value.__name__
 
 
-def _library_classes(cls: type) -> tuple[type, ...]:
-    """The classes of libraries that a class is made of."""
-    return tuple(base for base in cls.__mro__[:-1] if is_library(base.__module__))
+class Walk:
+    """A walk, which goes on from where it was when more is to be looked at.
 
-
-@functools.lru_cache(maxsize=1024)
-def _library_names(classes: tuple[type, ...], called: frozenset[str]) -> frozenset[str]:
-    """What the methods `called` of libraries' classes, and those that they call, may read of an instance.
-
-    (Of these classes alone, so that what is remembered keeps no class of a user's alive.)
-    """
-    functions = {
-        name: value
-        for base in reversed(classes)
-        for name, value in vars(base).items()
-        if isinstance(value, types.FunctionType)
-    }
-    names: set[str] = set()
-    ahead = [name for name in called if name in functions]
-    while ahead:
-        found = frozenset(all_names(functions[ahead.pop()].__code__)) - names
-        names |= found
-        ahead += [name for name in found if name in functions]
-    return frozenset(names)
-
-
-class _Walk:
-    """One walk.
+    More attributes count as more code is found that reads attributes. Only what has one of the new names, or
+    otherwise depends on them, is looked at again then.
 
     Args:
-        names: the attributes that count on this walk.
-        whole: the objects (by id) of which every attribute counts, and whether it counts that there are no
-            others. `ANY` stands for all objects.
-        called: see `guards_of`.
-
-    Attributes:
-        attributes, opened: the same, after what the walk has found.
-        guards: by place.
-        objects, caches, unread: see `Surroundings`.
+        called: see `guards_of`; functions of other code wait until they are `called`.
     """
 
-    def __init__(
-        self, names: Names, whole: dict[int, bool], called: Collection[types.CodeType] | None
-    ) -> None:
-        self._called = called
-        self._names = names
-        self._whole = whole
-        self.attributes = names
-        self.opened = dict(whole)
-        self.guards: dict[tuple[int, Kind, str], Guard] = {}
-        self.objects: list[tuple[str, Any]] = []
-        self.caches: list[tuple[dict[str, Any], str, Any]] = []
-        self.unread: list[Guard] = []
+    def __init__(self, called: Collection[types.CodeType] | None = None) -> None:
+        self._called = None if called is None else set(called)
+        self._waiting: dict[types.CodeType, list[tuple[Any, str]]] = {}
+        # The attributes that count; the objects (by id) of which every one counts, and whether it counts that
+        # there are no others (`ANY` stands for all objects); and both with what was found since.
+        self._names, self._attributes = Names(), Names()
+        self._whole, self._opened = dict[int, bool](), dict[int, bool]()
+        self._guards: dict[tuple[int, Kind, str], Guard] = {}
+        self._objects: list[tuple[str, Any]] = []
+        self._caches: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
+        self._unread: dict[tuple[int, Kind, str], Guard] = {}
         self._seen: set[int] = set()
+        self._ordinary: set[type] = set()  # classes of which objects are nothing but that
         self._functions = 0
-        self._absent: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
+        self._absent: dict[int, tuple[Mapping[str, Any], str, list[frozenset[str]]]] = {}
+        self._by_names: dict[int, None] = {}
+        self._spaces: dict[type, Mapping[str, Any]] = {}
         self._ahead: deque[tuple[Any, str]] = deque()
+        self._by_name: list[tuple[Any, str]] = []
+        self._late: tuple[str, frozenset[str]] | None = None
+        self._forget()
 
-    def go(self, root: Any) -> None:
-        """Walk from `root` as far as it leads."""
-        self._reach(root, getattr(root, "__name__", type(root).__name__))
-        while self._ahead:
-            self._visit(*self._ahead.popleft())
+    def go(self, *roots: Any, late: str | None = None) -> None:
+        """Walk from there as far as it leads; `late` says why, if the function is running already.
+
+        Raises:
+            TooMuchCode: see `guards_of`.
+            UnsupportedOperation: what is found to be read now has the name of what the function writes to.
+        """
+        self._late = None if late is None else (late, self._names.written)
+        for root in roots:
+            self._reach(root, getattr(root, "__name__", type(root).__name__))
+        self._settle()
+
+    def call(self, codes: Collection[types.CodeType], late: str) -> None:
+        """Look through code that is about to be called; as `go`."""
+        assert self._called is not None
+        self._called.update(codes)
+        self._late = late, self._names.written
+        self._forget()
+        for code in codes:
+            for value, path in self._waiting.pop(code, ()):
+                self._visit(value, path)
+            if any(one.start == "first" for one in reads_of(code).asked):
+                for value, path in tuple(self._by_name):
+                    self._named(value, path)
+        self._settle()
+
+    def guards(self, more: Collection[Guard] = ()) -> Guards:
+        """All that was noted, and `more`."""
+        unions: dict[tuple[int, ...], frozenset[str]] = {}
+        every = [*more, *self._guards.values()]
+        for space, path, parts in self._absent.values():
+            key = tuple(map(id, parts))
+            if key not in unions:
+                unions[key] = frozenset(filter(str.isidentifier, frozenset[str]().union(*parts)))
+            if unions[key]:
+                where = f"a new name in {path or 'the globals'}"
+                every.append(guard(where, Kind.ABSENT, space, "", unions[key]))
+        guards = tuple(sorted(every, key=lambda guard: guard.kind))
+        return Guards(guards, compile_guards(guards))
+
+    def surroundings(self) -> Surroundings:
+        """What it has come to."""
+        caches = (cache for cache in self._caches.values() if cache[1] not in self._names.read)
+        return Surroundings(tuple(self._objects), tuple(caches))
+
+    def reached(self, module: types.ModuleType) -> bool:
+        """Whether it has come to a module."""
+        return id(module) in self._seen
+
+    def _settle(self) -> None:
+        while True:
+            while self._ahead:
+                self._visit(*self._ahead.popleft())
+            if (self._attributes, self._opened) == (self._names, self._whole):
+                return
+            before, self._names = self._names, self._attributes
+            opened = {n for n, absent in self._opened.items() if self._whole.get(n) != absent}
+            self._whole = dict(self._opened)
+            self._look_again(before, opened)
+
+    def _look_again(self, before: Names, opened: set[int]) -> None:
+        """Look at what depends on names again, if it has to do with new ones or is opened now."""
+        classes = self._classes
+        self._forget()
+        read = self._names.read - before.read
+        new = read | (self._names.written - before.written)
+        if read:
+            for number in self._by_names:
+                space, _, parts = self._absent[number]
+                parts.append(read if space.keys().isdisjoint(read) else read - space.keys())
+        touched: dict[type, bool] = {}
+
+        def of_class(cls: type) -> bool:
+            if cls not in touched:
+                known, now = classes.read_by_libraries(cls), self._classes.read_by_libraries(cls)
+                touched[cls] = known != now or not new.isdisjoint(self._classes.slots(cls))
+            return touched[cls]
+
+        for value, path in tuple(self._by_name):
+            own = self._space(value)
+            if (
+                isinstance(value, (types.FunctionType, threading.local, *_REFERENCES))
+                or not opened.isdisjoint((id(value), ANY))
+                or (own is not None and not own.keys().isdisjoint(new))
+                or (not isinstance(value, (type, types.ModuleType)) and of_class(type(value)))
+            ):
+                self._named(value, path)
+
+    def _forget(self) -> None:
+        """What is known of classes depends on which attributes count, and which code is called."""
+        self._wanted = self._names.read | self._names.written
+        self._classes = Classes(self._names.read, self._counts)
+        self._others_of: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
+
+    def _space_of(self, cls: type) -> Mapping[str, Any]:
+        """(A class shows its namespace as another object each time.)"""
+        return self._spaces.setdefault(cls, vars(cls))
 
     def _reach(self, value: Any, path: str) -> None:
-        if id(value) not in self._seen and not isinstance(value, (*CONSTANTS, str, bytes)):
+        if isinstance(value, _VALUES):
+            return
+        if isinstance(value, Tensor):  # (which nothing here keeps alive, and its id)
+            if not internals.is_memoryless(value):  # of a trace
+                self._guard(path, Kind.LIKENESS, weakref.ref(value), "", likeness(value))
+            return
+        if id(value) not in self._seen:
             self._seen.add(id(value))
-            if isinstance(value, Tensor) and internals.is_memoryless(value):
-                return  # one of a trace
-            if isinstance(value, Tensor):
-                self._guard(path, Kind.LIKENESS, value, "", likeness(value))
-                return
             if isinstance(value, (type, types.ModuleType)) and is_library(_module_of(value)):
                 return
-            self.objects.append((path, value))
+            self._objects.append((path, value))
             self._ahead.append((value, path))
 
     def _guard(self, path: str, kind: Kind, owner: Any, name: str, expected: Any) -> None:
-        if (id(owner), kind, name) not in self.guards:
-            self.guards[id(owner), kind, name] = guard(path, kind, owner, name, expected)
+        place = id(owner), kind, name
+        if place in self._guards:
+            return
+        # (What was written to before it turned out to be read was noted before it was written to.)
+        unread = self._unread.get(place)
+        if unread is None and self._late is not None and name in self._late[1]:
+            raise UnsupportedOperation(
+                f"{self._late[0]} reads {path}, which the function writes to; import it outside"
+            )
+        self._guards[place] = unread or guard(path, kind, owner, name, expected)
+
+    def _note_by_name(self, value: Any, path: str) -> None:
+        if type(value) not in _NAMELESS:
+            self._by_name.append((value, path))
+            self._named(value, path)
+
+    def _named(self, value: Any, path: str) -> None:
+        """Look at what an object has under the names that count."""
+        if isinstance(value, types.FunctionType):
+            self._namespace(value.__dict__, self._names, path)
+        elif isinstance(value, types.ModuleType):
+            self._namespace(vars(value), self._names, path, self._everything(value, vars(value), path))
+        elif isinstance(value, type):
+            self._class(value, path)
+        elif isinstance(value, weakref.ReferenceType):
+            self._referred(value, f"{path}()", path)
+        elif isinstance(value, (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)):
+            kind = list if isinstance(value, weakref.WeakSet) else dict
+            self._referred(functools.partial(kind, value), f"{path}[...]", path)
+        else:
+            self._instance(value, path)
+
+    def _space(self, value: Any) -> Mapping[str, Any] | None:
+        if isinstance(value, type):
+            return self._space_of(value)
+        return None if isinstance(value, threading.local) else namespace_of(value)
 
     def _visit(self, value: Any, path: str) -> None:
-        if isinstance(value, types.FunctionType):
+        if type(value) in self._ordinary:
+            self._contained(value, path)
+            self._note_by_name(value, path)
+        elif isinstance(value, types.FunctionType):
             self._function(value, path)
         elif value is _IMPORT:
             raise UnsupportedOperation(
@@ -222,7 +284,7 @@ class _Walk:
             if value.__name__ not in WRITES:
                 self._reach(value.__self__, path)
             else:
-                self.objects.append((path, value.__self__))
+                self._objects.append((path, value.__self__))
         elif isinstance(value, types.MethodType):
             self._reach(value.__func__, path)
             self._reach(value.__self__, "self")
@@ -230,7 +292,11 @@ class _Walk:
             for part in (value.func, value.args, value.keywords):
                 self._reach(part, path)
         elif isinstance(value, (staticmethod, classmethod)):
-            if isinstance(value.__func__, types.FunctionType) and self._counts(value.__func__):
+            if not isinstance(value.__func__, types.FunctionType):
+                pass
+            elif not self._counts(value.__func__):
+                self._waiting.setdefault(value.__func__.__code__, []).append((value, path))
+            else:
                 for asked in reads_of(value.__func__.__code__).asked:
                     if asked.start == "first":  # a class, or whatever it is called with
                         self._open(MISSING, (), asked.absent)
@@ -244,39 +310,37 @@ class _Walk:
             self._reach(value.fget, path)
         elif isinstance(value, functools.cached_property):
             self._reach(value.func, path)
-        elif isinstance(value, types.ModuleType):
-            self._namespace(vars(value), self._names, path, self._everything(value, vars(value), path))
-        elif isinstance(value, type):
-            self._class(value, path)
+        elif isinstance(value, (type, types.ModuleType)):
+            self._note_by_name(value, path)
         elif value is os.environ:
             self._contained(vars(value)["_data"], path)
         elif isinstance(value, ContextVar):
             content = value.get(MISSING)
             self._guard(f"{path}.get()", Kind.CONTEXT, value, "", content)
             self._reach(content, f"{path}.get()")
-        elif isinstance(value, weakref.ReferenceType):
-            self._referred(value, f"{path}()", path)
-        elif isinstance(value, (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)):
-            kind = list if isinstance(value, weakref.WeakSet) else dict
-            self._referred(functools.partial(kind, value), f"{path}[...]", path)
+        elif isinstance(value, _REFERENCES):
+            self._note_by_name(value, path)
         elif isinstance(value, (UserDict, UserList, ChainMap)):
             name = "maps" if isinstance(value, ChainMap) else "data"
             self._guard(path, Kind.ATTRIBUTE, value, name, getattr(value, name))
             self._reach(getattr(value, name), path)
-            self._instance(value, path)
+            self._note_by_name(value, path)
         else:
             if has_state(value):
                 self._guard(f"the state of {path}", Kind.STATE, value, "", state_of(value))
                 for part in parts_of(value):
                     self._reach(part, path)
+            elif isinstance(value, (*_CONTAINERS, torch.nn.Module)):
+                self._ordinary.add(type(value))
             self._contained(value, path)
-            self._instance(value, path)
+            self._note_by_name(value, path)
 
     def _referred(self, reference: Callable[[], Any], where: str, path: str) -> None:
         """A weak reference: what is behind it is not kept alive by a guard."""
-        names, ahead = self._names.read | self._names.written | _REGISTRIES, dict[int, Any]()
+        names, ahead = self._wanted | _REGISTRIES, dict[int, Any]()
         seen = functools.partial(held_by, names=names)
-        self._guard(where, Kind.REFERRED, reference, "", (seen, seen(reference(), objects=ahead)))
+        how = f"by {len(names)} names"
+        self._guard(where, Kind.REFERRED, reference, how, (seen, seen(reference(), objects=ahead)))
         for value in ahead.values():
             self._reach(value if callable(value) and not namespace_of(value) else type(value), path)
 
@@ -291,6 +355,7 @@ class _Walk:
                     self._reach(content, path)
             return
         if not self._counts(function):
+            self._waiting.setdefault(function.__code__, []).append((function, path))
             return
         self._functions += 1
         if self._functions > MOST_FUNCTIONS:
@@ -307,7 +372,7 @@ class _Walk:
                 if name != "__code__":
                     self._reach(value, f"{path}.{name}")
         if function.__dict__:
-            self._namespace(function.__dict__, self._names, path)
+            self._note_by_name(function, path)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             value = content_of(cell)
             if value is not MISSING and _counts(reads.cells, name, value):
@@ -316,7 +381,7 @@ class _Walk:
             elif value is not MISSING:
                 self._only_written(name, Kind.CELL, cell, name, value)
         space = function.__globals__
-        self.objects.append(("", space))
+        self._objects.append(("", space))
         builtin = reads.names.read - space.keys()
         everything = names_of(space) if "globals" in builtin else ()
         self._namespace(space, reads.names, "", everything)
@@ -361,7 +426,7 @@ class _Walk:
         if isinstance(value, (type, types.ModuleType)) and is_library(_module_of(value)):
             return
         number = ANY if value is MISSING or isinstance(value, _COMPUTED) else id(value)
-        self.opened[number] = self.opened.get(number, False) or absent
+        self._opened[number] = self._opened.get(number, False) or absent
 
     def _everything(self, value: Any, space: Mapping[str, Any], path: str) -> Collection[str]:
         """All names in the namespace of an object of which every attribute counts."""
@@ -378,8 +443,10 @@ class _Walk:
         return names_of(space) if numbers else ()
 
     def _read(self, names: frozenset[str], written: frozenset[str] = frozenset()) -> None:
-        read = self.attributes.read | names
-        self.attributes = Names(read, (self.attributes.written | written) - read)
+        known = self._attributes
+        if not (names <= known.read and written <= known.read | known.written):
+            read = known.read | names
+            self._attributes = Names(read, (known.written | written) - read)
 
     def _namespace(
         self,
@@ -389,36 +456,42 @@ class _Walk:
         more: Collection[str] = (),
     ) -> None:
         """Note what stands under the names in a namespace, and that under the others nothing does."""
-        wanted = names.read.union(names.written, more)
-        for name, value in tuple(space.items()):
-            if name not in wanted:
-                continue  # (a module has thousands of names, of which few are wanted)
+        more = frozenset(more)
+        wanted = self._wanted if names is self._names else names.read | names.written
+        if len(space) > _MANY_NAMES:  # (a module has thousands, of which few are wanted)
+            present = sorted(name for name in wanted.union(more) if name in space)
+        else:
+            present = [name for name in space if name in wanted or name in more]
+        for name in present:
             if not isinstance(name, str) or not name.isidentifier():
                 continue  # of a tool that rewrites code, as pytest does with assert
-            where = f"{path}.{name}" if path else name
+            where, value = f"{path}.{name}" if path else name, space[name]
             if name in more or _counts(names, name, value):
                 self._guard(where, Kind.ENTRY, space, name, value)
                 self._reach(value, where)
             else:
                 self._only_written(where, Kind.ENTRY, space, name, value)
+        _, _, parts = self._absent.setdefault(id(space), (space, path, []))
+        if names is self._names:
+            self._by_names[id(space)] = None
         absent = self._others(names.read, space)
-        if absent:
-            self._guard(f"a new name in {path or 'the globals'}", Kind.ABSENT, space, "", absent)
+        if not any(absent is part for part in parts):
+            parts.append(absent)
 
     def _only_written(self, path: str, kind: Kind, owner: Any, name: str, value: Any) -> None:
-        self.objects.append((path, value))
+        self._objects.append((path, value))
         if isinstance(value, ContextVar):
-            content = Guard(f"{path}.get()", Kind.CONTEXT, value, "", value.get(MISSING))
-            self.unread += [Guard(path, kind, owner, name, value), content]
+            self._unread.setdefault((id(owner), kind, name), Guard(path, kind, owner, name, value))
+            place, where = (id(value), Kind.CONTEXT, ""), f"{path}.get()"
+            self._unread.setdefault(place, Guard(where, Kind.CONTEXT, value, "", value.get(MISSING)))
 
     def _others(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
         """The names that are read and not in a namespace. (There are many namespaces, and few that differ in
         this: those of the instances of a class share one set.)"""
         present = read.intersection(space)
-        known = self._absent.get((read, present))
+        known = self._others_of.get((read, present))
         if known is None:
-            known = frozenset(name for name in read if name not in present and name.isidentifier())
-            self._absent[read, present] = known
+            known = self._others_of[read, present] = read - present
         return known
 
     def _class(self, cls: type, path: str) -> None:
@@ -430,7 +503,8 @@ class _Walk:
             and (name.startswith("__") or any(name in vars(base) for base in below))
             and name not in OPTIONAL
         ]
-        self._namespace(vars(cls), self._names, path, [*called, *self._everything(cls, vars(cls), path)])
+        space = self._space_of(cls)
+        self._namespace(space, self._names, path, {*called, *self._everything(cls, space, path)})
         for base in cls.__mro__[1:]:
             self._reach(base, base.__name__)
 
@@ -442,7 +516,7 @@ class _Walk:
             self._local(value, path)
         space = None if isinstance(value, threading.local) else namespace_of(value)
         if not library:
-            for asked in self._asked_of(cls):
+            for asked in self._classes.asked(cls):
                 self._open(value, asked.path, asked.absent)
         whole = not library and not self._whole.keys().isdisjoint((id(value), ANY))
         if space is not None:
@@ -452,13 +526,12 @@ class _Walk:
             if whole:
                 more |= {*self._everything(value, space, path)}
             if not library or isinstance(value, torch.nn.Module):
-                called = names.read | _CALLED
-                for name in _library_names(_library_classes(cls), called) & space.keys():
+                for name in self._classes.read_by_libraries(cls) & space.keys():
                     # What a class of torch's keeps for itself is its own business.
                     if not name.startswith("_") or name in _REGISTRIES:
                         more |= {name}
                     elif isinstance(value, torch.nn.Module) and name not in names.read:
-                        self.caches.append((space, name, space[name]))
+                        self._caches.setdefault((id(space), name), (space, name, space[name]))
             self._namespace(space, names, path, more)
         if isinstance(value, torch.nn.Module):
             for hooks in internals.hooks_of_all_modules():
@@ -468,13 +541,12 @@ class _Walk:
         if space is not None:
             self._guard(f"{path}.__class__", Kind.ATTRIBUTE, value, "__class__", cls)
         self._reach(cls, cls.__name__)
-        for base in cls.__mro__:
-            for name, slot in vars(base).items():
-                if isinstance(slot, types.MemberDescriptorType) and (whole or name in names.read):
-                    content = getattr(value, name, MISSING)
-                    if content is not MISSING:
-                        self._guard(f"{path}.{name}", Kind.ATTRIBUTE, value, name, content)
-                        self._reach(content, f"{path}.{name}")
+        for name in self._classes.slots(cls):
+            if whole or name in names.read:
+                content = getattr(value, name, MISSING)
+                if content is not MISSING:
+                    self._guard(f"{path}.{name}", Kind.ATTRIBUTE, value, name, content)
+                    self._reach(content, f"{path}.{name}")
 
     def _local(self, value: threading.local, path: str) -> None:
         """What the thread that calls has there."""
@@ -493,7 +565,7 @@ class _Walk:
             for key, one in zip(keys, values, strict=True):
                 self._reach(key, where)
                 self._reach(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
-        elif isinstance(value, (*SEQUENCES, tuple, frozenset)):
+        elif isinstance(value, _CONTAINERS):
             if isinstance(value, SEQUENCES):
                 self._guard(where, Kind.ITEMS, value, "", tuple(value))
             for i, one in enumerate(value):
@@ -501,23 +573,13 @@ class _Walk:
         elif has_memory(value):
             self._guard(where, Kind.BYTES, value, "", contents(value))
 
-    def _asked_of(self, cls: type) -> Iterator[Asked]:
-        """What methods ask of an instance under names that they compute."""
-        for base in cls.__mro__:
-            if not is_library(base.__module__):
-                for function in vars(base).values():
-                    if isinstance(function, types.FunctionType) and self._counts(function):
-                        asked = reads_of(function.__code__).asked
-                        yield from (one for one in asked if one.start == "first")
-
 
 def _counts(names: Names, name: str, value: Any) -> bool:
     """Whether what is under a name is read. What is only written to is not, unless its own Python decides
     what that means."""
     if name in names.read:
         return True
-    told = (*CONSTANTS, *SEQUENCES, dict, Tensor, ContextVar, *QUEUES)
-    return value is not MISSING and not isinstance(value, told)
+    return value is not MISSING and not isinstance(value, _TOLD)
 
 
 def _is_method(function: types.FunctionType) -> bool:

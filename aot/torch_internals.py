@@ -17,7 +17,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -47,11 +47,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    GuardOnDataDependentSymNode,
-    ShapeEnv,
-)
+from torch.fx.node import map_arg
 from torch.nn.modules import module as _modules
 from torch.overrides import _get_current_function_mode_stack, enable_reentrant_dispatch
 from torch.utils._device import DeviceContext
@@ -62,11 +58,11 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from aot.errors import EscapedTensor
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 __all__ = [
     "AUTOCAST_DEVICES",
@@ -92,6 +88,7 @@ __all__ = [
     "accumulates",
     "ambient_key",
     "ambient_of_now",
+    "append_node",
     "are_tensors_transformed",
     "asked_for_memory",
     "auto_functionalized",
@@ -102,6 +99,7 @@ __all__ = [
     "below_autograd",
     "computed",
     "copy_creation_meta",
+    "copy_node",
     "counts_writes",
     "creation_meta",
     "current_mode",
@@ -119,6 +117,7 @@ __all__ = [
     "has_derivative",
     "has_marks",
     "has_memory",
+    "has_no_code",
     "has_symbolic_sizes",
     "hooks_of_all_modules",
     "inductor_compile",
@@ -433,6 +432,15 @@ def has_marks(tensor: Tensor) -> bool:
     return any(getattr(tensor, name, ()) for name, answer in _MARKS.items() if answer)
 
 
+def __getattr__(name: str) -> Any:
+    """(What symbols are made of is imported when it is used: sympy takes a fifth of a second.)"""
+    if name not in ("GuardOnDataDependentSymNode", "ShapeEnv"):
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from torch.fx.experimental import symbolic_shapes
+
+    return getattr(symbolic_shapes, name)
+
+
 @dataclasses.dataclass(frozen=True)
 class _Place(Source):
     """Where a number is found in a call."""
@@ -447,6 +455,8 @@ class _Place(Source):
 def new_symbol(env: ShapeEnv, name: str, hint: int) -> tuple[Any, Any]:
     """The symbol of a number which is `hint` in the call that is traced, the same for equal numbers, or the
     number itself where that is 0 or 1; and a ``SymInt`` of it."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
     source = _Place(name)
     symbol = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DUCK, constraint_dim=None)
     return symbol, env.create_symintnode(symbol, hint=hint, source=source)
@@ -457,20 +467,27 @@ def as_made(number: torch.SymInt) -> Any:
     return number.node._expr
 
 
-class _Source(PythonPrinter):
-    """Expressions of symbols as Python source."""
-
-    def _print_Symbol(self, symbol: Any) -> str:
-        return f"n_{symbol.name}"
-
-
 def python_source(expression: Any) -> str:
     """An expression of ``ShapeEnv``'s as Python source; the symbol ``s0`` is called ``n_s0`` there."""
-    return str(_Source().doprint(expression))
+    return str(_printer()().doprint(expression))
+
+
+@functools.cache
+def _printer() -> type[Any]:
+    from torch.utils._sympy.printers import PythonPrinter
+
+    class Printer(PythonPrinter):
+        def _print_Symbol(self, symbol: Any) -> str:
+            return f"n_{symbol.name}"
+
+    return Printer
 
 
 def computed(expression: Any, inputs: Mapping[Any, torch.fx.Node], graph: torch.fx.Graph) -> Any:
     """Nodes that compute an expression of ``ShapeEnv``'s from the values of its symbols, or a constant."""
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     proxies = {symbol: torch.fx.Proxy(node, tracer) for symbol, node in inputs.items()}
     value = sympy_interp(PythonReferenceAnalysis, proxies, expression)
@@ -973,9 +990,11 @@ def is_packed(node: torch.autograd.graph.Node, name: str, *, in_checkpoints: boo
     """Whether a pack hook got what `node` has saved as its attribute `name` (``_saved_...``); perhaps not if
     it was a checkpoint's, which keeps its inputs itself, and has autograd check them."""
     raw = getattr(node, f"_raw{name}", ())
-    hooks = [r.unpack_hook for r in (raw if isinstance(raw, (tuple, list)) else (raw,))]
-    of_checkpoint = torch.utils.checkpoint.__name__
-    return any(h is not None and (in_checkpoints or h.__module__ != of_checkpoint) for h in hooks)
+    for one in raw if isinstance(raw, (tuple, list)) else (raw,):
+        hook = one.unpack_hook
+        if hook is not None and (in_checkpoints or hook.__module__ != torch.utils.checkpoint.__name__):
+            return True
+    return False
 
 
 def inputs_of_checkpoints(node: torch.autograd.graph.Node, name: str) -> tuple[Tensor, ...]:
@@ -1240,14 +1259,55 @@ def _is_global_hook(name: str) -> bool:
     return name.startswith("_global_") and name.endswith("hooks")
 
 
+def append_node(
+    graph: torch.fx.Graph,
+    op: str,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str | None = None,
+) -> torch.fx.Node:
+    """`graph.create_node`, in a third of its time: that looks through all arguments for what it warns of, and
+    makes the same name of the same target again each time."""
+    if graph.owning_module is not None:  # which may have asked to be told
+        return graph.create_node(op, target, args, kwargs, name)
+    space = graph._graph_namespace
+    name = space.create_name(_name_of_target(target) if name is None else name, None)
+    node = torch.fx.Node(graph, name, op, target, args, kwargs)
+    space.associate_name_with_obj(name, node)
+    graph._insert(node)
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    return node
+
+
+def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, copies: Mapping[Any, Any]) -> torch.fx.Node:
+    """`graph.node_copy`, where `copies` has what stands for each node that it is given."""
+    args, kwargs = map_arg((node.args, node.kwargs), copies.__getitem__)
+    copy = append_node(graph, node.op, node.target, args, kwargs, node.name)
+    if node.type is not None:
+        copy.type = node.type
+    copy.meta.update(node.meta)
+    return copy
+
+
+_name_of_target = functools.lru_cache(maxsize=1024)(torch.fx.Graph()._target_to_str)
+
+
 def runs_its_graph(module: GraphModule) -> bool:
     """Whether a call of the module runs its graph as it is now, in order, and nothing else."""
     kind, codegen = type(module).__mro__[1], type(module.graph._codegen)
     if kind not in (GraphModule, LazyGraphModule) or codegen is not torch.fx.graph.CodeGen:
         return False
-    if isinstance(module, LazyGraphModule) and module._needs_recompile():
+    if has_no_code(module):
         return True
     return bool(module.code == module.graph.python_code("self").src)
+
+
+def has_no_code(module: GraphModule) -> bool:
+    """Whether the Python of a plain module's graph is not made until somebody asks for it."""
+    lazy = isinstance(module, LazyGraphModule) and module._needs_recompile()
+    return lazy and type(module.graph._codegen) is torch.fx.graph.CodeGen
 
 
 def overloads(packet: OpOverloadPacket) -> list[OpOverload]:

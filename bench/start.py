@@ -10,6 +10,7 @@ import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 from bench.report import Table
@@ -49,13 +50,14 @@ def measure(options: argparse.Namespace) -> list[Table]:
     names = list(PROCESSES) if options.process is None else [_TORCH, *options.process]
     walls: dict[str, list[float]] = {name: [] for name in names}
     cpus: dict[str, list[float]] = {name: [] for name in names}
-    for _ in range(options.rounds + 1):
-        for name in names:
-            wall, cpu = _started(PROCESSES[name])
-            walls[name].append(wall)
-            cpus[name].append(cpu)
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.rounds + 1):
+            for name in names:
+                wall, cpu = _started(PROCESSES[name], folder)
+                walls[name].append(wall)
+                cpus[name].append(cpu)
     rows: list[Cells] = []
-    # (The first ones read from a disk.)
+    # (The first ones read from a disk, and compile what is not compiled.)
     torch_alone = Spread(tuple(cpus[_TORCH][1:])).middle
     for name in names:
         wall, cpu = (Spread(tuple(times[name][1:])).middle for times in (walls, cpus))
@@ -68,9 +70,11 @@ def measure(options: argparse.Namespace) -> list[Table]:
     return [Table("a process from its start to its end, ms, medians", heads, tuple(rows))]
 
 
-def _started(arguments: tuple[str, ...]) -> tuple[float, float]:
-    """Seconds on the wall and of CPU time."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def _started(arguments: tuple[str, ...], folder: str) -> tuple[float, float]:
+    """Seconds on the wall and of CPU time. Bytecode of all modules is kept in a folder, as that of installed
+    ones is."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPYCACHEPREFIX": folder}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     before, start = os.times(), time.perf_counter()
     subprocess.run([sys.executable, *arguments], env=environment, stdout=subprocess.DEVNULL, check=True)
     end, after = time.perf_counter(), os.times()

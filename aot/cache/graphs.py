@@ -152,7 +152,7 @@ def unpack_graph(
         raise Corrupt("nodes of one name")
     if [place for place, node in enumerate(context.nodes, 1) if node.op == "output"] != [len(context.nodes)]:
         raise Corrupt("no output at the end")
-    module = fx.GraphModule(root, graph, identifier(title))
+    module = internals.LazyGraphModule(root, graph, identifier(title))
     put_off(module, lambda: {node: one.make(mode()) for node, one in known.items()})
     return module
 

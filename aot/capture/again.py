@@ -306,7 +306,7 @@ def _assemble(
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
     for node in order:
-        copies[node] = graph.node_copy(node, lambda n: copies[n])
+        copies[node] = internals.copy_node(graph, node, copies)
         later = node.graph is builder.graph and node not in first
         copies[node].meta = {"partitioner_tag": "is_backward"} if later else {}
     for node, copy in copies.items():

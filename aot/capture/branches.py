@@ -291,7 +291,7 @@ def _module(
     copies.update((node, given[outside]) for node, outside in branch.inputs.items() if node in needed)
     for node in builder.graph.nodes:
         if node in needed and node.op != "placeholder":
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node] = internals.copy_node(graph, node, copies)
             copies[node].meta.pop("partitioner_tag", None)
         if node in copies and node in builder.metas:
             builder.metas[copies[node]] = builder.metas[node]

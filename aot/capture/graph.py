@@ -148,7 +148,7 @@ class GraphBuilder:
             op, args = call_by_name, (f"{op._opname}.{op._overloadname}", *args)
         if self.symbolic:
             args, kwargs = as_arguments(args), as_arguments(kwargs)
-        node = self.graph.call_function(op, args, kwargs)
+        node = internals.append_node(self.graph, "call_function", op, args, kwargs)
         self.metas[node] = metas.metas if metas.many else metas.metas[0]
         self._tag(node)
         return node
@@ -157,7 +157,7 @@ class GraphBuilder:
         """The `index`-th result of an operation that returns several."""
         metas = self.metas[node]
         assert isinstance(metas, tuple)
-        result = self.graph.call_function(operator.getitem, (node, index))
+        result = internals.append_node(self.graph, "call_function", operator.getitem, (node, index), {})
         self.metas[result] = metas[index]
         self._tag(result)
         return result

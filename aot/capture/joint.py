@@ -211,10 +211,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     outputs = [*nodes, *last.values(), *gradient_nodes]
     primals = _close(builder, forward.primals, [*first.values(), *tangent_nodes], copies, outputs)
     builder.annotate(builder.graph.nodes)
-    # One that is partitioned is not run, so that its Python code is made if somebody asks for it.
-    run = not any(segment.results for segment in segments)
-    kind = fx.GraphModule if run else internals.LazyGraphModule
-    module = kind(builder.root, builder.graph, "Joint")
+    module = internals.LazyGraphModule(builder.root, builder.graph, "Joint")
     resident = _resident(forward)
     return Joint(module, returned, primals, tuple(first), segments, tuple(levels), resident, scripts)
 

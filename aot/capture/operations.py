@@ -163,9 +163,11 @@ def operation_of(node: fx.Node) -> internals.OpOverload | None:
     target: Any = node.target
     if node.op != "call_function":
         return None
+    if isinstance(target, internals.OpOverload):
+        return target
     if target in (call_by_name, call_on_clones) and isinstance(node.args[0], str):
         target = by_name(node.args[0])
-    elif not isinstance(target, internals.OpOverload):
+    else:
         target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
     return target if isinstance(target, internals.OpOverload) else None
 

@@ -146,7 +146,11 @@ def replacing() -> Iterator[None]:
         if _watching == 1:
             for owner, name, by in _REPLACED:
                 _INHERITED.update(() if name in vars(owner) else ((owner, name),))
-                setattr(owner, name, by(getattr(owner, name)))
+                now = getattr(owner, name)
+                made = _MADE.get((owner, name, by))
+                if made is None or made.__wrapped__ is not now:
+                    made = _MADE[owner, name, by] = by(now)
+                setattr(owner, name, made)
     try:
         yield
     finally:
@@ -161,6 +165,7 @@ def replacing() -> Iterator[None]:
 
 
 _INHERITED: set[tuple[Any, str]] = set()
+_MADE: dict[tuple[Any, str, Callable[[Any], Any]], Any] = {}  # what stands for each function
 
 
 @contextlib.contextmanager

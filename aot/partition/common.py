@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from aot import torch_internals as internals
 from aot.capture.visible import eliminate_dead_code, has_effect, is_act
 from aot.errors import BackendError, PartitionError
 
@@ -155,10 +156,10 @@ def extract(
     copies: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
-        copies[node].meta = dict(node.meta)
+        copies[node].meta.update(node.meta)
     for node in nodes:
         if node not in copies and node.op not in ("placeholder", "output"):
-            copies[node] = graph.node_copy(node, lambda n: copies[n])
+            copies[node] = internals.copy_node(graph, node, copies)
     graph.output(tuple(copies[o] if isinstance(o, fx.Node) else o for o in outputs))
     eliminate_dead_code(graph, forward=name == "Forward")
-    return fx.GraphModule(module, graph, name)
+    return internals.LazyGraphModule(module, graph, name)

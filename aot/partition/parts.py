@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from aot import torch_internals as internals
 from aot.capture.joint import Segment
 from aot.capture.operations import is_sum
 from aot.capture.visible import eliminate_dead_code, is_act
@@ -94,9 +95,9 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
             else:
                 for name in lacking:
                     copies[name] = _zeros(graph, name)
-                copies[node] = graph.node_copy(node, lambda n: copies[n])
+                copies[node] = internals.copy_node(graph, node, copies)
     eliminate_dead_code(graph, forward=False)
-    return fx.GraphModule(backward, graph, "BackwardPart")
+    return internals.LazyGraphModule(backward, graph, "BackwardPart")
 
 
 def _zeros(graph: fx.Graph, like: fx.Node) -> fx.Node:

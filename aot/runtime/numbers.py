@@ -76,6 +76,6 @@ def numbered(module: fx.GraphModule, symbols: Symbols | None) -> Numbered:
         if node.op == "call_function" and "val" not in node.meta and node not in copies.values():
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
             node.meta["val"] = node.target(*args, **kwargs)
-    result = fx.GraphModule(module, graph, type(module).__name__)
+    result = internals.LazyGraphModule(module, graph, type(module).__name__)
     result.meta.update(module.meta)
     return Numbered(result, taken)

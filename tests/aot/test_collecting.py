@@ -38,7 +38,7 @@ def test_a_compile_does_not_look_at_its_objects_again_and_again(collections: lis
         return x
 
     aot.aot_function(chain, aot.nop)(torch.ones(2, requires_grad=True)).sum().backward()
-    assert collections.count(1) > 2
+    assert 0 < len(collections) < 50
     assert collections.count(2) == 0
 
 
@@ -53,7 +53,8 @@ def test_all_is_as_before_afterwards() -> None:
         aot.aot_function(raises, aot.nop)(torch.ones(2))
     assert gc.get_threshold() == before
     with young_garbage_only(), young_garbage_only():
-        assert gc.get_threshold()[:2] == before[:2]
+        young, middle, _ = gc.get_threshold()
+        assert young > before[0] and middle == before[1]
     assert gc.get_threshold() == before
 
 

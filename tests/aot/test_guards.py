@@ -20,6 +20,7 @@ from agree import checking_nop, leaf
 from torch import Tensor, nn
 
 import aot
+from aot.surroundings import guards_of
 
 RATE = 2.0
 SETTINGS = {"rate": 2.0, "other": 1}
@@ -530,8 +531,12 @@ def results(function: Callable[[Tensor], Any]) -> list[Any]:
     return [y.dtype, y.tolist(), gradient, y is x]
 
 
+@pytest.mark.parametrize("many", [1, 1000], ids=["together", "alone"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_later_calls_see_what_is_there(case: Callable[[], Case]) -> None:
+def test_later_calls_see_what_is_there(
+    case: Callable[[], Case], many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aot.guards._MANY", many)  # of which on guards of a kind share a test
     function, change, back = case()
     compiled = aot.aot_function(function, checking_nop)
     before = results(function)
@@ -587,3 +592,67 @@ def test_what_is_replaced_is_given_up(owner: Callable[[Any], Any], key: Any) -> 
     assert before() is None
     assert torch.equal(compiled(torch.ones(2))[0], module(torch.ones(2))[0])
     assert len(graphs) == count
+
+
+@pytest.mark.parametrize("many", [1, 1000], ids=["together", "alone"])
+@pytest.mark.parametrize(
+    ("owner", "key"),
+    [
+        (lambda module: module.inner._parameters, "bias"),
+        (lambda module: module._buffers, "shift"),
+        (lambda module: vars(module.space), "other"),
+        (lambda module: module.held, 0),
+    ],
+)
+def test_none_is_not_a_tensor_that_is_gone(
+    owner: Callable[[Any], Any], key: Any, many: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aot.guards._MANY", many)
+    module = _Reading()
+    guards, _ = guards_of(module)
+    assert guards.hold()
+    place = owner(module)
+    before = weakref.ref(place[key])
+    place[key] = None
+    assert before() is None
+    assert not guards.hold()
+
+
+def test_many_namespaces_are_told_apart() -> None:
+    """Each change of one of many alike objects is seen, whichever of them it is."""
+    many = [types.SimpleNamespace(rate=float(i), steps=[], table={}, named={"a": i}) for i in range(20)]
+
+    def function(x: Tensor) -> Any:
+        return [x * one.rate * len(one.steps) * len(one.table) * one.named["a"] for one in many]
+
+    guards, _ = guards_of(function)
+    for one in many:
+        changes: list[tuple[Any, Any, Any]] = [
+            *((vars(one), "rate", -1.0), (one.table, 0, 1), (one.named, "a", -1), (one.named, "b", 0)),
+            *((vars(one), "steps", [1]), (vars(one), "table", {1: 2}), (vars(one), "sum", 0)),
+        ]
+        for space, name, value in changes:
+            before = dict(space)
+            space[name] = value
+            assert guards.hold() == (name == "sum")
+            space.clear()
+            space.update(before)
+        one.steps.append(1)
+        assert not guards.hold()
+        one.steps.clear()
+        one.rate = float(str(one.rate))
+        assert guards.hold()
+
+
+def test_builtins_of_several_functions_of_a_module_may_be_hidden() -> None:
+    """Each function of a module reads builtins of its own, which a global of the same name would hide."""
+    space: dict[str, Any] = {}
+    exec("def f(x):\n    return x * len('ab') + g(x)\n\ndef g(x):\n    return x * max(1, 2)", space)
+    guards, _ = guards_of(space["f"])
+    for name in ("len", "max"):
+        assert guards.hold()
+        space[name] = print
+        assert not guards.hold()
+        del space[name]
+    space["mul"] = None  # an attribute's name is none of a global's
+    assert guards.hold()

@@ -90,6 +90,16 @@ def test_the_environment_turns_logs_on() -> None:
     assert "aten.sin" in run.stderr and "there is no 'nothing'" in run.stderr and "def call" not in run.stderr
 
 
+def test_what_symbols_need_is_imported_when_there_are_some() -> None:
+    script = (
+        "import sys, torch, aot; before = 'sympy' in sys.modules\n"
+        "aot.aot_function(torch.sin, aot.nop, dynamic=True)(torch.ones(2))\n"
+        "print(before, 'sympy' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "True"]
+
+
 def test_settings_last_as_long_as_their_block() -> None:
     with aot.config.patch(warn_after=2) as settings:
         assert settings is aot.config.settings() and settings.warn_after == 2

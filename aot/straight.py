@@ -1,0 +1,125 @@
+"""A graph as a Python function that does nothing but call its operations, one after the other.
+
+What `GraphModule.forward` does, and made in a fraction of the time: fx writes code for people to read and to
+save, which finds every operation by its full name at each call, and compiles all of that. Here operations and
+constants are names in the function's own scope.
+"""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch import fx
+
+_LITERALS = (int, bool, str, type(None))
+
+
+class _Other(Exception):
+    """There is something in the graph that is not written here."""
+
+
+def straight(module: fx.GraphModule) -> Callable[..., Any] | None:
+    """What runs the module's graph, as it is now; None where that is left to fx.
+
+    As in fx's code values die after their last use, and what the module holds is looked up at each call.
+
+    Example:
+        >>> module = torch.fx.symbolic_trace(lambda x: x.sin())  # doctest: +SKIP
+        >>> straight(module)(torch.zeros(2))  # doctest: +SKIP
+        tensor([0., 0.])
+    """
+    try:
+        return _Writer(module).written()
+    except _Other:
+        return None
+
+
+def _is_name(text: str) -> bool:
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
+class _Writer:
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._graph = module.graph
+        self._scope: dict[str, Any] = {"module": module}
+        self._names: dict[fx.Node, str] = {}
+        self._constants: dict[int, str] = {}
+        self._numbers = itertools.count()
+
+    def written(self) -> Callable[..., Any]:
+        nodes = list(self._graph.nodes)
+        dying: dict[fx.Node, list[fx.Node]] = {}
+        used: set[fx.Node] = set()
+        for node in reversed(nodes):
+            last = [one for one in node.all_input_nodes if one not in used]
+            used.update(last)
+            dying[node] = last
+        parameters: list[str] = []
+        lines: list[str] = []
+        for node in nodes:
+            if node.op == "placeholder":
+                if node.args or node.target.startswith("*"):
+                    raise _Other
+                parameters.append(self._name(node))
+            elif node.op == "output":
+                lines.append(f" return {self._text(node.args[0])}")
+            else:
+                said = self._said(node)
+                lines.append(f" {self._name(node)} = {said}" if node.users else f" {said}")
+                if dying[node]:
+                    lines.append(f" del {', '.join(self._names[one] for one in dying[node])}")
+        body = "\n".join(lines)
+        exec(compile(f"def forward({', '.join(parameters)}):\n{body}\n", "<graph>", "exec"), self._scope)
+        forward: Callable[..., Any] = self._scope["forward"]
+        return forward
+
+    def _said(self, node: fx.Node) -> str:
+        if node.op == "get_attr":
+            target = str(node.target)
+            if not all(map(_is_name, target.split("."))):
+                raise _Other
+            return f"module.{target}"
+        if node.op != "call_function":
+            raise _Other
+        if node.target is operator.getitem and not node.kwargs:
+            return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
+        if not all(map(_is_name, node.kwargs)):
+            raise _Other
+        args = [self._text(one) for one in node.args]
+        args += [f"{name}={self._text(value)}" for name, value in node.kwargs.items()]
+        return f"{self._constant(node.target)}({', '.join(args)})"
+
+    def _name(self, node: fx.Node) -> str:
+        return self._names.setdefault(node, f"v{len(self._names)}")
+
+    def _text(self, value: Any) -> str:
+        kind = type(value)
+        if kind is fx.Node:
+            return self._names[value]
+        if kind in _LITERALS or (kind is float and math.isfinite(value)):
+            return repr(value)
+        if isinstance(value, list):
+            return f"[{', '.join(map(self._text, value))}]"
+        if kind is tuple:
+            return f"({''.join(f'{self._text(one)}, ' for one in value)})"
+        if kind is slice:
+            return f"slice({self._text(value.start)}, {self._text(value.stop)}, {self._text(value.step)})"
+        if isinstance(value, dict):
+            entries = (f"{self._text(key)}: {self._text(one)}" for key, one in value.items())
+            return f"{{{', '.join(entries)}}}"
+        if isinstance(value, tuple):
+            raise _Other
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> str:
+        """A name for it. (The scope keeps it alive, and its id.)"""
+        name = self._constants.get(id(value))
+        if name is None:
+            name = self._constants[id(value)] = f"c{next(self._numbers)}"
+            self._scope[name] = value
+        return name
