@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart,
 from aot.metadata import ViewAndMutationMeta
 from aot.modules import Noted
 from aot.partition.default import default_partition
-from aot.recognition import Recognitions
+from aot.recognition import MISSED, Answer, Recognitions
 from aot.recompiles import Before, Key, why
 from aot.recording import Options, Partitioner, Recorded, record
 from aot.runtime.autograd import Built, build
@@ -77,6 +77,11 @@ class Specialization:
         if self.numbers:
             tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
         return self.together(self.call(*tensors))
+
+    @property
+    def as_answer(self) -> Answer:
+        together = None if self.together is list else self.together  # (each call gives a list of its own)
+        return Answer(self.guards.hold, self.call, self.numbers, together)
 
 
 def runs_as_it_is() -> bool:
@@ -135,7 +140,7 @@ class CompiledFunction:
         # The same by what is left of a key without sizes: what answers more than one, and what cannot.
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._special: set[object] = set()
-        self._recognitions = Recognitions[Specialization]()
+        self._recognitions = Recognitions()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
@@ -154,27 +159,47 @@ class CompiledFunction:
 
     @internals.skip_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            flat = self._recognitions.flat
+            for answer in flat:
+                result = answer(args)
+                if result is not MISSED:
+                    if answer is not flat[0]:
+                        self._recognitions.passed(answer)
+                    return result
+        return self._find(args, kwargs)
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer a call that no test has passed for which takes its arguments as they are."""
         if runs_as_it_is():
             return self.__wrapped__(*args, **kwargs)
-        leaves, tree = flattened(args, kwargs)
-        ambient = internals.ambient_key()
-        if not internals.are_tensors_transformed():
-            recognitions = self._recognitions.newest_first
-            for one in recognitions:
-                if one.tree == tree and one.ambient == ambient:
-                    found, tensors = one.found, one.tensors(*leaves)
-                    if tensors is not None and found.guards.hold():
-                        if one is not recognitions[0]:
-                            self._recognitions.passed(one)
-                        return found.answer(tensors, leaves)
+        leaves, tree, flat = self._flattened(args, kwargs)
+        if not flat:
+            for one in self._recognitions.newest_first:
+                if one.tree == tree and not one.flat:
+                    result = one.answer(leaves)
+                    if result is not MISSED:
+                        self._recognitions.passed(one.answer)
+                        return result
         arguments = take_apart(leaves)
-        key = (tree, arguments.key, ambient)
+        key = (tree, arguments.key, internals.ambient_key())
         specialization = self._known(key)
         if specialization is None:
             specialization = self._new(key, arguments, args, kwargs)
-        else:
-            self._recognitions.note(tree, ambient, arguments, specialization)
+        elif not internals.are_tensors_transformed():
+            self._note(tree, flat, arguments, specialization)
         return specialization.answer(arguments.all, leaves)
+
+    def _flattened(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], Hashable, bool]:
+        """The leaves of a call's arguments, their tree, and whether what the caller gives are leaves."""
+        leaves, tree = flattened(args, kwargs)
+        return leaves, tree, leaves is args
+
+    def _note(self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization) -> None:
+        """Have calls like this one known again."""
+        self._recognitions.note(tree, flat, arguments, specialization.as_answer)
 
     def specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """What answers a call with these arguments; it is not made, but compiled if it has to be.
@@ -182,7 +207,7 @@ class CompiledFunction:
         Raises:
             Unsupported: see `aot.errors`.
         """
-        leaves, tree = flattened(args, kwargs)
+        leaves, tree, _ = self._flattened(args, kwargs)
         arguments = take_apart(leaves)
         key = (tree, arguments.key, internals.ambient_key())
         return self._known(key) or self._new(key, arguments, args, kwargs)
@@ -288,7 +313,7 @@ class CompiledFunction:
                 f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
                 f"is a number",
                 errors.RecompileWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return specialization
 

@@ -149,8 +149,13 @@ def _simplified(case: Case, stubs: Stubs) -> Function:
     return compiled
 
 
+def _ours_simplified(case: Case, stubs: Stubs) -> Function:
+    return aot.aot_module_simplified(_Module(case.function), _inputs(case), stubs)
+
+
 COMPILERS: dict[str, Callable[[Case, Stubs], Function]] = {
     "aot": lambda case, stubs: aot.aot_function(case.function, stubs),
+    "aot simplified": _ours_simplified,
     "simplified": _simplified,
     "stock": lambda case, stubs: stock_aot_function(case.function, stubs),
 }
