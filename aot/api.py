@@ -188,7 +188,22 @@ class CompiledFunction:
             specialization = self._new(key, arguments, args, kwargs)
         elif not internals.are_tensors_transformed():
             self._note(tree, flat, arguments, specialization)
+        if specialization.backwards:  # whose nodes ask nothing of transforms
+            self._check_transforms()
+            arguments = replace(arguments, all=tuple(map(internals.unwrapped_if_dead, arguments.all)))
         return specialization.answer(arguments.all, leaves)
+
+    def _check_transforms(self) -> None:
+        """Refuse to be called inside of a transform that is not traced.
+
+        Raises:
+            UnsupportedOperation: it is.
+        """
+        if internals.is_transforming():
+            raise errors.UnsupportedOperation(
+                f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
+                f"it cannot be compiled; call it before, or compile the whole"
+            )
 
     def _flattened(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -324,11 +339,7 @@ class CompiledFunction:
         inference: bool,
         symbols: Symbols | None = None,
     ) -> Specialization:
-        if internals.is_transforming():
-            raise errors.UnsupportedOperation(
-                f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
-                f"it cannot be compiled; call it before, or compile the whole"
-            )
+        self._check_transforms()
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)

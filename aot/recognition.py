@@ -71,8 +71,8 @@ class Recognition:
     Attributes:
         tree: of the arguments.
         flat: whether the call's arguments are leaves.
-        answer: takes the leaves of a call with this tree, but for those that it finds. Gives the call's result, if it
-            has this key and what answers it still does; otherwise `MISSED`.
+        answer: takes the leaves of a call with this tree, but for those that it finds. Gives the call's
+            result, if it has this key and what answers it still does; otherwise `MISSED`.
     """
 
     tree: Hashable
@@ -155,13 +155,14 @@ class _Test:
     def alone(self) -> Callable[..., tuple[Tensor, ...] | None] | None:
         if not self._made():
             return None
-        return self._function(
+        test: Callable[..., tuple[Tensor, ...] | None] = self._function(
             f"def test({', '.join(self._leaves)}):",
             *self._together(),
             f"    if ({self._all()}):",
             f"        return ({''.join(name + ', ' for name in self._shown)})",
             "    return None",
         )
+        return test
 
     def recognition(self, answer: Answer, found: Found) -> Callable[[Sequence[Any]], Any] | None:
         if not self._made():
@@ -195,13 +196,14 @@ class _Test:
                 ]
             else:
                 lines.append(f"    {names_of_all} = given")
-        return self._function(
+        recognised: Callable[[Sequence[Any]], Any] = self._function(
             *lines,
             *self._together("given" if as_they_are else None),
             f"    if ({self._all()}):",
             f"        return {result}",
             "    return missed",
         )
+        return recognised
 
     def _function(self, *lines: str) -> Any:
         exec(compile("\n".join(lines), "<recognition>", "exec"), self._scope)

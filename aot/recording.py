@@ -134,6 +134,8 @@ def record(
         storages,
         parameters,
         leaves,
+        frozenset(i for i, t in enumerate(arguments.tensors) if t.is_cpu),
+        bool(arguments.metas or forward.wrapped),
         grad,
         forward.grad_after,
         inference,

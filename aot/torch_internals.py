@@ -73,6 +73,8 @@ __all__ = [
     "AUTO_FUNCTIONALIZED",
     "COND",
     "MAKE_TOKEN",
+    "NO_ZEROS",
+    "SAVE",
     "SINK_TOKENS",
     "WHILE_LOOP",
     "WITH_EFFECTS",
@@ -93,6 +95,8 @@ __all__ = [
     "ambient_key",
     "ambient_of_now",
     "ambient_test",
+    "apply_of",
+    "are_kernels_deterministic",
     "are_tensors_transformed",
     "asked_for_memory",
     "auto_functionalized",
@@ -142,6 +146,7 @@ __all__ = [
     "is_script_object",
     "is_traced_elsewhere",
     "is_transforming",
+    "is_view",
     "is_wrapper",
     "is_zeros_without_memory",
     "lie",
@@ -152,10 +157,12 @@ __all__ = [
     "modes_are_on",
     "modes_off",
     "move",
+    "nbytes_of",
     "negative_view",
     "new_symbol",
     "next_sequence_number",
     "noting_unpacked",
+    "offset_of",
     "ordered",
     "outside_inference_mode",
     "overloads",
@@ -175,6 +182,7 @@ __all__ = [
     "skip_dynamo",
     "skipped",
     "storage_key",
+    "storage_of",
     "take_apart",
     "takes_back_version",
     "tensor_test",
@@ -184,6 +192,7 @@ __all__ = [
     "tree_unflatten",
     "unlogged",
     "untold",
+    "unwrapped_if_dead",
     "views_noticed",
     "with_own_kernels",
     "without_own_kernels",
@@ -301,9 +310,29 @@ def is_run(node: Node) -> bool:
     return bool(torch._C._will_engine_execute_node(node))
 
 
-def graph_is_retained() -> bool:
-    """Inside a backward: whether it was called with ``retain_graph=True``."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+# Inside a backward: whether it was called with ``retain_graph=True``.
+graph_is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` without what it asks of `torch.func`: outside of its transforms, and of tensors that
+    it leaves alone (`unwrapped_if_dead`). It takes two thirds of the time."""
+    apply: Any = super(torch.autograd.Function, function)
+    return apply.apply  # type: ignore[no-any-return]
+
+
+def unwrapped_if_dead(tensor: Tensor) -> Tensor:
+    """What is behind a tensor that a transform of `torch.func` has left which is over; others as they are."""
+    if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return tensor
+    shown: Tensor = torch._C._functorch.unwrap_if_dead(tensor)
+    return shown
+
+
+# Statements in the forward of an `autograd.Function`: what its methods `set_materialize_grads` and
+# `save_for_backward` do.
+NO_ZEROS = "ctx.materialize_grads = False"
+SAVE = "ctx.to_save = {}"
 
 
 def memoryless_storage(nbytes: int, device: torch.device, *, symbolic: bool = False) -> torch.UntypedStorage:
@@ -1103,7 +1132,7 @@ def tensor_test(tensors: Sequence[Tensor]) -> Callable[..., bool]:
 storage_of = torch._C.TensorBase.untyped_storage
 offset_of = torch._C.TensorBase.storage_offset
 is_view: Callable[[Tensor], bool] = torch._C.TensorBase._is_view
-nbytes_of = torch._C.StorageBase.nbytes
+nbytes_of = torch.UntypedStorage.nbytes
 
 
 def putting_together(spec: TreeSpec) -> Callable[[list[Any]], Any]:
@@ -1169,8 +1198,8 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         grad=torch.is_grad_enabled,
         dtype=torch.get_default_dtype,
         default=key[1],
-        deterministic=torch._C._get_deterministic_algorithms,
-        autocast=torch._C._is_any_autocast_enabled,
+        deterministic=are_kernels_deterministic,
+        autocast=autocast_enabled,
         modes=_modes_of_functions,
         own=own,
     )
@@ -1223,9 +1252,9 @@ def backward_key() -> tuple[object, ...]:
     return (autocast if torch._C._is_any_autocast_enabled() else None, deterministic)
 
 
-def autocast_enabled() -> bool:
-    """Whether any device is under autocast."""
-    return bool(torch._C._is_any_autocast_enabled())
+# Whether any device is under autocast.
+autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
+are_kernels_deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
 
 
 @contextlib.contextmanager

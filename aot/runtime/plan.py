@@ -64,7 +64,10 @@ class Plan:
         tensors: how many tensors the call has.
         storages: for each of them, the number of the storage that it lies in.
         leaves: those that are leaves and require grad.
+        on_cpu: those on the CPU.
+        wrapped: whether there are wrapper subclasses among the tensors and the results.
         inputs: the forward graph's inputs.
+        idle: whether the forward graph computes nothing, and returns nothing.
         generators: the devices whose generators' states it takes after these, and returns after the values.
         values: the layout of each value.
         returned: which of them the forward graph returns, in order.
@@ -85,7 +88,10 @@ class Plan:
     tensors: int
     storages: tuple[int, ...]
     leaves: frozenset[int]
+    on_cpu: frozenset[int]
+    wrapped: bool
     inputs: tuple[Input, ...]
+    idle: bool
     generators: tuple[torch.device, ...]
     values: tuple[Geometry, ...]
     returned: tuple[int, ...]
@@ -125,6 +131,8 @@ def make_plan(
     storages: tuple[int, ...],
     parameters: frozenset[int],
     leaves: frozenset[int],
+    on_cpu: frozenset[int],
+    wrapped: bool,
     grad: bool,
     grad_after: bool,
     inference: bool,
@@ -137,6 +145,8 @@ def make_plan(
         storages: for each tensor of the call, the number of the storage that it lies in.
         parameters: the tensors that live on in any case.
         leaves: those that are leaves and require grad.
+        on_cpu: those on the CPU.
+        wrapped: whether there are wrapper subclasses among them, or among the results.
         numbers: the numbers of a call that are symbols.
 
     Raises:
@@ -152,7 +162,10 @@ def make_plan(
         tensors=len(storages),
         storages=storages,
         leaves=leaves.union(effects.required),
+        on_cpu=on_cpu,
+        wrapped=wrapped,
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
+        idle=not joint.generators and all(_is_idle(node) for node in forward.graph.nodes),
         generators=joint.generators,
         values=tuple(v.where for v in effects.values),
         returned=joint.returned,
@@ -183,3 +196,8 @@ def make_plan(
         scripted=joint.scripts != (),
         numbers=numbers,
     )
+
+
+def _is_idle(node: fx.Node) -> bool:
+    """Whether it is an input, or a result of nothing."""
+    return node.op == "placeholder" or (node.op == "output" and not node.args[0])
