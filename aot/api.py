@@ -56,6 +56,7 @@ class Specialization:
         guards: what the function read besides its arguments.
         sizes: what it assumes of the sizes of tensors, if it answers others than those it was made for.
         numbers: the leaves of the arguments that `call` takes after the tensors.
+        by_value: see `recognition.Answer`.
         why: what kept earlier ones from answering the call that it was made for.
     """
 
@@ -69,6 +70,7 @@ class Specialization:
     guards: Guards = field(repr=False)
     sizes: Sizes | None = None
     numbers: tuple[int, ...] = ()
+    by_value: bool = False
     why: str = ""
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
@@ -81,7 +83,7 @@ class Specialization:
     @property
     def as_answer(self) -> Answer:
         together = None if self.together is list else self.together  # (each call gives a list of its own)
-        return Answer(self.guards.hold, self.call, self.numbers, together)
+        return Answer(self.guards.hold, self.call, self.numbers, together, self.by_value)
 
 
 def runs_as_it_is() -> bool:
@@ -519,6 +521,7 @@ class CompiledFunction:
             guards,
             sizes,
             () if symbols is None else tuple(symbols.numbers),
+            blueprint.plan.by_value and not config.settings().debug_assert,
         )
 
     def _slot(

@@ -2,8 +2,9 @@
 
 A key is made of some fifteen attributes of each tensor, read one by one and hashed. The test of a key reads
 most of them in C (`torch_internals.tensor_test`), and the rest cheapest first, up to the first that differs.
-It passes only for calls that have this key; it need not pass for all of them. What answers the call is called
-from the same generated function, so that a call that is known runs that, and what answers it.
+It passes only for calls that have this key, or one that means the same to what answers (`Answer.by_value`);
+it need not pass for all of them. What answers the call is called from the same generated function, so that a
+call that is known runs that, and what answers it.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ class Answer:
         call: takes the call's tensors, and then some leaves of its arguments.
         numbers: the positions of these leaves.
         together: makes the result of what `call` gives; None where that is the result.
+        by_value: whether it answers calls as well of which the keys differ in what storages tensors lie in
+            and how large these are, in gradients that they hold, and in whether one that does not require
+            grad is a view.
     """
 
     hold: Callable[[], bool]
     call: Callable[..., Any]
     numbers: tuple[int, ...]
     together: Callable[[Any], Any] | None
+    by_value: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +133,7 @@ def compile_recognition(
 ) -> Callable[[Sequence[Any]], Any] | None:
     """What `Recognition.answer` is, for the calls that have the key of `arguments` under what is around it
     now; None for arguments that have no test (`compile_test`)."""
-    return None if arguments.metas else _Test(arguments).recognition(answer, found)
+    return None if arguments.metas else _Test(arguments, answer.by_value).recognition(answer, found)
 
 
 def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
@@ -145,8 +150,9 @@ def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | Non
 class _Test:
     """The parts of one test, as source."""
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, arguments: Arguments, by_value: bool = False) -> None:
         self._arguments = arguments
+        self._by_value = by_value
         self._tests: list[str] = []
         self._scope: dict[str, Any] = {"key_of": key_of, "missed": MISSED, "recording": RECORDING}
         self._leaves = [f"a{position}" for position in range(len(arguments.leaves))]
@@ -237,9 +243,10 @@ class _Test:
                 self._at_once()
             for name, tensor in zip(shown, tensors, strict=True):
                 self._tensor(name, tensor)
-            if not self._bases(shown):
-                return False
-            self._storages(shown)
+            if not self._by_value:
+                if not self._bases(shown):
+                    return False
+                self._storages(shown)
         return True
 
     def _constant(self, name: str, value: object) -> None:
@@ -267,7 +274,12 @@ class _Test:
             f"[*map(offset, all)] == {offsets}" if any(offsets) else "not any(map(offset, all))"
         )
         views = [tensor._is_view() for tensor in tensors]
-        self._tests.append(f"[*map(is_view, all)] == {views}" if any(views) else "not any(map(is_view, all))")
+        if self._by_value and not all(tensor.requires_grad for tensor in tensors):
+            pairs = zip(self._shown, tensors, strict=True)
+            self._tests += [f"not {name}._is_view()" for name, tensor in pairs if tensor.requires_grad]
+        else:
+            asked = f"[*map(is_view, all)] == {views}" if any(views) else "not any(map(is_view, all))"
+            self._tests.append(asked)
 
     def _tensor(self, name: str, tensor: Tensor) -> None:
         if not self._many():
@@ -275,10 +287,11 @@ class _Test:
             self._tests.append(
                 f"{name}.storage_offset() == {offset}" if offset else f"not {name}.storage_offset()"
             )
-            self._tests.append(f"{name}._is_view()" if tensor._is_view() else f"not {name}._is_view()")
+            if tensor.requires_grad or not self._by_value:
+                self._tests.append(f"{name}._is_view()" if tensor._is_view() else f"not {name}._is_view()")
         if tensor.requires_grad:  # what does not is a leaf
             self._tests.append(f"{name}.is_leaf" if tensor.is_leaf else f"not {name}.is_leaf")
-        if tensor.is_leaf:
+        if tensor.is_leaf and not self._by_value:
             self._tests.append(f"{name}.grad is {'None' if tensor.grad is None else 'not None'}")
         if torch.is_inference_mode_enabled():  # where the test in C does not tell
             self._tests.append(f"{name}.is_inference() is {tensor.is_inference()}")

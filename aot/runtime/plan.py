@@ -14,10 +14,11 @@ from torch import fx
 
 from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
-from aot.effects import Change, Effects, Output, Root, Write
+from aot.capture.segments import ArgumentEdge, WrittenEdge
+from aot.effects import Change, Effects, Output, Root, ValueRoot, Write
 from aot.geometry import Geometry
 from aot.runtime.order import Item, arrange
-from aot.runtime.saving import Own, Saved, Savings, Watch, tangents_from_start
+from aot.runtime.saving import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.symbols import Sizes
 
 
@@ -82,6 +83,8 @@ class Plan:
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
         scripted: whether eager runs the function's Python in the backward.
+        by_value: whether nothing but the elements of the tensors, and the edges of those that require grad,
+            matters to what is done.
         numbers: the numbers of a call that are symbols in the graphs.
     """
 
@@ -120,6 +123,7 @@ class Plan:
     inference: bool
     converted: tuple[int, ...]
     scripted: bool
+    by_value: bool
     numbers: Sizes
 
 
@@ -133,6 +137,7 @@ def make_plan(
     leaves: frozenset[int],
     on_cpu: frozenset[int],
     wrapped: bool,
+    placed: bool,
     grad: bool,
     grad_after: bool,
     inference: bool,
@@ -147,6 +152,8 @@ def make_plan(
         leaves: those that are leaves and require grad.
         on_cpu: those on the CPU.
         wrapped: whether there are wrapper subclasses among them, or among the results.
+        placed: whether what the run did may depend on where these lie, what they are views of, or what
+            gradients they hold.
         numbers: the numbers of a call that are symbols.
 
     Raises:
@@ -194,6 +201,7 @@ def make_plan(
         inference=inference,
         converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
         scripted=joint.scripts != (),
+        by_value=not placed and joint.scripts == () and _is_by_value(effects, joint, parts),
         numbers=numbers,
     )
 
@@ -201,3 +209,32 @@ def make_plan(
 def _is_idle(node: fx.Node) -> bool:
     """Whether it is an input, or a result of nothing."""
     return node.op == "placeholder" or (node.op == "output" and not node.args[0])
+
+
+def _is_by_value(effects: Effects, joint: Joint, parts: Sequence[Part]) -> bool:
+    """Whether the arguments are left as they are, and neither returned nor shown by what is."""
+    done = (
+        *(effects.writes, effects.kept, effects.changes, effects.required, effects.released),
+        *(effects.detached, effects.pinned, effects.grown, effects.moves, effects.retaining),
+        *(effects.retaining_outputs, effects.aware, effects.replaced),
+    )
+    return (
+        not any(done)
+        and all(isinstance(root, ValueRoot) for root in effects.roots)
+        and all(primal.stretch is None for primal in joint.primals)
+        and all(map(_reads_values, parts))
+    )
+
+
+def _reads_values(part: Part) -> bool:
+    """The same of a part of the backward, and what is kept for it."""
+    segment = part.segment
+    targets = (*(gradient.target for gradient in segment.gradients), *segment.further)
+    return not (
+        part.watched
+        or part.attached
+        or segment.shared
+        or any(one.how is Saving.RESIDENT for one in part.saved)
+        or any(isinstance(target, WrittenEdge) for target in targets)
+        or any(isinstance(target, ArgumentEdge) and target.of_base for target in targets)
+    )
