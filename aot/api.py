@@ -29,7 +29,7 @@ from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart,
 from aot.metadata import ViewAndMutationMeta
 from aot.modules import Noted
 from aot.partition.default import default_partition
-from aot.recognition import MISSED, Answer, Recognitions
+from aot.recognition import MISSED, Answer, Lying, Recognitions
 from aot.recompiles import Before, Key, why
 from aot.recording import Options, Partitioner, Recorded, record
 from aot.runtime.autograd import Built, build
@@ -56,7 +56,7 @@ class Specialization:
         guards: what the function read besides its arguments.
         sizes: what it assumes of the sizes of tensors, if it answers others than those it was made for.
         numbers: the leaves of the arguments that `call` takes after the tensors.
-        by_value: see `recognition.Answer`.
+        lying: what of the tensors matters besides their elements.
         why: what kept earlier ones from answering the call that it was made for.
     """
 
@@ -70,7 +70,7 @@ class Specialization:
     guards: Guards = field(repr=False)
     sizes: Sizes | None = None
     numbers: tuple[int, ...] = ()
-    by_value: bool = False
+    lying: Lying = Lying.IN_FULL
     why: str = ""
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
@@ -83,7 +83,7 @@ class Specialization:
     @property
     def as_answer(self) -> Answer:
         together = None if self.together is list else self.together  # (each call gives a list of its own)
-        return Answer(self.guards.hold, self.call, self.numbers, together, self.by_value)
+        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying)
 
 
 def runs_as_it_is() -> bool:
@@ -521,7 +521,7 @@ class CompiledFunction:
             guards,
             sizes,
             () if symbols is None else tuple(symbols.numbers),
-            blueprint.plan.by_value and not config.settings().debug_assert,
+            Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
         )
 
     def _slot(

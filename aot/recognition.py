@@ -2,13 +2,14 @@
 
 A key is made of some fifteen attributes of each tensor, read one by one and hashed. The test of a key reads
 most of them in C (`torch_internals.tensor_test`), and the rest cheapest first, up to the first that differs.
-It passes only for calls that have this key, or one that means the same to what answers (`Answer.by_value`);
+It passes only for calls that have this key, or one that means the same to what answers (`Answer.lying`);
 it need not pass for all of them. What answers the call is called from the same generated function, so that a
 call that is known runs that, and what answers it.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,14 @@ MISSED: Any = object()
 """What a test gives for a call that it does not pass for."""
 
 
+class Lying(enum.Enum):
+    """What of a call's tensors matters besides their elements, layouts and standing with autograd."""
+
+    ANYWHERE = "none of the rest"  # they are read, and that is all
+    TOGETHER = "which share a storage, and what they are views of"  # they are written to or returned, too
+    IN_FULL = "the sizes of storages as well, and whether they hold gradients"
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What answers the calls of one key.
@@ -39,16 +48,15 @@ class Answer:
         call: takes the call's tensors, and then some leaves of its arguments.
         numbers: the positions of these leaves.
         together: makes the result of what `call` gives; None where that is the result.
-        by_value: whether it answers calls as well of which the keys differ in what storages tensors lie in
-            and how large these are, in gradients that they hold, and in whether one that does not require
-            grad is a view.
+        lying: what of the tensors matters to it. If that is not all, it answers calls as well of which the
+            keys differ in the rest.
     """
 
     hold: Callable[[], bool]
     call: Callable[..., Any]
     numbers: tuple[int, ...]
     together: Callable[[Any], Any] | None
-    by_value: bool = False
+    lying: Lying = Lying.IN_FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,7 @@ def compile_recognition(
 ) -> Callable[[Sequence[Any]], Any] | None:
     """What `Recognition.answer` is, for the calls that have the key of `arguments` under what is around it
     now; None for arguments that have no test (`compile_test`)."""
-    return None if arguments.metas else _Test(arguments, answer.by_value).recognition(answer, found)
+    return None if arguments.metas else _Test(arguments, answer.lying).recognition(answer, found)
 
 
 def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
@@ -150,9 +158,10 @@ def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | Non
 class _Test:
     """The parts of one test, as source."""
 
-    def __init__(self, arguments: Arguments, by_value: bool = False) -> None:
+    def __init__(self, arguments: Arguments, lying: Lying = Lying.IN_FULL) -> None:
         self._arguments = arguments
-        self._by_value = by_value
+        self._anywhere = lying is Lying.ANYWHERE
+        self._in_full = lying is Lying.IN_FULL
         self._tests: list[str] = []
         self._scope: dict[str, Any] = {"key_of": key_of, "missed": MISSED, "recording": RECORDING}
         self._leaves = [f"a{position}" for position in range(len(arguments.leaves))]
@@ -243,7 +252,7 @@ class _Test:
                 self._at_once()
             for name, tensor in zip(shown, tensors, strict=True):
                 self._tensor(name, tensor)
-            if not self._by_value:
+            if not self._anywhere:
                 if not self._bases(shown):
                     return False
                 self._storages(shown)
@@ -274,7 +283,7 @@ class _Test:
             f"[*map(offset, all)] == {offsets}" if any(offsets) else "not any(map(offset, all))"
         )
         views = [tensor._is_view() for tensor in tensors]
-        if self._by_value and not all(tensor.requires_grad for tensor in tensors):
+        if self._anywhere and not all(tensor.requires_grad for tensor in tensors):
             pairs = zip(self._shown, tensors, strict=True)
             self._tests += [f"not {name}._is_view()" for name, tensor in pairs if tensor.requires_grad]
         else:
@@ -287,11 +296,11 @@ class _Test:
             self._tests.append(
                 f"{name}.storage_offset() == {offset}" if offset else f"not {name}.storage_offset()"
             )
-            if tensor.requires_grad or not self._by_value:
+            if tensor.requires_grad or not self._anywhere:
                 self._tests.append(f"{name}._is_view()" if tensor._is_view() else f"not {name}._is_view()")
         if tensor.requires_grad:  # what does not is a leaf
             self._tests.append(f"{name}.is_leaf" if tensor.is_leaf else f"not {name}.is_leaf")
-        if tensor.is_leaf and not self._by_value:
+        if tensor.is_leaf and self._in_full:
             self._tests.append(f"{name}.grad is {'None' if tensor.grad is None else 'not None'}")
         if torch.is_inference_mode_enabled():  # where the test in C does not tell
             self._tests.append(f"{name}.is_inference() is {tensor.is_inference()}")
@@ -348,13 +357,14 @@ class _Test:
         if self._many():
             self._scope.update(storage=internals.storage_of, nbytes=internals.nbytes_of)
             self._tests.append("(storages := [*map(storage, all)])")
-            self._tests.append(f"[*map(nbytes, storages)] == {[one.nbytes() for one in storages]}")
+            if self._in_full:
+                self._tests.append(f"[*map(nbytes, storages)] == {[one.nbytes() for one in storages]}")
             names = [f"storages[{i}]" for i in range(len(shown))]
         for i, (name, storage) in enumerate(zip(shown, storages, strict=True)):
             first = firsts.setdefault(storage._cdata, i)
-            if not self._many():
-                found = f"({names[i]} := {name}.untyped_storage())"
-                self._tests.append(f"{found}.nbytes() == {storage.nbytes()}")
+            if not self._many() and (self._in_full or len(shown) > 1):
+                known = f".nbytes() == {storage.nbytes()}" if self._in_full else ""
+                self._tests.append(f"({names[i]} := {name}.untyped_storage()){known}")
             if first != i:
                 self._tests.append(f"{names[i]} is {names[first]}")
         if len(firsts) > 1:

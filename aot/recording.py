@@ -128,7 +128,7 @@ def record(
     leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
     parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
     asked = looked.asked or any(looks.asks(guard.expected) for guard in noted.guards.guards)
-    placed = asked or inference or symbols is not None or bool(forward.differentiated)
+    asked = asked or inference or symbols is not None or bool(arguments.metas or forward.differentiated)
     plan = make_plan(
         effects,
         joint,
@@ -139,7 +139,8 @@ def record(
         leaves,
         frozenset(i for i, t in enumerate(arguments.tensors) if t.is_cpu),
         bool(arguments.metas or forward.wrapped),
-        placed or _lie_together(arguments),
+        asked,
+        _lie_apart(arguments),
         grad,
         forward.grad_after,
         inference,
@@ -208,11 +209,11 @@ def _levels_of(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list
     return levels
 
 
-def _lie_together(arguments: Arguments) -> bool:
-    """Whether some share a storage or a history, or are made of others."""
-    apart = len({*map(internals.storage_key, arguments.tensors)}) == len(arguments.tensors)
-    views = any(tensor.requires_grad and tensor._is_view() for tensor in arguments.tensors)
-    return views or not apart or bool(arguments.metas)
+def _lie_apart(arguments: Arguments) -> bool:
+    """Whether no tensor shares a storage with another, or a history."""
+    tensors = arguments.tensors
+    views = any(tensor.requires_grad and tensor._is_view() for tensor in tensors)
+    return not views and len({*map(internals.storage_key, tensors)}) == len(tensors)
 
 
 def _accumulating(arguments: Arguments) -> frozenset[int]:

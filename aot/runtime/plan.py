@@ -17,6 +17,7 @@ from aot.capture.kept import Kept
 from aot.capture.segments import ArgumentEdge, WrittenEdge
 from aot.effects import Change, Effects, Output, Root, ValueRoot, Write
 from aot.geometry import Geometry
+from aot.recognition import Lying
 from aot.runtime.order import Item, arrange
 from aot.runtime.saving import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.symbols import Sizes
@@ -83,8 +84,8 @@ class Plan:
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
         scripted: whether eager runs the function's Python in the backward.
-        by_value: whether nothing but the elements of the tensors, and the edges of those that require grad,
-            matters to what is done.
+        lying: what else matters to what is done than the elements of the tensors, how they are laid out, and
+            where gradients of those go that require grad.
         numbers: the numbers of a call that are symbols in the graphs.
     """
 
@@ -123,7 +124,7 @@ class Plan:
     inference: bool
     converted: tuple[int, ...]
     scripted: bool
-    by_value: bool
+    lying: Lying
     numbers: Sizes
 
 
@@ -137,7 +138,8 @@ def make_plan(
     leaves: frozenset[int],
     on_cpu: frozenset[int],
     wrapped: bool,
-    placed: bool,
+    asked: bool,
+    apart: bool,
     grad: bool,
     grad_after: bool,
     inference: bool,
@@ -152,8 +154,9 @@ def make_plan(
         leaves: those that are leaves and require grad.
         on_cpu: those on the CPU.
         wrapped: whether there are wrapper subclasses among them, or among the results.
-        placed: whether what the run did may depend on where these lie, what they are views of, or what
-            gradients they hold.
+        asked: whether what the run did may depend on where these lie in their storage, how large that is,
+            whether they are views, or what gradients they hold.
+        apart: whether each has a storage and a history of its own.
         numbers: the numbers of a call that are symbols.
 
     Raises:
@@ -201,7 +204,7 @@ def make_plan(
         inference=inference,
         converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
         scripted=joint.scripts != (),
-        by_value=not placed and joint.scripts == () and _is_by_value(effects, joint, parts),
+        lying=_lying(asked or joint.scripts != (), apart, effects, joint, parts),
         numbers=numbers,
     )
 
@@ -211,23 +214,27 @@ def _is_idle(node: fx.Node) -> bool:
     return node.op == "placeholder" or (node.op == "output" and not node.args[0])
 
 
-def _is_by_value(effects: Effects, joint: Joint, parts: Sequence[Part]) -> bool:
-    """Whether the arguments are left as they are, and neither returned nor shown by what is."""
-    done = (
-        *(effects.writes, effects.kept, effects.changes, effects.required, effects.released),
-        *(effects.detached, effects.pinned, effects.grown, effects.moves, effects.retaining),
-        *(effects.retaining_outputs, effects.aware, effects.replaced),
+def _lying(asked: bool, apart: bool, effects: Effects, joint: Joint, parts: Sequence[Part]) -> Lying:
+    moved = (
+        *(effects.changes, effects.required, effects.released, effects.detached, effects.pinned),
+        *(effects.grown, effects.retaining, effects.retaining_outputs, effects.aware, effects.replaced),
     )
-    return (
-        not any(done)
+    if asked or any(moved):
+        return Lying.IN_FULL
+    done = (effects.writes, effects.kept, effects.moves)
+    if (
+        apart
+        and not any(done)
         and all(isinstance(root, ValueRoot) for root in effects.roots)
         and all(primal.stretch is None for primal in joint.primals)
         and all(map(_reads_values, parts))
-    )
+    ):
+        return Lying.ANYWHERE
+    return Lying.TOGETHER
 
 
 def _reads_values(part: Part) -> bool:
-    """The same of a part of the backward, and what is kept for it."""
+    """Whether a part of the backward, and what is kept for it, leads to no other memory and no base."""
     segment = part.segment
     targets = (*(gradient.target for gradient in segment.gradients), *segment.further)
     return not (

@@ -13,6 +13,7 @@ from agree import assert_same_call, values
 from torch import Tensor
 
 import aot
+from aot.recognition import Lying
 
 Make = Callable[[], list[Any]]
 
@@ -76,7 +77,7 @@ def test_what_reads_elements_alone_is_known_wherever_they_lie(
     compiled(*LYING["alone"]())
     for _ in range(2):  # (one that shares a storage is compiled for that)
         compiled(*LYING["alone"]())
-    assert compiled.specializations[0].by_value
+    assert compiled.specializations[0].lying is Lying.ANYWHERE
     made = key_makings(monkeypatch)
     x, y = LYING[known]()
     assert torch.equal(compiled(x, y), (x * y).sin())
@@ -112,7 +113,7 @@ def test_what_asks_for_more_is_told(name: str) -> None:
     makes = [LYING["alone"], LYING["alone"], LYING["alone"], *LYING.values()]
     makes += [lambda: [values(9)[1:5], values(4)], LYING["alone"]]
     compiled = assert_agrees(function, makes)
-    assert not compiled.specializations[0].by_value
+    assert compiled.specializations[0].lying is Lying.IN_FULL
 
 
 def returns_it(x: Tensor, y: Tensor) -> Any:
@@ -143,15 +144,33 @@ def lets_go_of_its_gradient(x: Tensor, y: Tensor) -> Any:
     return x * y
 
 
-DOING = {f.__name__: f for f in (returns_it, returns_a_view, writes, resizes, detaches)}
+DOING = {
+    **dict.fromkeys((returns_it, returns_a_view, writes), Lying.TOGETHER),
+    **dict.fromkeys((resizes, detaches), Lying.IN_FULL),
+}
 
 
-@pytest.mark.parametrize("name", DOING)
-def test_what_does_more_is_told_where_its_arguments_lie(name: str) -> None:
+@pytest.mark.parametrize("function", DOING, ids=lambda function: str(function.__name__))
+def test_what_does_more_is_told_where_its_arguments_lie(function: Callable[..., Any]) -> None:
+    name = function.__name__
     makes = [LYING["alone"], LYING["alone"], LYING["alone"]]
     makes += [make for kind, make in LYING.items() if not (name == "detaches" and "view" in kind)]
-    compiled = assert_agrees(DOING[name], makes[:3] if name == "resizes" else makes)
-    assert not compiled.specializations[0].by_value
+    compiled = assert_agrees(function, makes[:3] if name == "resizes" else makes)
+    assert compiled.specializations[0].lying is DOING[function]
+
+
+def test_how_large_storages_are_does_not_matter_to_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = aot.aot_function(writes, aot.nop)
+    for _ in range(3):
+        compiled(*LYING["alone"]())
+    made = key_makings(monkeypatch)
+    for name in ("with room behind", "with a gradient"):
+        x, y = LYING[name]()
+        assert torch.equal(compiled(x, y), x + 1) and torch.equal(y, values(4) * x)
+    assert not made
+    x, y = LYING["views of one"]()
+    compiled(x, y)
+    assert made
 
 
 def test_a_gradient_that_is_set_to_what_it_is() -> None:
@@ -227,7 +246,7 @@ def test_pythons_backward_is_told() -> None:
         x, y = leaf(4), values(9)[offset : offset + 4].detach()
         compiled(x, y).sum().backward()
         assert x.grad is not None and torch.equal(x.grad, y + offset)
-    assert not compiled.specializations[0].by_value
+    assert compiled.specializations[0].lying is Lying.IN_FULL
 
 
 def test_another_thread_that_asks_its_own_tensors_changes_nothing() -> None:
@@ -251,4 +270,4 @@ def test_another_thread_that_asks_its_own_tensors_changes_nothing() -> None:
     compiled = aot.aot_function(f, aot.nop)
     compiled(values(3))
     thread.join()
-    assert x.grad is None and compiled.specializations[0].by_value
+    assert x.grad is None and compiled.specializations[0].lying is Lying.ANYWHERE
