@@ -24,7 +24,7 @@ from aot.inputs import Arguments, are_leaves
 from aot.modules import Noted
 from aot.partition.default import default_partition
 from aot.places import Place, found, owners_of, places_of, put
-from aot.recognition import MISSED
+from aot.recognition import calling
 from aot.symbols import Constant, Symbols
 
 # Examples that a front end gives before the arguments are there.
@@ -32,7 +32,11 @@ _UNKNOWN = (internals.FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class CompiledModule(CompiledFunction):
-    """The function that a module is, compiled: of its state, and of the arguments of a call."""
+    """The function that a module is, compiled: of its state, and of the arguments of a call.
+
+    Attributes:
+        flat: calls the module with positional arguments.
+    """
 
     def __init__(self, module: nn.Module, *options: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule):
@@ -49,6 +53,7 @@ class CompiledModule(CompiledFunction):
         self.__name__ = type(module).__name__
         self.__doc__ = module.__doc__
         self.module = module
+        self.flat = calling(self._recognitions, self._run)
         self._marked = _marked(module)
         self._symbolic = _symbolic(module)
         count = self._num_params_buffers
@@ -63,14 +68,9 @@ class CompiledModule(CompiledFunction):
     @internals.skip_dynamo
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
-        if not kwargs:
-            flat = self._recognitions.flat
-            for answer in flat:
-                result = answer(args)
-                if result is not MISSED:
-                    if answer is not flat[0]:
-                        self._recognitions.passed(answer)
-                    return result
+        return self._run(*args, **kwargs) if kwargs else self.flat(*args)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         if runs_as_it_is():
             return self.module(*args, **kwargs)
         places = places_of(self.module)
@@ -371,9 +371,7 @@ def aot_module_simplified(
     if not any(isinstance(arg, _UNKNOWN) for arg in args):
         compiled.prepare(tuple(args), {})
 
-    def forward(*runtime_args: Any) -> Any:
-        return compiled.run(runtime_args, {})
-
+    forward = compiled.flat
     attributes = ("zero_grad", "named_parameters", "named_buffers")
     vars(forward).update({name: getattr(mod, name) for name in attributes}, compiled=compiled)
     return forward

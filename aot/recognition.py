@@ -136,6 +136,24 @@ class Recognitions:
                 self._set(Recognition(tree, flat, test), *self.newest_first[: MOST - 1])
 
 
+def calling(seen: Recognitions, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of positional arguments: what answers them if they are known again, else `otherwise`."""
+
+    def call(*args: Any) -> Any:
+        flat = seen.flat
+        for answer in flat:
+            result = answer(args)
+            if result is not MISSED:
+                if answer is not flat[0]:
+                    seen.passed(answer)
+                return result
+        return otherwise(*args)
+
+    # (As of all that is called from code that Dynamo may compile.)
+    internals.skip_dynamo(call)
+    return call
+
+
 def compile_recognition(
     arguments: Arguments, answer: Answer, found: Found
 ) -> Callable[[Sequence[Any]], Any] | None:
