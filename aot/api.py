@@ -192,7 +192,6 @@ class CompiledFunction:
             self._note(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
-            arguments = replace(arguments, all=tuple(map(internals.unwrapped_if_dead, arguments.all)))
         return specialization.answer(arguments.all, leaves)
 
     def _check_transforms(self) -> None:

@@ -192,7 +192,6 @@ __all__ = [
     "tree_unflatten",
     "unlogged",
     "untold",
-    "unwrapped_if_dead",
     "views_noticed",
     "with_own_kernels",
     "without_own_kernels",
@@ -316,17 +315,9 @@ graph_is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_ta
 
 def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``function.apply`` without what it asks of `torch.func`: outside of its transforms, and of tensors that
-    it leaves alone (`unwrapped_if_dead`). It takes two thirds of the time."""
+    none has made. It takes two thirds of the time."""
     apply: Any = super(torch.autograd.Function, function)
     return apply.apply  # type: ignore[no-any-return]
-
-
-def unwrapped_if_dead(tensor: Tensor) -> Tensor:
-    """What is behind a tensor that a transform of `torch.func` has left which is over; others as they are."""
-    if not torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return tensor
-    shown: Tensor = torch._C._functorch.unwrap_if_dead(tensor)
-    return shown
 
 
 # Statements in the forward of an `autograd.Function`: what its methods `set_materialize_grads` and
