@@ -43,7 +43,7 @@ def found(module: nn.Module) -> Found | None:
     without saying so.
 
     Example:
-        >>> found(torch.nn.Linear(1, 1)).leaves
+        >>> found(nn.Linear(1, 1)).leaves
         ("p0['weight']", "p0['bias']")
     """
     tests: list[str] = []

@@ -101,6 +101,7 @@ class Recognitions:
         flat: of these, what takes a call's arguments as they are.
 
     Example:
+        >>> from aot.inputs import take_apart
         >>> seen = Recognitions()
         >>> answer = Answer(lambda: True, torch.neg, (), None)
         >>> seen.note(1, True, take_apart((torch.ones(2),)), answer)
