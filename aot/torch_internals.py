@@ -107,6 +107,7 @@ __all__ = [
     "below_autograd",
     "computed",
     "copy_creation_meta",
+    "copy_each",
     "counts_writes",
     "creation_meta",
     "current_mode",
@@ -318,6 +319,10 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     none has made. It takes two thirds of the time."""
     apply: Any = super(torch.autograd.Function, function)
     return apply.apply  # type: ignore[no-any-return]
+
+
+# Write each tensor of a second list to that of a first one; on the CPU one after the other, as by `copy_`.
+copy_each: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
 
 
 # Statements in the forward of an `autograd.Function`: what its methods `set_materialize_grads` and

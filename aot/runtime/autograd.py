@@ -119,7 +119,7 @@ def build(
         "is_deterministic": internals.are_kernels_deterministic,
         "was_deterministic": internals.are_kernels_deterministic(),
         "saved_tensor_hooks": internals.saved_tensor_hooks,
-        "copy_each": torch._foreach_copy_,
+        "copy_each": internals.copy_each,
         "Tensor": Tensor,
     }
     if plan.visible != len(plan.outputs):
