@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,20 +20,23 @@ from aot import cache, errors
 from aot import torch_internals as internals
 from aot.api import CompiledFunction, Partitioner, Specialization, runs_as_it_is
 from aot.compilers import Compiler
-from aot.inputs import Arguments
+from aot.inputs import Arguments, are_leaves
 from aot.modules import Noted
 from aot.partition.default import default_partition
+from aot.places import Place, found, owners_of, places_of, put
+from aot.recognition import calling
 from aot.symbols import Constant, Symbols
-
-# Where a module keeps a tensor: the dict that holds it, and the name.
-_Place = tuple[dict[str, Any], str]
 
 # Examples that a front end gives before the arguments are there.
 _UNKNOWN = (internals.FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class CompiledModule(CompiledFunction):
-    """The function that a module is, compiled: of its state, and of the arguments of a call."""
+    """The function that a module is, compiled: of its state, and of the arguments of a call.
+
+    Attributes:
+        flat: calls the module with positional arguments.
+    """
 
     def __init__(self, module: nn.Module, *options: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule):
@@ -50,6 +53,7 @@ class CompiledModule(CompiledFunction):
         self.__name__ = type(module).__name__
         self.__doc__ = module.__doc__
         self.module = module
+        self.flat = calling(self._recognitions, self._run)
         self._marked = _marked(module)
         self._symbolic = _symbolic(module)
         count = self._num_params_buffers
@@ -64,18 +68,47 @@ class CompiledModule(CompiledFunction):
     @internals.skip_dynamo
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
+        return self._run(*args, **kwargs) if kwargs else self.flat(*args)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
         if runs_as_it_is():
             return self.module(*args, **kwargs)
-        places = _places(self.module)
-        result, put = self(self._state(places), args, kwargs)
-        for number, value in put.items():
-            owner, name = places[number]
-            owner[name] = value
-        return result
+        places = places_of(self.module)
+        return put(places, self._find((self._state(places), args, kwargs), {}))
+
+    def _flattened(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], Hashable, bool]:
+        state, given, named = args
+        if not named and are_leaves(given):
+            return (*state, *given), (len(state), len(given)), True
+        return super()._flattened(args, kwargs)
+
+    def _note(self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization) -> None:
+        if not flat:
+            super()._note(tree, flat, arguments, specialization)
+            return
+        places, state = places_of(self.module), found(self.module)
+        if state is None or tree != (len(places), len(arguments.leaves) - len(state.leaves)):
+            return
+        # (While a module is traced, stand-ins are in its places. No test passes for these, except on the
+        # device meta, where nothing tells them from other tensors.)
+        if any(tensor.is_meta for tensor in arguments.tensors):
+            return
+        spec = specialization.spec
+        result, values = internals.tree_unflatten(list(range(spec.num_leaves)), spec)
+        together = internals.putting_together(internals.tree_flatten(result)[1])
+        if values:
+
+            def together(flat: list[Any]) -> Any:
+                return put(places, specialization.together(flat))
+
+        answer = replace(specialization.as_answer, together=None if together is list else together)
+        self._recognitions.note(tree, flat, arguments, answer, state)
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """Compile for a call with such arguments, without making it."""
-        return self.specialize((self._state(_places(self.module)), args, kwargs), {})
+        return self.specialize((self._state(places_of(self.module)), args, kwargs), {})
 
     def _static(self, arguments: Arguments) -> frozenset[int]:
         given = arguments.leaves[self._num_params_buffers :]
@@ -99,7 +132,7 @@ class CompiledModule(CompiledFunction):
             ),
         )
 
-    def _state(self, places: Sequence[_Place]) -> list[Any]:
+    def _state(self, places: Sequence[Place]) -> list[Any]:
         with self._swapping:
             if self._tracer in (None, threading.get_ident()):
                 return [owner[name] for owner, name in places]
@@ -109,11 +142,11 @@ class CompiledModule(CompiledFunction):
         self, module: nn.Module, state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The module's result, and what it puts into the places of its state, by their numbers."""
-        places = _places(module)
+        places = places_of(module)
         self._stand_ins = tuple(state)
         self._swap(state)
         result = module(*args, **kwargs)
-        now = _places(module)
+        now = places_of(module)
         if [(id(owner), name) for owner, name in now] != [(id(owner), name) for owner, name in places]:
             raise errors.ClosureMutation(
                 f"{self.__name__} registers parameters or buffers when it is called, or takes some away; "
@@ -140,7 +173,7 @@ class CompiledModule(CompiledFunction):
             inference=inference,
             dynamic=symbols is not None,
         )
-        return cache.slot_of(folder, self.module, _places(self.module), arguments, spec, options)
+        return cache.slot_of(folder, self.module, places_of(self.module), arguments, spec, options)
 
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
         if not scripts:
@@ -157,19 +190,19 @@ class CompiledModule(CompiledFunction):
 
     def _swap(self, state: Sequence[Any]) -> None:
         with self._swapping:
-            for (owner, name), value in zip(_places(self.module), state, strict=True):
+            for (owner, name), value in zip(places_of(self.module), state, strict=True):
                 owner[name] = value
 
     @contextlib.contextmanager
     def _recording(self) -> Iterator[None]:
         """When this is over, parameters and buffers are what they were; meanwhile other threads' calls find
         them here."""
-        owners: list[dict[str, Any]] = [owner for one in self.module.modules() for owner in _owners(one)]
+        owners: list[dict[str, Any]] = [owner for one in self.module.modules() for owner in owners_of(one)]
         before = [dict(owner) for owner in owners]
         outer = self._tracer, self._callers
         with self._swapping:
             self._tracer = threading.get_ident()
-            self._callers = {(id(owner), name): owner[name] for owner, name in _places(self.module)}
+            self._callers = {(id(owner), name): owner[name] for owner, name in places_of(self.module)}
         try:
             yield
         finally:
@@ -217,20 +250,6 @@ def _symbolic(module: nn.Module) -> tuple[tuple[bool, ...] | None, ...]:
         else ()
         for example in examples
     )
-
-
-def _owners(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    return module._parameters, module._buffers
-
-
-def _places(module: nn.Module) -> list[_Place]:
-    return [
-        (owner, name)
-        for one in module.modules()
-        for owner in _owners(one)
-        for name, value in owner.items()
-        if value is not None
-    ]
 
 
 class AOTModule(nn.Module):
@@ -295,7 +314,7 @@ def aot_module(
         inference_compiler or fw_compiler,
         partition_fn or default_partition,
         decompositions or {},
-        len(_places(mod)),
+        len(places_of(mod)),
         keep_inference_input_mutations,
         functionalize_rng_ops,
         dynamic,
@@ -352,9 +371,7 @@ def aot_module_simplified(
     if not any(isinstance(arg, _UNKNOWN) for arg in args):
         compiled.prepare(tuple(args), {})
 
-    def forward(*runtime_args: Any) -> Any:
-        return compiled.run(runtime_args, {})
-
+    forward = compiled.flat
     attributes = ("zero_grad", "named_parameters", "named_buffers")
     vars(forward).update({name: getattr(mod, name) for name in attributes}, compiled=compiled)
     return forward

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart,
 from aot.metadata import ViewAndMutationMeta
 from aot.modules import Noted
 from aot.partition.default import default_partition
-from aot.recognition import Recognitions
+from aot.recognition import MISSED, Answer, Lying, Recognitions
 from aot.recompiles import Before, Key, why
 from aot.recording import Options, Partitioner, Recorded, record
 from aot.runtime.autograd import Built, build
@@ -56,6 +56,7 @@ class Specialization:
         guards: what the function read besides its arguments.
         sizes: what it assumes of the sizes of tensors, if it answers others than those it was made for.
         numbers: the leaves of the arguments that `call` takes after the tensors.
+        lying: what of the tensors matters besides their elements.
         why: what kept earlier ones from answering the call that it was made for.
     """
 
@@ -69,6 +70,7 @@ class Specialization:
     guards: Guards = field(repr=False)
     sizes: Sizes | None = None
     numbers: tuple[int, ...] = ()
+    lying: Lying = Lying.IN_FULL
     why: str = ""
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
@@ -77,6 +79,11 @@ class Specialization:
         if self.numbers:
             tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
         return self.together(self.call(*tensors))
+
+    @property
+    def as_answer(self) -> Answer:
+        together = None if self.together is list else self.together  # (each call gives a list of its own)
+        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying)
 
 
 def runs_as_it_is() -> bool:
@@ -135,7 +142,7 @@ class CompiledFunction:
         # The same by what is left of a key without sizes: what answers more than one, and what cannot.
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._special: set[object] = set()
-        self._recognitions = Recognitions[Specialization]()
+        self._recognitions = Recognitions()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
@@ -154,27 +161,61 @@ class CompiledFunction:
 
     @internals.skip_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            flat = self._recognitions.flat
+            for answer in flat:
+                result = answer(args)
+                if result is not MISSED:
+                    if answer is not flat[0]:
+                        self._recognitions.passed(answer)
+                    return result
+        return self._find(args, kwargs)
+
+    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Answer a call that no test has passed for which takes its arguments as they are."""
         if runs_as_it_is():
             return self.__wrapped__(*args, **kwargs)
-        leaves, tree = flattened(args, kwargs)
-        ambient = internals.ambient_key()
-        if not internals.are_tensors_transformed():
-            recognitions = self._recognitions.newest_first
-            for one in recognitions:
-                if one.tree == tree and one.ambient == ambient:
-                    found, tensors = one.found, one.tensors(*leaves)
-                    if tensors is not None and found.guards.hold():
-                        if one is not recognitions[0]:
-                            self._recognitions.passed(one)
-                        return found.answer(tensors, leaves)
+        leaves, tree, flat = self._flattened(args, kwargs)
+        if not flat:
+            for one in self._recognitions.newest_first:
+                if one.tree == tree and not one.flat:
+                    result = one.answer(leaves)
+                    if result is not MISSED:
+                        self._recognitions.passed(one.answer)
+                        return result
         arguments = take_apart(leaves)
-        key = (tree, arguments.key, ambient)
+        key = (tree, arguments.key, internals.ambient_key())
         specialization = self._known(key)
         if specialization is None:
             specialization = self._new(key, arguments, args, kwargs)
-        else:
-            self._recognitions.note(tree, ambient, arguments, specialization)
+        elif not internals.are_tensors_transformed():
+            self._note(tree, flat, arguments, specialization)
+        if specialization.backwards:  # whose nodes ask nothing of transforms
+            self._check_transforms()
         return specialization.answer(arguments.all, leaves)
+
+    def _check_transforms(self) -> None:
+        """Refuse to be called inside of a transform that is not traced.
+
+        Raises:
+            UnsupportedOperation: it is.
+        """
+        if internals.is_transforming():
+            raise errors.UnsupportedOperation(
+                f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
+                f"it cannot be compiled; call it before, or compile the whole"
+            )
+
+    def _flattened(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Sequence[Any], Hashable, bool]:
+        """The leaves of a call's arguments, their tree, and whether what the caller gives are leaves."""
+        leaves, tree = flattened(args, kwargs)
+        return leaves, tree, leaves is args
+
+    def _note(self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization) -> None:
+        """Have calls like this one known again."""
+        self._recognitions.note(tree, flat, arguments, specialization.as_answer)
 
     def specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """What answers a call with these arguments; it is not made, but compiled if it has to be.
@@ -182,7 +223,7 @@ class CompiledFunction:
         Raises:
             Unsupported: see `aot.errors`.
         """
-        leaves, tree = flattened(args, kwargs)
+        leaves, tree, _ = self._flattened(args, kwargs)
         arguments = take_apart(leaves)
         key = (tree, arguments.key, internals.ambient_key())
         return self._known(key) or self._new(key, arguments, args, kwargs)
@@ -288,7 +329,7 @@ class CompiledFunction:
                 f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
                 f"is a number",
                 errors.RecompileWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return specialization
 
@@ -299,11 +340,7 @@ class CompiledFunction:
         inference: bool,
         symbols: Symbols | None = None,
     ) -> Specialization:
-        if internals.is_transforming():
-            raise errors.UnsupportedOperation(
-                f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
-                f"it cannot be compiled; call it before, or compile the whole"
-            )
+        self._check_transforms()
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
@@ -483,6 +520,7 @@ class CompiledFunction:
             guards,
             sizes,
             () if symbols is None else tuple(symbols.numbers),
+            Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
         )
 
     def _slot(

@@ -19,7 +19,17 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-_made = threading.local()
+RECORDING: list[int] = []
+"""The threads that are recording now: empty where none is, which costs less to ask than `is_binding`."""
+
+
+class _Made(threading.local):
+    """What a thread that records has refused; None in others."""
+
+    refusals: list[Unsupported] | None = None
+
+
+_made = _Made()
 
 
 class AotError(Exception):
@@ -62,9 +72,8 @@ class Unsupported(AotError):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        refusals = getattr(_made, "refusals", None)
-        if refusals is not None:
-            refusals.append(self)
+        if _made.refusals is not None:
+            _made.refusals.append(self)
 
 
 @contextlib.contextmanager
@@ -74,9 +83,10 @@ def binding() -> Iterator[None]:
     Raises:
         Unsupported: the first that was made, unless one is on its way already.
     """
-    before = getattr(_made, "refusals", None)
+    before = _made.refusals
     refusals: list[Unsupported] = []
     _made.refusals = refusals
+    RECORDING.append(threading.get_ident())
     try:
         yield
     except Unsupported:
@@ -86,6 +96,7 @@ def binding() -> Iterator[None]:
             raise refusals[0] from error
         raise
     finally:
+        RECORDING.remove(threading.get_ident())
         _made.refusals = before
     if refusals:
         raise refusals[0]
@@ -93,7 +104,7 @@ def binding() -> Iterator[None]:
 
 def is_binding() -> bool:
     """Whether this thread is recording: a function, or a backward."""
-    return getattr(_made, "refusals", None) is not None
+    return _made.refusals is not None
 
 
 class UnsupportedOption(Unsupported):

@@ -179,10 +179,11 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
             tests.append(f"({test})")
     body = "\n        and ".join(tests)
     source = (
-        f"def hold():\n    try:\n        return bool({body})\n"
+        f"def hold():\n    try:\n        if ({body}):\n            return True\n"
         # An empty cell or slot, or another thread that writes.
         "    except (ValueError, AttributeError, RuntimeError):\n"
-        "        return False\n"
+        "        pass\n"
+        "    return False\n"
     )
     exec(_compiled(source), scope)
     hold: Callable[[], bool] = scope["hold"]

@@ -40,9 +40,14 @@ _NO_CONTAINERS = _PLAIN.union(CONSTANTS)
 
 def flattened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Hashable]:
     """The leaves of a call's arguments, and their tree: equal for two calls exactly when their trees are."""
-    if not kwargs and _NO_CONTAINERS.issuperset(map(type, args)):
+    if not kwargs and are_leaves(args):
         return args, len(args)  # ten times as fast
     return internals.tree_flatten((args, kwargs))
+
+
+def are_leaves(args: tuple[Any, ...]) -> bool:
+    """Whether there are no containers among a call's arguments, nor what may be one."""
+    return _NO_CONTAINERS.issuperset(map(type, args))
 
 
 @contextlib.contextmanager

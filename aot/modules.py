@@ -21,8 +21,8 @@ from aot import torch_internals as internals
 from aot.called import told, within
 from aot.errors import UnsupportedOperation
 from aot.guards import Guard, Guards, Kind
-from aot.places import Surroundings
 from aot.reads import is_library
+from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
 
 _now = threading.local()

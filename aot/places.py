@@ -1,62 +1,73 @@
-"""Where a function may have stored something, as the walk from it has come by there."""
+"""Where a module keeps its parameters and buffers, and tests of whether it still keeps them there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import nn
 
-from aot.objects import SEQUENCES, parts_in, values_in
+from aot.recognition import Found
 
-_CONTAINERS = (dict, tuple, *SEQUENCES)
+Place = tuple[dict[str, Any], str]
+"""The dict that holds a tensor, and the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the walk from a function has come to.
+def owners_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What holds a module's own parameters and buffers."""
+    return module._parameters, module._buffers
 
-    Attributes:
-        objects: all that can hold others, with a path to each.
-        caches: what torch's modules keep for themselves: the namespace, the name and the value.
+
+def places_of(module: nn.Module) -> list[Place]:
+    """Those of a module and of its submodules."""
+    return [
+        (owner, name)
+        for one in module.modules()
+        for owner in owners_of(one)
+        for name, value in owner.items()
+        if value is not None
+    ]
+
+
+def put(places: Sequence[Place], returned: tuple[Any, dict[int, Any]]) -> Any:
+    """What a module returns; given with what it has put into its places, which is put there."""
+    result, values = returned
+    for number, value in values.items():
+        owner, name = places[number]
+        owner[name] = value
+    return result
+
+
+def found(module: nn.Module) -> Found | None:
+    """What is in the `places_of` of a module, for calls that are known again; None where it may have others
+    without saying so.
+
+    Example:
+        >>> found(nn.Linear(1, 1)).leaves
+        ("p0['weight']", "p0['bias']")
     """
-
-    objects: tuple[tuple[str, Any], ...]
-    caches: tuple[tuple[dict[str, Any], str, Any], ...]
-
-    def put_back(self) -> None:
-        """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
-        list of the weights that it was called with last, and those of a trace have no values."""
-        for space, name, value in self.caches:
-            if space.get(name) is not value:
-                space[name] = value
-
-    def stored(self, tensors: Sequence[Tensor]) -> str | None:
-        """A path to where one of the tensors is, if one is anywhere here."""
-        sought = {id(tensor) for tensor in tensors}
-        if not sought or not self._holds(sought):
+    tests: list[str] = []
+    leaves: list[str] = []
+    names: dict[str, Any] = {}
+    for number, one in enumerate(module.modules()):
+        if any(getattr(type(one), name) is not getattr(nn.Module, name) for name in _LISTS):
             return None
-        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in parts_in(value)]
-        seen: set[int] = set()
-        while ahead:
-            path, value = ahead.pop()
-            if id(value) in sought:
-                return path.removeprefix(".")
-            if isinstance(value, _CONTAINERS) and id(value) not in seen:
-                seen.add(id(value))
-                ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
-        return None
+        children = one._modules
+        names |= {f"m{number}": one, f"c{number}": children}
+        tests.append(f"m{number}._modules is c{number}")
+        if children:
+            names[f"i{number}"] = [*map(id, children.values())]
+            tests.append(f"[*map(id, c{number}.values())] == i{number}")
+        else:
+            tests.append(f"not c{number}")
+        for letter, attribute, owner in zip("pb", ("_parameters", "_buffers"), owners_of(one), strict=True):
+            held = f"{letter}{number}"
+            names[held] = owner
+            tests.append(f"m{number}.{attribute} is {held}")
+            tests.append(f"[*{held}] == {[*owner]}" if owner else f"not {held}")
+            tests += [f"{held}[{name!r}] is None" for name, value in owner.items() if value is None]
+            leaves += [f"{held}[{name!r}]" for name, value in owner.items() if value is not None]
+    return Found(tuple(tests), tuple(leaves), names)
 
-    def _holds(self, sought: Set[int]) -> bool:
-        """Whether one of these, by id, is anywhere here. (To make all paths takes three times as long.)"""
-        seen: set[int] = set()
-        found = [one for _, value in self.objects for one in values_in(value)]
-        while found:
-            if not sought.isdisjoint(map(id, found)):
-                return True
-            containers = {id(one): one for one in found if isinstance(one, _CONTAINERS)}
-            ahead = [one for number, one in containers.items() if number not in seen]
-            seen.update(containers)
-            found = [one for value in ahead for one in values_in(value)]
-        return False
+
+_LISTS = ("modules", "named_modules")  # what tells the submodules

@@ -2,79 +2,165 @@
 
 A key is made of some fifteen attributes of each tensor, read one by one and hashed. The test of a key reads
 most of them in C (`torch_internals.tensor_test`), and the rest cheapest first, up to the first that differs.
-It passes only for calls that have this key; it need not pass for all of them.
+It passes only for calls that have this key, or one that means the same to what answers (`Answer.lying`);
+it need not pass for all of them. What answers the call is called from the same generated function, so that a
+call that is known runs that, and what answers it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+import enum
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.constants import key_of
+from aot.errors import RECORDING
 from aot.inputs import Arguments
 from aot.versions import has_counter
 
 MOST = 8  # tests that one function has: each costs some 0.1 us in a call that it does not pass for
 EVERY = 16  # once so many calls had to make their key, there is a test too few, or one for nothing
+FEW = 4  # so many tensors are asked one by one
 
-_T = TypeVar("_T")
+MISSED: Any = object()
+"""What a test gives for a call that it does not pass for."""
+
+
+class Lying(enum.Enum):
+    """What of a call's tensors matters besides their elements, layouts and standing with autograd."""
+
+    ANYWHERE = "none of the rest"  # they are read, and that is all
+    TOGETHER = "which share a storage, and what they are views of"  # they are written to or returned, too
+    IN_FULL = "the sizes of storages as well, and whether they hold gradients"
 
 
 @dataclass(frozen=True, slots=True)
-class Recognition(Generic[_T]):
+class Answer:
+    """What answers the calls of one key.
+
+    Attributes:
+        hold: whether it still does.
+        call: takes the call's tensors, and then some leaves of its arguments.
+        numbers: the positions of these leaves.
+        together: makes the result of what `call` gives; None where that is the result.
+        lying: what of the tensors matters to it. If that is not all, it answers calls as well of which the
+            keys differ in the rest.
+    """
+
+    hold: Callable[[], bool]
+    call: Callable[..., Any]
+    numbers: tuple[int, ...]
+    together: Callable[[Any], Any] | None
+    lying: Lying = Lying.IN_FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Leaves that a call is not given, but finds.
+
+    Attributes:
+        tests: expressions that are true while they are found where they were.
+        leaves: expressions for them, in order.
+        names: what all of these name.
+    """
+
+    tests: tuple[str, ...] = ()
+    leaves: tuple[str, ...] = ()
+    names: dict[str, Any] = field(default_factory=dict)
+
+
+NOTHING = Found()
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
     """The test of one key.
 
     Attributes:
-        tree: of the arguments, as `flattened` gives it.
-        ambient: `torch_internals.ambient_key()`.
-        tensors: takes the leaves of a call with this tree. Gives its tensors, each object once and in order,
-            if the call has this key; otherwise None.
-        found: what answers such calls.
+        tree: of the arguments.
+        flat: whether the call's arguments are leaves.
+        answer: takes the leaves of a call with this tree, but for those that it finds. Gives the call's
+            result, if it has this key and what answers it still does; otherwise `MISSED`.
     """
 
-    tree: object
-    ambient: tuple[object, ...]
-    tensors: Callable[..., tuple[Tensor, ...] | None]
-    found: _T
+    tree: Hashable
+    flat: bool
+    answer: Callable[[Sequence[Any]], Any]
 
 
-class Recognitions(Generic[_T]):
+class Recognitions:
     """The tests of the keys that a function is called with.
 
     Attributes:
         newest_first: the one that passed last first.
+        flat: of these, what takes a call's arguments as they are.
 
     Example:
-        >>> seen = Recognitions[str]()
-        >>> seen.note(1, internals.ambient_key(), take_apart((torch.ones(2),)), "found")
-        >>> seen.newest_first[0].found, seen.newest_first[0].tensors(torch.zeros(2))
-        ('found', (tensor([0., 0.]),))
-        >>> seen.newest_first[0].tensors(torch.zeros(3)) is None
+        >>> from aot.inputs import take_apart
+        >>> seen = Recognitions()
+        >>> answer = Answer(lambda: True, torch.neg, (), None)
+        >>> seen.note(1, True, take_apart((torch.ones(2),)), answer)
+        >>> seen.flat[0]((torch.ones(2),))
+        tensor([-1., -1.])
+        >>> seen.flat[0]((torch.ones(3),)) is MISSED
         True
     """
 
     def __init__(self) -> None:
-        self.newest_first: tuple[Recognition[_T], ...] = ()
+        self.newest_first: tuple[Recognition, ...] = ()
+        self.flat: tuple[Callable[[Sequence[Any]], Any], ...] = ()
         self._missed = 0
 
-    def passed(self, one: Recognition[_T]) -> None:
-        """Try it first from now on."""
-        self.newest_first = (one, *(other for other in self.newest_first if other is not one))
+    def _set(self, *newest_first: Recognition) -> None:
+        self.newest_first = newest_first
+        self.flat = tuple(one.answer for one in newest_first if one.flat)
 
-    def note(self, tree: object, ambient: tuple[object, ...], arguments: Arguments, found: _T) -> None:
+    def passed(self, answer: Callable[[Sequence[Any]], Any]) -> None:
+        """Try it first from now on."""
+        now = self.newest_first
+        self._set(*sorted(now, key=lambda one: one.answer is not answer))
+
+    def note(
+        self, tree: Hashable, flat: bool, arguments: Arguments, answer: Answer, found: Found = NOTHING
+    ) -> None:
         """A call had to make its key, although there is something that answers it: have a test for the next,
         perhaps instead of the one that was of no use for longest."""
         self._missed += 1
         if len(self.newest_first) < MOST or self._missed % EVERY == 0:
-            test = compile_test(arguments)
+            test = compile_recognition(arguments, answer, found)
             if test is not None:
-                one = Recognition(tree, ambient, test, found)
-                self.newest_first = (one, *self.newest_first[: MOST - 1])
+                self._set(Recognition(tree, flat, test), *self.newest_first[: MOST - 1])
+
+
+def calling(seen: Recognitions, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of positional arguments: what answers them if they are known again, else `otherwise`."""
+
+    def call(*args: Any) -> Any:
+        flat = seen.flat
+        for answer in flat:
+            result = answer(args)
+            if result is not MISSED:
+                if answer is not flat[0]:
+                    seen.passed(answer)
+                return result
+        return otherwise(*args)
+
+    # (As of all that is called from code that Dynamo may compile.)
+    internals.skip_dynamo(call)
+    return call
+
+
+def compile_recognition(
+    arguments: Arguments, answer: Answer, found: Found
+) -> Callable[[Sequence[Any]], Any] | None:
+    """What `Recognition.answer` is, for the calls that have the key of `arguments` under what is around it
+    now; None for arguments that have no test (`compile_test`)."""
+    return None if arguments.metas else _Test(arguments, answer.lying).recognition(answer, found)
 
 
 def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
@@ -85,47 +171,111 @@ def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | Non
     None for arguments that have none: where wrapper subclasses are among them, or several tensors with a
     history of their own on one storage (which share a version counter, or not).
     """
-    return None if arguments.metas else _Test(arguments).compiled()
+    return None if arguments.metas else _Test(arguments).alone()
 
 
 class _Test:
     """The parts of one test, as source."""
 
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, arguments: Arguments, lying: Lying = Lying.IN_FULL) -> None:
         self._arguments = arguments
+        self._anywhere = lying is Lying.ANYWHERE
+        self._in_full = lying is Lying.IN_FULL
         self._tests: list[str] = []
-        self._scope: dict[str, Any] = {"key_of": key_of}
+        self._scope: dict[str, Any] = {"key_of": key_of, "missed": MISSED, "recording": RECORDING}
+        self._leaves = [f"a{position}" for position in range(len(arguments.leaves))]
+        self._shown: list[str] = []  # the tensors, each once
 
-    def compiled(self) -> Callable[..., tuple[Tensor, ...] | None] | None:
-        leaves = self._arguments.leaves
-        names: dict[int, str] = {}
-        for position, (number, value) in enumerate(leaves):
-            if number is None:
-                self._constant(f"a{position}", value)
-            elif number in names:
-                self._tests.append(f"a{position} is {names[number]}")
-            else:
-                names[number] = f"a{position}"
-        shown = [names[number] for number in range(len(names))]
-        if shown:
-            self._in_c("like", self._arguments.tensors, shown)
-            for name, tensor in zip(shown, self._arguments.tensors, strict=True):
-                self._tensor(name, tensor)
-            if not self._bases(shown):
-                return None
-            self._storages(shown)
-        body = "\n        and ".join(self._tests) or "True"
-        parameters = ", ".join(f"a{position}" for position in range(len(leaves)))
-        passed = f"({', '.join(shown)},)" if shown else "()"
-        lines = (
-            f"def test({parameters}):",
-            f"    if ({body}):",
-            f"        return {passed}",
+    def alone(self) -> Callable[..., tuple[Tensor, ...] | None] | None:
+        if not self._made():
+            return None
+        test: Callable[..., tuple[Tensor, ...] | None] = self._function(
+            f"def test({', '.join(self._leaves)}):",
+            *self._together(),
+            f"    if ({self._all()}):",
+            f"        return ({''.join(name + ', ' for name in self._shown)})",
             "    return None",
         )
-        exec(compile("\n".join(lines), "<recognition>", "exec"), self._scope)
-        test: Callable[..., tuple[Tensor, ...] | None] = self._scope["test"]
         return test
+
+    def recognition(self, answer: Answer, found: Found) -> Callable[[Sequence[Any]], Any] | None:
+        if not self._made():
+            return None
+        ambient, names = internals.ambient_test(self._arguments.tensors)
+        self._scope.update(found.names)
+        self._scope.update(names)
+        self._scope.update(hold=answer.hold, call=answer.call, together=answer.together)
+        self._tests.insert(0, "not recording")
+        self._tests.insert(2, ambient)
+        self._tests.append("hold()")
+        count = len(self._leaves) - len(found.leaves)
+        given = [*self._shown, *(f"a{position}" for position in answer.numbers)]
+        as_they_are = given == self._leaves and not found.leaves
+        result = "call(*given)" if as_they_are else f"call({', '.join(given)})"
+        if answer.together is not None:
+            result = f"together({result})"
+        lines = [
+            "def recognised(given):",
+            f"    if {' or '.join([f'len(given) != {count}', *(f'not ({t})' for t in found.tests)])}:",
+            "        return missed",
+        ]
+        if self._leaves:
+            names_of_all = "".join(name + ", " for name in self._leaves)
+            if found.leaves:
+                lines += [
+                    "    try:",
+                    f"        {names_of_all} = {', '.join([*found.leaves, '*given'])}",
+                    "    except KeyError:",  # another thread has taken one away meanwhile
+                    "        return missed",
+                ]
+            else:
+                lines.append(f"    {names_of_all} = given")
+        recognised: Callable[[Sequence[Any]], Any] = self._function(
+            *lines,
+            *self._together("given" if as_they_are else None),
+            f"    if ({self._all()}):",
+            f"        return {result}",
+            "    return missed",
+        )
+        return recognised
+
+    def _function(self, *lines: str) -> Any:
+        exec(compile("\n".join(lines), "<recognition>", "exec"), self._scope)
+        return self._scope[lines[0].partition("(")[0].removeprefix("def ")]
+
+    def _all(self) -> str:
+        return "\n        and ".join(self._tests) or "True"
+
+    def _many(self) -> bool:
+        return len(self._shown) >= FEW
+
+    def _together(self, given: str | None = None) -> tuple[str, ...]:
+        """All tensors, where they are asked together."""
+        return (f"    all = {given or '(' + ', '.join(self._shown) + ')'}",) if self._many() else ()
+
+    def _made(self) -> bool:
+        """Find all tests; false where there is none."""
+        names: dict[int, str] = {}
+        for name, (number, value) in zip(self._leaves, self._arguments.leaves, strict=True):
+            if number is None:
+                self._constant(name, value)
+            elif number in names:
+                self._tests.append(f"{name} is {names[number]}")
+            else:
+                names[number] = name
+        shown = self._shown = [names[number] for number in range(len(names))]
+        if shown:
+            tensors = self._arguments.tensors
+            self._in_c("like", tensors, ["*all"] if self._many() else shown)
+            if self._many():
+                self._at_once()
+            for name, tensor in zip(shown, tensors, strict=True):
+                self._tensor(name, tensor)
+            if not self._anywhere:
+                if not self._bases(shown):
+                    return False
+                self._storages(shown)
+        return True
 
     def _constant(self, name: str, value: object) -> None:
         if value is None or value is True or value is False:
@@ -143,21 +293,39 @@ class _Test:
         self._scope[test] = internals.tensor_test(tensors)
         self._tests.append(f"{test}({', '.join(names)})")
 
-    def _tensor(self, name: str, tensor: Tensor) -> None:
-        offset = tensor.storage_offset()
+    def _at_once(self) -> None:
+        """What is asked of all tensors together, most of which are no views and lie at the start."""
+        tensors = self._arguments.tensors
+        self._scope.update(offset=internals.offset_of, is_view=internals.is_view)
+        offsets = [tensor.storage_offset() for tensor in tensors]
         self._tests.append(
-            f"{name}.storage_offset() == {offset}" if offset else f"not {name}.storage_offset()"
+            f"[*map(offset, all)] == {offsets}" if any(offsets) else "not any(map(offset, all))"
         )
+        views = [tensor._is_view() for tensor in tensors]
+        if self._anywhere and not all(tensor.requires_grad for tensor in tensors):
+            pairs = zip(self._shown, tensors, strict=True)
+            self._tests += [f"not {name}._is_view()" for name, tensor in pairs if tensor.requires_grad]
+        else:
+            asked = f"[*map(is_view, all)] == {views}" if any(views) else "not any(map(is_view, all))"
+            self._tests.append(asked)
+
+    def _tensor(self, name: str, tensor: Tensor) -> None:
+        if not self._many():
+            offset = tensor.storage_offset()
+            self._tests.append(
+                f"{name}.storage_offset() == {offset}" if offset else f"not {name}.storage_offset()"
+            )
+            if tensor.requires_grad or not self._anywhere:
+                self._tests.append(f"{name}._is_view()" if tensor._is_view() else f"not {name}._is_view()")
         if tensor.requires_grad:  # what does not is a leaf
             self._tests.append(f"{name}.is_leaf" if tensor.is_leaf else f"not {name}.is_leaf")
-        if tensor.is_leaf:
+        if tensor.is_leaf and self._in_full:
             self._tests.append(f"{name}.grad is {'None' if tensor.grad is None else 'not None'}")
         if torch.is_inference_mode_enabled():  # where the test in C does not tell
             self._tests.append(f"{name}.is_inference() is {tensor.is_inference()}")
         if tensor.is_inference():  # what has a counter is refused
             self._scope["has_counter"] = has_counter
             self._tests.append(f"not has_counter({name})")
-        self._tests.append(f"{name}._is_view()" if tensor._is_view() else f"not {name}._is_view()")
 
     def _bases(self, shown: Sequence[str]) -> bool:
         """Views: what they are views of, and how. False where two that count writes are on one storage."""
@@ -200,17 +368,24 @@ class _Test:
         return True
 
     def _storages(self, shown: Sequence[str]) -> None:
-        """Which tensors share a storage, and how large each storage is."""
-        first: dict[int, str] = {}
-        for name, tensor in zip(shown, self._arguments.tensors, strict=True):
-            storage = tensor.untyped_storage()
-            group = first.get(storage._cdata)
-            if group is None:
-                first[storage._cdata] = f"{name}_storage"
-                self._tests.append(f"(s := {name}.untyped_storage()).nbytes() == {storage.nbytes()}")
-                if len(shown) > 1:
-                    self._tests.append(f"({name}_storage := s._cdata)")
-            else:
-                self._tests.append(f"{name}.untyped_storage()._cdata == {group}")
-        if len(first) > 1:
-            self._tests.append(f"len({{{', '.join(first.values())}}}) == {len(first)}")
+        """Which tensors share a storage, and how large each storage is. (Storages are one object in Python,
+        too, for as long as somebody has it.)"""
+        storages = [tensor.untyped_storage() for tensor in self._arguments.tensors]
+        firsts: dict[int, int] = {}
+        names = [f"{name}_storage" for name in shown]
+        if self._many():
+            self._scope.update(storage=internals.storage_of, nbytes=internals.nbytes_of)
+            self._tests.append("(storages := [*map(storage, all)])")
+            if self._in_full:
+                self._tests.append(f"[*map(nbytes, storages)] == {[one.nbytes() for one in storages]}")
+            names = [f"storages[{i}]" for i in range(len(shown))]
+        for i, (name, storage) in enumerate(zip(shown, storages, strict=True)):
+            first = firsts.setdefault(storage._cdata, i)
+            if not self._many() and (self._in_full or len(shown) > 1):
+                known = f".nbytes() == {storage.nbytes()}" if self._in_full else ""
+                self._tests.append(f"({names[i]} := {name}.untyped_storage()){known}")
+            if first != i:
+                self._tests.append(f"{names[i]} is {names[first]}")
+        if len(firsts) > 1:
+            apart = "*storages" if self._many() else ", ".join(names[i] for i in firsts.values())
+            self._tests.append(f"len({{{apart}}}) == {len(firsts)}")

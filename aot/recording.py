@@ -18,6 +18,7 @@ from torch import fx
 from aot import logs, names
 from aot import torch_internals as internals
 from aot.blueprint import Blueprint
+from aot.capture import looks
 from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.joint import Joint, record_backward
@@ -101,7 +102,7 @@ def record(
         Exception: whatever the function raises.
     """
     grad = torch.is_grad_enabled()
-    with noted.running(), running, viewing(symbols):
+    with noted.running(), running, viewing(symbols), looks.watched() as looked:
         forward = run_once(
             flat,
             arguments,
@@ -126,6 +127,8 @@ def record(
     fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
     parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
+    asked = looked.asked or any(looks.asks(guard.expected) for guard in noted.guards.guards)
+    asked = asked or inference or symbols is not None or bool(arguments.metas or forward.differentiated)
     plan = make_plan(
         effects,
         joint,
@@ -134,6 +137,10 @@ def record(
         storages,
         parameters,
         leaves,
+        frozenset(i for i, t in enumerate(arguments.tensors) if t.is_cpu),
+        bool(arguments.metas or forward.wrapped),
+        asked,
+        _lie_apart(arguments),
         grad,
         forward.grad_after,
         inference,
@@ -200,6 +207,13 @@ def _levels_of(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list
         available = {nodes[name]: i for i, name in enumerate(saved) if name in nodes}
         levels.append(replace(level, available=available))
     return levels
+
+
+def _lie_apart(arguments: Arguments) -> bool:
+    """Whether no tensor shares a storage with another, or a history."""
+    tensors = arguments.tensors
+    views = any(tensor.requires_grad and tensor._is_view() for tensor in tensors)
+    return not views and len({*map(internals.storage_key, tensors)}) == len(tensors)
 
 
 def _accumulating(arguments: Arguments) -> frozenset[int]:

@@ -36,9 +36,9 @@ from aot.constants import CONSTANTS
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
 from aot.objects import SEQUENCES, content_of, has_memory, namespace_of
-from aot.places import Surroundings
 from aot.reads import OPTIONAL, WRITES, Names, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
+from aot.stored import Surroundings
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)

@@ -119,7 +119,9 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
-    return lambda *args: compiled.run(_read(args, numbers), {})
+    if not numbers:
+        return compiled.flat
+    return lambda *args: compiled.flat(*_read(args, numbers))
 
 
 def _assign_data(graph: fx.Graph) -> None:
@@ -154,6 +156,4 @@ def _take_numbers(graph: fx.Graph) -> frozenset[int]:
 
 def _read(args: tuple[Any, ...], numbers: frozenset[int]) -> tuple[Any, ...]:
     """Arguments, with numbers in place of tensors that are nothing but numbers."""
-    if not numbers:
-        return args
     return tuple(arg.item() if i in numbers else arg for i, arg in enumerate(args))

@@ -47,6 +47,7 @@ class Operation:
         counted: whether autograd counts its writes.
         made: whether it is made of others, below autograd.
         underived: whether autograd has not been told of it: in eager it follows what the kernel calls.
+        placed: whether it depends on where its arguments lie in their storage, or on what that is.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class Operation:
     counted: bool = True
     made: bool = False
     underived: bool = False
+    placed: bool = False
 
 
 # Names of functional forms that do not follow from the in-place name.
@@ -204,18 +206,19 @@ def _classify(func: Any) -> Operation:
     name = func._schema.name.split("::")[1]
     random = torch.Tag.nondeterministic_seeded in tags
     if name in _STORAGE_OPS:
-        return Operation(_STORAGE_OPS[name])
+        return Operation(_STORAGE_OPS[name], placed=True)
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
         return Operation(Kind.REFUSED)
     if func in ASK_FOR_METADATA:
-        return Operation(Kind.METADATA)
+        return Operation(Kind.METADATA, placed=True)
     if func.namespace == "profiler":
         return Operation(Kind.RANGE)
     if internals.is_composite(func) and func not in WHOLE:
         return Operation(Kind.COMPOSITE)
     if torch.Tag.inplace_view in tags:
-        return Operation(Kind.RESHAPE)
+        return Operation(Kind.RESHAPE, placed=True)
     underived = is_custom(func) and not internals.has_derivative(func)
+    placed = "as_strided" in name or "storage" in name
     written: list[int | str] = []
     for i, argument in enumerate(func._schema.arguments):
         if is_written(argument):
@@ -225,14 +228,20 @@ def _classify(func: Any) -> Operation:
         # Autograd counts writes of in-place operations and of out= alone, and what custom operators declare.
         counted = name.endswith("_") or isinstance(written[0], str) or is_custom(func)
         return Operation(
-            Kind.MUTATION, tuple(written), functional, random, counted=counted, underived=underived
+            Kind.MUTATION,
+            tuple(written),
+            functional,
+            random,
+            counted=counted,
+            underived=underived,
+            placed=placed,
         )
     if func.is_view:
-        return Operation(Kind.VIEW, underived=underived)
+        return Operation(Kind.VIEW, underived=underived, placed=placed)
     valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
     valued |= bool(func._schema.returns) and not any("Tensor" in str(r.type) for r in func._schema.returns)
     made = not random and internals.is_composite_below_autograd(func)
-    return Operation(Kind.PURE, random=random, valued=valued, made=made, underived=underived)
+    return Operation(Kind.PURE, random=random, valued=valued, made=made, underived=underived, placed=placed)
 
 
 def functional_form(func: Any) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture import looks
 from aot.capture.graph import Recipe, call_with_grad, dtypes_of, is_custom, lookup, recipe_of
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.modeless import asks_about_phases
@@ -148,6 +149,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return ASKS_FOR_NUMBERS[func](args[0])
         operation = classify(func)
         kind = operation.kind
+        if operation.placed:
+            looks.note()
         if self.parts and torch.is_grad_enabled():
             self.parts.check(args, kwargs, kind is Kind.VIEW)
         if operation.made and not self._decomposing and casts_within(func, args, kwargs):

@@ -1,7 +1,7 @@
 """Public functions that do something else for a thread that traces.
 
 Some things that a function does are no operations, and come to the recorder in no other way: it registers
-hooks, prints tensors. So these functions are replaced while any thread traces; for other
+hooks, prints tensors, asks where they lie. So these functions are replaced while any thread traces; for other
 threads they do what they always do.
 """
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
+from aot.capture import looks
 from aot.errors import UnsupportedOperation
 
 _WATCHED = ("register_hook", "register_post_accumulate_grad_hook")
@@ -118,11 +119,14 @@ _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
     (*internals.RUNS_BACKWARD, _watched_engine),
     (Tensor, "__repr__", _shown),
+    *((Tensor, name, looks.method) for name in ("storage_offset", "_is_view")),
+    *((Tensor, name, looks.attribute) for name in ("grad", "_base")),
     (torch, "compile", _refusing_operators_that_take_functions),
 ]
 
 
 def _detach_in_place(ordinary: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
+    looks.note()
     if any(tensor is view for view in getattr(_watch, "views", None) or ()):
         ordinary(tensor.view_as(tensor))  # which eager refuses, other than in inference mode
     return ordinary(tensor)

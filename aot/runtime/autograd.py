@@ -25,7 +25,7 @@ from aot.geometry import Geometry
 from aot.modules import Noted
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
-from aot.runtime.graphs import Backward, detached, runner
+from aot.runtime.graphs import Backward, detached, miscounted, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
 from aot.runtime.tangents import OtherTangent, fails, restrided
@@ -78,9 +78,9 @@ def build(
         **constants,
         "torch": torch,
         "set_grad_enabled": internals.set_grad_enabled,
-        "run_forward": runner(
-            forward, len(plan.returned) + len(plan.generators) + plan.saved, "forward", taken
-        ),
+        # (Autocast is part of the key: it is at a call what it is now.)
+        "run_forward": runner(forward, taken, bare=not (internals.autocast_enabled() or plan.numbers.names)),
+        "miscounted": miscounted,
         "rng_lock": functional_rng.LOCK,
         "get_rng_state": functional_rng.get_state,
         "set_rng_state": functional_rng.set_state,
@@ -114,8 +114,13 @@ def build(
         "freed": _freed,
         "graph_is_retained": internals.graph_is_retained,
         "packed": _packed,
-        "backward_key": internals.backward_key,
-        "recorded": (None, torch.are_deterministic_algorithms_enabled()),
+        "is_grad_enabled": torch.is_grad_enabled,
+        "is_autocast": internals.autocast_enabled,
+        "is_deterministic": internals.are_kernels_deterministic,
+        "was_deterministic": internals.are_kernels_deterministic(),
+        "saved_tensor_hooks": internals.saved_tensor_hooks,
+        "copy_each": internals.copy_each,
+        "Tensor": Tensor,
     }
     if plan.visible != len(plan.outputs):
         namespace["visible"] = plan.visible
@@ -128,7 +133,9 @@ def build(
         if backward is not None:
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)
-            lazy = Backward(backward, bw_compiler, part.segment.results, donated, symbols)
+            # (Where there are tangents, it is looked before whether there is autocast.)
+            bare = bool(part.segment.tangents) and not plan.numbers.names
+            lazy = Backward(backward, bw_compiler, donated, symbols, bare)
             namespace[f"run_backward{number}"] = lazy.run
             namespace[f"run_part{number}"] = lazy.run_part
     name = f"<aot wrapper {next(_COUNTER)}>"
@@ -140,13 +147,12 @@ def build(
     internals.skip_dynamo(namespace["call"])
     for number in range(len(plan.parts)):
         internals.skip_dynamo(namespace[f"backward{number}"])
-        own = plan.parts[number].own
-        methods = {
-            "forward": staticmethod(_keeping(own) if own else _forward),
-            "backward": staticmethod(namespace[f"backward{number}"]),
-        }
+        if plan.parts[number].own:
+            namespace[f"with_own{number}"] = _with_own(plan.parts[number].own)
+        names = ("forward", "backward")
+        methods = {name: staticmethod(namespace[f"{name}{number}"]) for name in names}
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
-        namespace[f"apply{number}"] = function.apply  # type: ignore[attr-defined]
+        namespace[f"apply{number}"] = internals.apply_of(function)
     weakref.finalize(namespace["call"], linecache.cache.pop, name, None)
 
     def define(names: dict[str, Any]) -> Callable[..., list[Any]]:
@@ -162,42 +168,26 @@ def build(
 _COUNTER = itertools.count()
 
 
-def _forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
-    """Make a node of what has been computed: `box` holds what is saved, what is returned, and tensors with
-    the edges that gradients go to; and gets the node."""
-    saved, results, ctx.edges = box
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*saved)
-    ctx.spent = False
-    ctx.written = {}
-    ctx.packed = (
-        internals.saved_tensor_hooks() is not None
-    )  # by hooks that may have kept what they were given
-    box[:] = [ctx]
-    return results  # type: ignore[no-any-return]
-
-
-def _keeping(own: Sequence[Own]) -> Callable[..., tuple[Tensor, ...]]:
-    """`_forward` for a node that keeps some of its results. (Autograd keeps a result without its node, which
+def _with_own(own: Sequence[Own]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """What a node saves that keeps some of its results. (Autograd keeps a result without its node, which
     would keep the result.)"""
 
-    def forward(ctx: Any, box: list[Any], *edges: Tensor) -> tuple[Tensor, ...]:
-        saved, results = list(box[0]), box[1]
+    def saved_with_own(saved: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        kept: list[Tensor | None] = list(saved)
         packed = internals.saved_tensor_hooks() is not None
         for one in own:
-            if one.position < len(saved):
-                saved[one.position] = results[one.entrance]
+            if one.position < len(kept):
+                kept[one.position] = results[one.entrance]
             else:  # hooks are not for what eager does not keep
-                saved.append(None if packed else results[one.entrance])
-        box[0] = tuple(saved)
-        return _forward(ctx, box, *edges)
+                kept.append(None if packed else results[one.entrance])
+        return tuple(kept)
 
-    return forward
+    return saved_with_own
 
 
 def _edge_of(result: Tensor | None) -> Tensor | None:
     """A tensor that has the edge of a result that was kept, and not its memory."""
-    return None if result is None else _passing(result)  # type: ignore[no-untyped-call]
+    return None if result is None else _passing(result)
 
 
 def _edge_of_written(ctx: Any, entrance: int) -> Tensor | None:
@@ -227,8 +217,7 @@ class _Passing(torch.autograd.Function):
         return gradient
 
 
-# (What `Function.apply` asks of `torch.func` the segments' nodes have asked.)
-_passing = super(torch.autograd.Function, _Passing).apply
+_passing = internals.apply_of(_Passing)
 
 
 class _Written(torch.autograd.Function):
@@ -258,7 +247,7 @@ class _Written(torch.autograd.Function):
         return None, gradient, None, None, None
 
 
-_give_history = super(torch.autograd.Function, _Written).apply
+_give_history = internals.apply_of(_Written)
 
 
 def _written(
@@ -267,7 +256,7 @@ def _written(
     """`_Written`, of any tensor."""
     if tensor.grad_fn is None and not is_wrapper(tensor):
         _forget_accumulator(tensor)
-    return _give_history(tensor, history, copies, keeper, entrance)  # type: ignore[no-any-return, no-untyped-call]
+    return _give_history(tensor, history, copies, keeper, entrance)  # type: ignore[no-any-return]
 
 
 def _forget_accumulator(tensor: Tensor) -> None:

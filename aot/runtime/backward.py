@@ -4,10 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from aot import torch_internals as internals
 from aot.runtime.plan import Part
 from aot.runtime.saving import Saving
 from aot.runtime.source import Writer, part_names, rewrapped
 from aot.runtime.tangents import coercing
+
+
+def write_forward(writer: Writer, number: int, part: Part, written: Collection[int], asked: bool) -> None:
+    """What makes the node of part `number` of a plan, of what has been computed: it is given what is saved,
+    what is returned, and tensors with the edges that gradients go to; and the tensors that autograd is to
+    lead to.
+
+    Args:
+        written: the values that are written to arguments that get their history.
+        asked: whether the call goes on with the node: what was given is replaced by it.
+    """
+    segment = part.segment
+    writer.line(f"def forward{number}(ctx, given, *targets):")
+    writer.indent += 1
+    again = bool(segment.results and segment.tangents)
+    writer.line(f"saved, results, {'ctx.edges' if again else '_'} = given")
+    writer.line(internals.NO_ZEROS)
+    if part.own:
+        writer.line(internals.SAVE.format(f"with_own{number}(saved, results)"))
+    elif part.saved:
+        writer.line(internals.SAVE.format("saved"))
+    if _donates(part) or (segment.frees and not part.saved):
+        writer.line("ctx.spent = False")
+    if _donates(part):  # not what hooks may have kept that pack what is saved
+        writer.line("ctx.packed = saved_tensor_hooks() is not None")
+    if any(entrance.kept and entrance.value in written for entrance in segment.entrances):
+        writer.line("ctx.written = {}")
+    if asked:
+        writer.line("given[:] = [ctx]")
+    writer.line("return results")
+    writer.indent -= 1
+
+
+def _donates(part: Part) -> bool:
+    return any(one.donated for one in part.saved)
 
 
 def write_backward(
@@ -41,7 +77,7 @@ def write_backward(
         writer.line("if ctx.spent:")
         writer.line("    raise freed()")
         writer.line("ctx.spent = not graph_is_retained()")
-    donates = any(one.donated for one in part.saved)
+    donates = _donates(part)
     if donates:
         writer.line("if ctx.spent:")
         writer.line("    raise spent()")
@@ -74,7 +110,8 @@ def write_backward(
             otherwise += f" or given != {everything}{found}"
         elif segment.whole:
             otherwise += f" or g{tangents[0]} is None"
-        writer.line(f"if torch.is_grad_enabled() or backward_key() != recorded{otherwise}:")
+        ambient = "is_grad_enabled() or is_autocast() or is_deterministic() is not was_deterministic"
+        writer.line(f"if {ambient}{otherwise}:")
         own = f"ctx.edges, {_entrances(part, written)}{', ctx.numbers' if numbers else ''}"
         again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"
         again = f"(None, *{again}[:{len(segment.gradients)}])"
@@ -94,7 +131,10 @@ def write_backward(
         run = f"run_backward{number}([{', '.join(inputs)}]{spend})"
         if several:
             run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
-        writer.line(f"{', '.join(names)}, = {run}")
+        writer.line(f"results = {run}")
+        writer.line(f"if len(results) != {segment.results}:")
+        writer.line(f"    raise miscounted(results, {segment.results}, 'backward')")
+        writer.line(f"{', '.join(names)}, = results")
     results = []
     shared = segment.shared
     for gradient in segment.gradients:
@@ -141,7 +181,13 @@ def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str
         for name, source, where in zip(ours, sources, wheres, strict=True):
             size, stride = writer.literal(where.size), writer.literal(where.stride)
             start = ", True" if len(names) in part.from_start else ""
-            writer.line(f"{name} = tangent({source}, {size}, {stride}{start})")
+            if name == source:  # most are as they should be
+                other = f"type({name}) is not Tensor or {name}.stride() != {stride} or {name}.is_neg()"
+                other += f" or {name}.is_conj()" if where.dtype.is_complex else ""
+                other += f" or {name}.storage_offset()" if start else ""
+                writer.line(f"if {other}:")
+            indent = "    " if name == source else ""
+            writer.line(f"{indent}{name} = tangent({source}, {size}, {stride}{start})")
             names.append(name)
         writer.indent -= several
     writer.indent -= 1

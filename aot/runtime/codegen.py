@@ -7,6 +7,7 @@ of each segment's `autograd.Function`, which `backward` writes.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
@@ -29,8 +30,8 @@ from aot.effects import (
     moved_by_outputs,
     value_of,
 )
-from aot.runtime.backward import write_backward
-from aot.runtime.plan import Plan
+from aot.runtime.backward import write_backward, write_forward
+from aot.runtime.plan import Part, Plan
 from aot.runtime.saving import Saving
 from aot.runtime.source import (
     GradMode,
@@ -51,9 +52,12 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     the backward, ``backward{k}(ctx, ...)`` of its autograd.Function.
     """
     writer = Writer()
+    writer.methods = not plan.wrapped
     written = {w.value for w in plan.writes if w.tracked and not w.carried}
     for number, part in enumerate(plan.parts):
         write_backward(writer, number, part, plan.scripted, written, plan.numbers.names)
+        writer.line("")
+        write_forward(writer, number, part, written, _is_asked(part, written, plan))
         writer.line("")
     _Call(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
@@ -69,6 +73,7 @@ class _Call:
         self.moved = moved_by_outputs(plan.outputs, plan.roots, plan.storages)
         # A write to a part has the history of the whole, which no value looks like.
         self.written = {w.value for w in plan.writes if w.tracked and (w.through is not None or w.carried)}
+        self.recorded = {w.value for w in plan.writes if w.tracked and not w.carried}
         self.carriers = {w.value: w.tensor for w in plan.writes if w.carried}
         self.made = {r.history: r for r in plan.roots if isinstance(r, WrapperRoot) and r.history is not None}
         self.entrances = {
@@ -120,6 +125,7 @@ class _Call:
         self._replace()
         self._keep()
         self._leave()
+        writer.flush()
         writer.indent -= 1
         writer.line("except BaseException:")
         writer.line(f"    set_grad_enabled({plan.grad})")
@@ -162,6 +168,11 @@ class _Call:
 
     def _forward(self, inputs: list[str]) -> None:
         """Run the graph, and put aside what is saved before anything is overwritten."""
+        if not self.plan.idle:
+            self._run(inputs)
+        self._put_aside(inputs)
+
+    def _run(self, inputs: list[str]) -> None:
         plan = self.plan
         self.mode.set(False)
         generators = {f"rng{i}": self.writer.name("device", d) for i, d in enumerate(plan.generators)}
@@ -172,8 +183,12 @@ class _Call:
                 self.writer.line(f"{name} = get_rng_state({device})")
         results = [*(f"v{i}" for i in plan.returned), *generators, *(f"s{i}" for i in range(plan.saved))]
         numbers = ", numbers" if plan.numbers.names else ""
-        call = f"run_forward([{', '.join([*inputs, *generators])}]{numbers})"
-        self.writer.line(f"{', '.join(results)}, = {call}" if results else call)
+        self.writer.line(f"results = run_forward([{', '.join([*inputs, *generators])}]{numbers})")
+        self.writer.line(f"if len(results) != {len(results)}:")
+        self.writer.line(f"    raise miscounted(results, {len(results)}, 'forward')")
+        if results:
+            self.writer.line(f"{', '.join(results)}, = results")
+            self.writer.line("del results")
         if generators:
             for name, device in generators.items():
                 self.writer.line(f"set_rng_state({device}, {name})")
@@ -183,6 +198,9 @@ class _Call:
                 self.writer.line(f"torch.autograd.graph.increment_version(t{write.tensor})")
         for i in plan.converted:
             self.writer.line(f"v{i} = inference_tensor(v{i})")
+
+    def _put_aside(self, inputs: list[str]) -> None:
+        plan = self.plan
         keep = {
             Saving.AS_IS: "detached({0})",
             Saving.COPY: "copied({0}, {1})",
@@ -195,7 +213,7 @@ class _Call:
             saved = "".join(
                 f"{keep[one.how].format(name, self.writer.literal(one.offset))}, " for one, name in kept
             )
-            self.writer.line(f"b{number} = [({saved})]")
+            self.writer.line(f"b{number} = ({saved})")
         for edge in self._moved_edges():
             self.mode.set(True)
             self.writer.line(f"{_passed(edge)} = passing({_argument(edge)})")
@@ -252,10 +270,15 @@ class _Call:
         self.mode.set(True)
         edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
         edges += [self._edge(target, self._target(target)) for target in segment.further]
-        self.writer.line(f"b{number} += ({_tuple(results)}, {_tuple(edges if segment.results else [])})")
+        given = f"b{number}, {_tuple(results)}, {_tuple(edges if segment.results else [])}"
+        if _is_asked(self.plan.parts[number], self.recorded, self.plan):
+            self.writer.line(f"b{number} = [{given}]")
+            given = f"b{number}"
+        else:
+            given = f"({given})"
         # What leads nowhere requires grad all the same.
         arguments = ", ".join(targets) or "nowhere()"
-        self.writer.line(f"{', '.join(names)}, = apply{number}(b{number}, {arguments})")
+        self.writer.line(f"{', '.join(names)}, = apply{number}({given}, {arguments})")
         if self.plan.numbers.names:
             self.writer.line(f"b{number}[0].numbers = numbers")
         for value, view in views.items():
@@ -283,8 +306,16 @@ class _Call:
         root = self.carried.get(value)
         if isinstance(root, AliasRoot):
             return alias(self.writer, root)
-        bare = value in self.plan.bare  # the tensor itself keeps its history
-        return f"v{value}.detach()" if bare else f"detached(v{value})"
+        if value in self.plan.bare:  # the tensor itself keeps its history
+            return f"v{value}.detach()"
+        self._detached(value)
+        return f"v{value}"
+
+    def _detached(self, value: int) -> None:
+        """Have a result of the graph be a tensor of its own: graphs may end in a view, or return one tensor
+        twice, which then has a history already. Optional results may be absent."""
+        self.writer.line(f"if v{value} is not None and (v{value}._is_view() or v{value}.requires_grad):")
+        self.writer.line(f"    v{value} = v{value}.detach()")
 
     def _target(self, target: Target) -> str:
         """The tensor that a gradient goes to."""
@@ -367,7 +398,13 @@ class _Call:
 
     def _write(self, write: Write) -> None:
         copies = write.tracked and write.through is None and not write.carried
-        if not copies and not write.carried:
+        if self._is_plain(write):
+            self.mode.set(False)
+            if write.tensor in self.plan.on_cpu:
+                self.writer.copy(f"t{write.tensor}", f"v{write.value}")
+            else:
+                self.writer.line(f"t{write.tensor}.copy_(v{write.value})")
+        elif not copies and not write.carried:
             self.mode.set(False)  # a graph may return a view of its input, which requires grad
             target = _past_autograd(write)
             if write.through is not None:
@@ -382,6 +419,12 @@ class _Call:
             root = _root_of(write)
             silently = "" if write.counted else f"with uncounted({root}): "
             self.writer.line(f"{silently}written({root}, {self._target(edge)}, {copies}{keeper})")
+
+    def _is_plain(self, write: Write) -> bool:
+        """Whether it is a write to all that the argument shows, which autograd counts and has no part in as
+        long as grad mode is off."""
+        apart = write.tracked or write.carried or write.through is not None or write.base or write.entry
+        return write.counted and not apart and not (write.inference or self.plan.inference)
 
     def _left(self) -> list[int]:
         """The arguments whose memory on entry is needed after they were put elsewhere."""
@@ -425,7 +468,9 @@ class _Call:
         if isinstance(root, BaseRoot):
             return f"t{root.tensor}._base"
         if isinstance(root, ValueRoot):
-            return f"v{root.value}" if root.value in self.entrances else f"detached(v{root.value})"
+            if root.value not in self.entrances:
+                self._detached(root.value)
+            return f"v{root.value}"
         if isinstance(root, WrapperRoot) and root.history is None:
             self.mode.set(False)
             return self._wrapper(root)
@@ -466,6 +511,14 @@ class _Call:
             ]
             if resident:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
+
+
+def _is_asked(part: Part, written: Collection[int], plan: Plan) -> bool:
+    """Whether the call asks the node of a part for something, or gives it more than it is made of."""
+    given = part.segment.shared or part.watched or part.attached or plan.numbers.names
+    resident = any(one.where is not None for one in part.saved)
+    keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.entrances)
+    return bool(given or resident or keeps)
 
 
 def _root_of(write: Write) -> str:

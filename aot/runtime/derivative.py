@@ -29,7 +29,7 @@ from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.checked import compile_graph
-from aot.runtime.graphs import Backward, check_numbers, detached, runner
+from aot.runtime.graphs import Backward, check_numbers, counted, detached, runner
 from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
 from aot.runtime.tangents import put_together, restrided
@@ -212,9 +212,8 @@ class _Way:
         kept = len(list(forward.graph.nodes)[-1].args[0])
         graph = numbered(forward, symbols)
         graph.module.meta["donated"] = ()  # what is saved may be asked for again
-        self.run: Callable[..., Any] = runner(
-            compile_graph(compiler, graph.module, "backward"), kept, "backward", graph.taken
-        )
+        compiled = compile_graph(compiler, graph.module, "backward")
+        self.run: Callable[..., Any] = counted(runner(compiled, graph.taken), kept, "backward")
         self.from_start = tangents_from_start(forward, "cotangents_")
         self.further_from_start = tangents_from_start(backward)
         self.backward: Backward | None = None
@@ -222,7 +221,9 @@ class _Way:
         available: dict[fx.Node, int] = {}
         if backward is not None:
             results = sum(len(layout.wheres) for layout in step.higher)
-            self.backward = Backward(backward, compiler, results, symbols=symbols)
+            self.backward = Backward(backward, compiler, symbols=symbols)
+            self.run_backward = counted(self.backward.run, results, "backward")
+            self.run_part = counted(self.backward.run_part, results, "backward")
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
@@ -347,8 +348,8 @@ class _Higher(torch.autograd.Function):
         whole = mask == (1 << len(bits)) - 1
         numbers = ctx.numbers
         if whole:
-            results = way.backward.run(arguments, numbers=numbers)
+            results = way.run_backward(arguments, numbers=numbers)
         else:
-            results = way.backward.run_part(mask, arguments, numbers=numbers)
+            results = way.run_part(mask, arguments, numbers=numbers)
         made = put_together(step.higher, iter(results))
         return (None, None, *(None if k is None else made[k] for k in step.gradients))

@@ -18,30 +18,49 @@ from aot.runtime.numbers import numbered
 from aot.symbols import Symbols
 
 
-def runner(compiled: Compiled, results: int, which: str, taken: Sequence[int] = ()) -> Callable[..., Any]:
-    """A compiled graph as a boxed callable whose number of results is checked.
+def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False) -> Callable[..., Any]:
+    """A compiled graph as a boxed callable.
 
     Graphs hold the casts that autocast made while tracing, so they run without it. Of the numbers of the
-    call, they take those that are `taken` before their other inputs.
+    call, they take those that are `taken` before their other inputs. Where there is neither, it is the graph
+    itself (`bare`).
     """
     run = boxed(compiled)
+    if bare:
+        return run
 
-    def checked(arguments: list[Any], numbers: Sequence[int] = ()) -> Any:
+    def prepared(arguments: list[Any], numbers: Sequence[int] = ()) -> Any:
         if taken:
             arguments[:0] = [numbers[i] for i in taken]
         if internals.autocast_enabled():
             with internals.disable_autocast():
-                values = run(arguments)
-        else:
-            values = run(arguments)
+                return run(arguments)
+        return run(arguments)
+
+    return prepared
+
+
+def counted(run: Callable[..., Any], results: int, which: str) -> Callable[..., Any]:
+    """The same with the number of results checked.
+
+    Raises:
+        BackendError: when called, if there are others.
+    """
+
+    def checked(*arguments: Any, **options: Any) -> Any:
+        values = run(*arguments, **options)
         if len(values) != results:
-            raise errors.BackendError(
-                f"the compiled {which} graph returned {len(values)} results, "
-                f"but the graph has {results} outputs"
-            )
+            raise miscounted(values, results, which)
         return values
 
     return checked
+
+
+def miscounted(values: Sequence[Any], results: int, which: str) -> errors.BackendError:
+    """For a compiled graph that has not returned as many values as its graph has results."""
+    return errors.BackendError(
+        f"the compiled {which} graph returned {len(values)} results, but the graph has {results} outputs"
+    )
 
 
 def check_numbers(symbols: Symbols | None, numbers: Sequence[int]) -> None:
@@ -66,7 +85,6 @@ class Backward:
     backward after which the saved values are not needed any more, if there are such that it may overwrite.
 
     Args:
-        results: how many results the graph has.
         donated: the inputs that the last backward may overwrite.
         symbols: what sizes in the graph are, if they are symbols.
     """
@@ -75,29 +93,32 @@ class Backward:
         self,
         module: fx.GraphModule,
         compiler: Compiler,
-        results: int,
         donated: tuple[int, ...] = (),
         symbols: Symbols | None = None,
+        bare: bool = False,
     ) -> None:
         self._module = module
         self._compiler = compiler
-        self._results = results
         self._donated = donated
         self._symbols = symbols
+        self._bare = bare
         self._lock = threading.Lock()
         self._runners: dict[tuple[int | None, bool], Callable[..., Any]] = {}
 
     def run(self, arguments: list[Any], spend: bool = False, numbers: Sequence[int] = ()) -> Any:
-        """All gradients, from saved values and all tangents; `spend` allows to overwrite the donated ones."""
-        return self._runner(None, spend, arguments)(arguments, numbers)
+        """All gradients, from saved values and all tangents; `spend` allows to overwrite the donated ones.
+        How many come back is not checked."""
+        run = self._runners.get((None, spend)) or self._runner(None, spend, arguments)
+        return run(arguments, numbers) if numbers else run(arguments)
 
     def run_part(
         self, given: int, arguments: list[Any], spend: bool = False, numbers: Sequence[int] = ()
     ) -> Any:
         """The gradients, None where there is none, from saved values and tangents of which some are None;
-        bit j of `given` tells whether tangent j is not."""
+        bit j of `given` tells whether tangent j is not. How many come back is not checked."""
         present = [a for a in arguments if a is not None]
-        return self._runner(given, spend, arguments)(present, numbers)
+        run = self._runner(given, spend, arguments)
+        return run(present, numbers) if numbers else run(present)
 
     def _runner(self, given: int | None, spend: bool, arguments: list[Any]) -> Callable[..., Any]:
         run = self._runners.get((given, spend))
@@ -117,9 +138,7 @@ class Backward:
                     first = len(graph.taken)
                     graph.module.meta["donated"] = tuple(first + i for i in self._donated if spend)
                     compiled = compile_graph(self._compiler, graph.module, "backward")
-                    run = self._runners[given, spend] = runner(
-                        compiled, self._results, "backward", graph.taken
-                    )
+                    run = self._runners[given, spend] = runner(compiled, graph.taken, bare=self._bare)
         return run
 
 

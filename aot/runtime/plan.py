@@ -14,10 +14,12 @@ from torch import fx
 
 from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
-from aot.effects import Change, Effects, Output, Root, Write
+from aot.capture.segments import ArgumentEdge, WrittenEdge
+from aot.effects import Change, Effects, Output, Root, ValueRoot, Write
 from aot.geometry import Geometry
+from aot.recognition import Lying
 from aot.runtime.order import Item, arrange
-from aot.runtime.saving import Own, Saved, Savings, Watch, tangents_from_start
+from aot.runtime.saving import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.symbols import Sizes
 
 
@@ -64,7 +66,10 @@ class Plan:
         tensors: how many tensors the call has.
         storages: for each of them, the number of the storage that it lies in.
         leaves: those that are leaves and require grad.
+        on_cpu: those on the CPU.
+        wrapped: whether there are wrapper subclasses among the tensors and the results.
         inputs: the forward graph's inputs.
+        idle: whether the forward graph computes nothing, and returns nothing.
         generators: the devices whose generators' states it takes after these, and returns after the values.
         values: the layout of each value.
         returned: which of them the forward graph returns, in order.
@@ -79,13 +84,18 @@ class Plan:
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
         scripted: whether eager runs the function's Python in the backward.
+        lying: what else matters to what is done than the elements of the tensors, how they are laid out, and
+            where gradients of those go that require grad.
         numbers: the numbers of a call that are symbols in the graphs.
     """
 
     tensors: int
     storages: tuple[int, ...]
     leaves: frozenset[int]
+    on_cpu: frozenset[int]
+    wrapped: bool
     inputs: tuple[Input, ...]
+    idle: bool
     generators: tuple[torch.device, ...]
     values: tuple[Geometry, ...]
     returned: tuple[int, ...]
@@ -114,6 +124,7 @@ class Plan:
     inference: bool
     converted: tuple[int, ...]
     scripted: bool
+    lying: Lying
     numbers: Sizes
 
 
@@ -125,6 +136,10 @@ def make_plan(
     storages: tuple[int, ...],
     parameters: frozenset[int],
     leaves: frozenset[int],
+    on_cpu: frozenset[int],
+    wrapped: bool,
+    asked: bool,
+    apart: bool,
     grad: bool,
     grad_after: bool,
     inference: bool,
@@ -137,6 +152,11 @@ def make_plan(
         storages: for each tensor of the call, the number of the storage that it lies in.
         parameters: the tensors that live on in any case.
         leaves: those that are leaves and require grad.
+        on_cpu: those on the CPU.
+        wrapped: whether there are wrapper subclasses among them, or among the results.
+        asked: whether what the run did may depend on where these lie in their storage, how large that is,
+            whether they are views, or what gradients they hold.
+        apart: whether each has a storage and a history of its own.
         numbers: the numbers of a call that are symbols.
 
     Raises:
@@ -152,7 +172,10 @@ def make_plan(
         tensors=len(storages),
         storages=storages,
         leaves=leaves.union(effects.required),
+        on_cpu=on_cpu,
+        wrapped=wrapped,
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
+        idle=not joint.generators and all(_is_idle(node) for node in forward.graph.nodes),
         generators=joint.generators,
         values=tuple(v.where for v in effects.values),
         returned=joint.returned,
@@ -181,5 +204,44 @@ def make_plan(
         inference=inference,
         converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
         scripted=joint.scripts != (),
+        lying=_lying(asked or joint.scripts != (), apart, effects, joint, parts),
         numbers=numbers,
+    )
+
+
+def _is_idle(node: fx.Node) -> bool:
+    """Whether it is an input, or a result of nothing."""
+    return node.op == "placeholder" or (node.op == "output" and not node.args[0])
+
+
+def _lying(asked: bool, apart: bool, effects: Effects, joint: Joint, parts: Sequence[Part]) -> Lying:
+    moved = (
+        *(effects.changes, effects.required, effects.released, effects.detached, effects.pinned),
+        *(effects.grown, effects.retaining, effects.retaining_outputs, effects.aware, effects.replaced),
+    )
+    if asked or any(moved):
+        return Lying.IN_FULL
+    done = (effects.writes, effects.kept, effects.moves)
+    if (
+        apart
+        and not any(done)
+        and all(isinstance(root, ValueRoot) for root in effects.roots)
+        and all(primal.stretch is None for primal in joint.primals)
+        and all(map(_reads_values, parts))
+    ):
+        return Lying.ANYWHERE
+    return Lying.TOGETHER
+
+
+def _reads_values(part: Part) -> bool:
+    """Whether a part of the backward, and what is kept for it, leads to no other memory and no base."""
+    segment = part.segment
+    targets = (*(gradient.target for gradient in segment.gradients), *segment.further)
+    return not (
+        part.watched
+        or part.attached
+        or segment.shared
+        or any(one.how is Saving.RESIDENT for one in part.saved)
+        or any(isinstance(target, WrittenEdge) for target in targets)
+        or any(isinstance(target, ArgumentEdge) and target.of_base for target in targets)
     )

@@ -28,9 +28,25 @@ class Writer:
         ] = {}  # the calls that have made several views, by what they were made of
         self.parts: set[object] = set()  # the calls' results that have become something
         self.detached: dict[object, str] = {}  # what views were taken of, by how it was made: their base
+        self.methods = False  # whether views may be taken by methods of tensors
+        self._copies: list[tuple[str, str]] = []
 
     def line(self, text: str) -> None:
+        self.flush()
         self.lines.append("    " * self.indent + text if text else "")
+
+    def copy(self, target: str, value: str) -> None:
+        """Write `value` to `target`, both on the CPU: what is written one after the other, by one call."""
+        self._copies.append((target, value))
+
+    def flush(self) -> None:
+        """Make the copies that are due."""
+        copies, self._copies = self._copies, []
+        if len(copies) == 1:
+            self.line("{}.copy_({})".format(*copies[0]))
+        elif copies:
+            targets, values = map(", ".join, zip(*copies, strict=True))
+            self.line(f"copy_each([{targets}], [{values}])")
 
     def name(self, prefix: str, value: Any) -> str:
         """A name for an object that has no literal form."""
@@ -247,8 +263,35 @@ def step(writer: Writer, source: str, one: ViewStep) -> str:
     return text if one.index is None else f"{text}[{one.index}]"
 
 
+# Operations that are methods of tensors, too: these take half of the time. (They are asked as functions where
+# a subclass would be told of the method.)
+_METHODS: dict[Any, str] = {
+    torch.ops.aten.view.default: "view",
+    torch.ops.aten.expand.default: "expand",
+    torch.ops.aten.permute.default: "permute",
+    torch.ops.aten.transpose.int: "transpose",
+    torch.ops.aten.t.default: "t",
+    torch.ops.aten.select.int: "select",
+    torch.ops.aten.squeeze.default: "squeeze",
+    torch.ops.aten.squeeze.dim: "squeeze",
+    torch.ops.aten.unsqueeze.default: "unsqueeze",
+    torch.ops.aten.unbind.int: "unbind",
+    torch.ops.aten.diagonal.default: "diagonal",
+    torch.ops.aten.unfold.default: "unfold",
+    torch.ops.aten.detach.default: "detach",
+    torch.ops.aten.as_strided.default: "as_strided",
+}
+
+
+def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The sizes of a view one by one, which is the quicker way."""
+    return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) and args[0] else args
+
+
 def whole_step(writer: Writer, source: str, one: ViewStep) -> str:
     """A step with all its results."""
+    if writer.methods and not one.kwargs and one.op in _METHODS:
+        return f"{source}.{_METHODS[one.op]}({', '.join(map(writer.literal, _spread(one.args)))})"
     arguments = [source, *(writer.literal(a) for a in one.args)]
     arguments += [f"{k}={writer.literal(v)}" for k, v in one.kwargs.items()]
     return f"{writer.op(one.op)}({', '.join(arguments)})"

@@ -225,7 +225,7 @@ def test_explain_shows_states() -> None:
     assert "def forward(self, primals_1, rng_state_cpu):" in text
     assert "torch.ops.aot_rng.rand.default(rng_state_cpu, [3]" in text
     assert "rng0 = get_rng_state(" in text
-    assert "v0, rng0, = run_forward([t0, rng0])" in text
+    assert "results = run_forward([t0, rng0])" in text
     assert "set_rng_state(device0, rng0)" in text
 
 

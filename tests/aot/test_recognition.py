@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor
 import aot
 from aot import torch_internals as internals
 from aot.inputs import flattened, take_apart
-from aot.recognition import EVERY, MOST, compile_test
+from aot.recognition import EVERY, MISSED, MOST, compile_test
 from fuzz.campaign.jobs import program
 from fuzz.source import load
 
@@ -285,3 +286,84 @@ def test_many_calls_agree_with_eager() -> None:
         lambda: list(twice(values(4))),
     ]
     assert_each_agrees(f, makes * 4, specializations=3)
+
+
+AROUND: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu"),
+    "default device": lambda: torch.device("meta"),
+    "a mode of functions": torch.overrides.BaseTorchFunctionMode,
+    "forward mode": torch.autograd.forward_ad.dual_level,
+    "below autograd": internals.below_autograd,
+    "recording": aot.errors.binding,
+}
+
+
+@contextlib.contextmanager
+def other_default_dtype() -> Iterator[None]:
+    with internals.default_dtype(torch.float64):
+        yield
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+AROUND |= {"default dtype": other_default_dtype, "deterministic mode": deterministic}
+
+
+@pytest.mark.parametrize("inputs", [0, 1, 5])
+@pytest.mark.parametrize("name", AROUND)
+def test_a_test_passes_only_under_what_was_around_it(name: str, inputs: int) -> None:
+    compiled = aot.aot_function(lambda *xs: sum(xs, torch.zeros(3)), aot.nop)
+    given = [values(3)] * bool(inputs) + [values(3) for _ in range(inputs - 1)]
+    for _ in range(3):
+        compiled(*given)
+    (answer,) = compiled._recognitions.flat
+    assert answer(given) is not MISSED
+    with AROUND[name]():
+        assert answer(given) is MISSED
+    assert answer(given) is not MISSED
+
+
+def test_inside_of_a_transform_no_test_passes() -> None:
+    compiled = aot.aot_function(torch.sin, aot.nop)
+    for _ in range(3):
+        compiled(values(3))
+    (answer,) = compiled._recognitions.flat
+    seen = []
+    torch.func.vmap(lambda x: seen.append(answer((values(3),))) or x)(values(3))
+    assert seen == [MISSED]
+
+
+def test_a_known_call_with_a_backward_is_refused_inside_of_a_transform() -> None:
+    compiled = aot.aot_function(torch.sin, aot.nop)
+    x = values(3).requires_grad_()
+    for _ in range(3):
+        compiled(x)
+    with pytest.raises(aot.errors.UnsupportedOperation, match="has no part in"):
+        torch.func.vmap(lambda y: y * compiled(x).sum())(values(3))
+
+
+def test_new_data_of_several_arguments_counts_once_for_each() -> None:
+    def f(x: Tensor, y: Tensor, w: Tensor) -> None:
+        x.mul_(2)
+        y.add_(x)
+        w.sub_(y)
+
+    compiled = aot.aot_function(f, aot.nop)
+    for _ in range(3):
+        theirs, ours = ([values(4), values(4), values(4).requires_grad_()] for _ in range(2))
+        with torch.no_grad():
+            f(*theirs)
+            compiled(*ours)
+        for one, other in zip(theirs, ours, strict=True):
+            assert torch.equal(one, other) and one._version == other._version
+            assert other.is_leaf
+    assert "copy_each([t0, t1, t2], [" in compiled.specializations[0].wrapper

@@ -1,0 +1,121 @@
+"""What a function asks of tensors besides what is in them: where they lie, what they are views of, what
+gradients they hold.
+
+Most functions ask for none of it. What such a one computes of arguments that it neither writes to nor returns
+does not depend on it, and calls that differ in nothing else are answered alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from aot import torch_internals as internals
+
+
+class Looks:
+    """Of one trace, in the thread `thread`.
+
+    Attributes:
+        asked: whether the function has asked any tensor for any of it.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+        self.asked = False
+
+
+_now: Looks | None = None  # one thread traces at a time
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Looks]:
+    """Note what is asked for as long as it lasts, in this thread of any tensor, in others of those of a
+    trace."""
+    global _now
+    before, now = _now, Looks(threading.get_ident())
+    _now = now
+    try:
+        yield now
+    finally:
+        _now = before
+
+
+def note() -> None:
+    """An operation of the trace depends on it."""
+    if _now is not None:
+        _now.asked = True
+
+
+def note_of(tensor: Tensor) -> None:
+    """It is asked of a tensor by what calls the caller of this. (This package asks for it all the time, and
+    torch asks its fake tensors.)"""
+    now = _now
+    if (
+        now is not None
+        and not now.asked
+        and (now.thread == threading.get_ident() or internals.is_memoryless(tensor))
+        and not isinstance(tensor, internals.FakeTensor)
+        and not str(sys._getframe(2).f_globals.get("__name__")).startswith("aot.")
+    ):
+        now.asked = True
+
+
+# What asks for it, as somebody may have it under a name of his own, where it is not replaced.
+_ASKING = tuple(
+    getattr(Tensor, name)
+    for name in (
+        "storage_offset",
+        "_is_view",
+        "grad",
+        "_base",
+        "untyped_storage",
+        "_typed_storage",
+        "storage",
+    )
+)
+
+
+def asks(value: object) -> bool:
+    """Whether this is a function of torch's that asks for it, or one of several things is."""
+    if isinstance(value, tuple):
+        return any(map(asks, value))
+    if isinstance(value, types.MethodWrapperType):  # ``Tensor.grad.__get__``
+        value = value.__self__
+    return any(value is one for one in _ASKING)
+
+
+def method(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that asks for it."""
+
+    @functools.wraps(original)
+    def ask(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        note_of(self)
+        return original(self, *args, **kwargs)
+
+    return ask
+
+
+def attribute(original: Any) -> property:
+    """An attribute that is it."""
+
+    def ask(self: Tensor) -> Any:
+        note_of(self)
+        return original.__get__(self)
+
+    def change(self: Tensor, value: Any) -> None:  # to what it is, perhaps
+        note_of(self)
+        original.__set__(self, value)
+
+    def delete(self: Tensor) -> None:
+        note_of(self)
+        original.__delete__(self)
+
+    return property(ask, change, delete)
