@@ -163,6 +163,8 @@ def operation_of(node: fx.Node) -> internals.OpOverload | None:
     target: Any = node.target
     if node.op != "call_function":
         return None
+    if type(target) is internals.OpOverload:  # which most are
+        return target
     if target in (call_by_name, call_on_clones) and isinstance(node.args[0], str):
         target = by_name(node.args[0])
     elif not isinstance(target, internals.OpOverload):

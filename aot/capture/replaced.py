@@ -146,7 +146,11 @@ def replacing() -> Iterator[None]:
         if _watching == 1:
             for owner, name, by in _REPLACED:
                 _INHERITED.update(() if name in vars(owner) else ((owner, name),))
-                setattr(owner, name, by(getattr(owner, name)))
+                original = getattr(owner, name)
+                known = _MADE.get((owner, name, by))
+                if known is None or known.__wrapped__ is not original:  # it is, or somebody has replaced it
+                    known = _MADE[owner, name, by] = by(original)
+                setattr(owner, name, known)
     try:
         yield
     finally:
@@ -161,6 +165,7 @@ def replacing() -> Iterator[None]:
 
 
 _INHERITED: set[tuple[Any, str]] = set()
+_MADE: dict[tuple[Any, str, Any], Any] = {}  # what stood there last
 
 
 @contextlib.contextmanager
