@@ -139,7 +139,8 @@ def replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
 
 @contextlib.contextmanager
 def replacing() -> Iterator[None]:
-    """For as long as it lasts, in every thread, the functions are replaced."""
+    """For as long as it lasts, in every thread, the functions are replaced. (To do so once around many times
+    is cheaper: Python forgets what it knows of a class that is changed, and of those below.)"""
     global _watching
     with _watching_lock:
         _watching += 1
