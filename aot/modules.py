@@ -126,12 +126,14 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get(*args: Any, **kwargs: Any) -> Any:
         noted = getattr(_now, "noted", None)
+        if noted is None:
+            return original(*args, **kwargs)
         _now.noted = None  # what modules get while they are loaded is theirs
         try:
             module = original(*args, **kwargs)
         finally:
             _now.noted = noted
-        if noted is not None and isinstance(module, types.ModuleType) and not is_library(module.__name__):
+        if isinstance(module, types.ModuleType) and not is_library(module.__name__):
             frame: Any = sys._getframe(1)
             while frame.f_globals.get("__name__") in ("importlib", "pkgutil"):
                 frame = frame.f_back

@@ -23,6 +23,7 @@ from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.replaced import replacing
 from aot.capture.symbolic import viewing
 from aot.capture.visible import moves_generator
 from aot.compilers import example_inputs, mark_static
@@ -102,7 +103,7 @@ def record(
         Exception: whatever the function raises.
     """
     grad = torch.is_grad_enabled()
-    with noted.running(), running, viewing(symbols), looks.watched() as looked:
+    with noted.running(), running, viewing(symbols), replacing(), looks.watched() as looked:
         forward = run_once(
             flat,
             arguments,

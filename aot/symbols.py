@@ -37,9 +37,19 @@ def has_symbols(value: Any) -> bool:
     return isinstance(value, SYMBOLIC)
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it is seen at once that a value is a number, or a tuple of such, and no symbol."""
+    return type(value) is int or (type(value) is tuple and _INT.issuperset(map(type, value)))
+
+
+_INT = frozenset({int})
+
+
 def fixed(value: Any) -> Any:
     """A value for kernels, which take no symbols: these are what they are in this call, and are taken to be
     that in every other."""
+    if _is_plain(value):
+        return value
     if isinstance(value, (tuple, list)):
         made = map(fixed, value)
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
@@ -53,6 +63,8 @@ def fixed(value: Any) -> Any:
 
 def hinted(value: Any) -> Any:
     """A value with the numbers of the call that was traced in place of symbols."""
+    if _is_plain(value):
+        return value
     if isinstance(value, (tuple, list)):
         made = map(hinted, value)
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)

@@ -35,6 +35,7 @@ from torch._ops import (
     OpOverload,
     OpOverloadPacket,
     _higher_order_ops,
+    _len_torch_dispatch_stack_pre_dispatch,
 )
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -645,7 +646,7 @@ def without_own_kernels() -> contextlib.AbstractContextManager[Any]:
 
 def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
     """Leave inference mode, if it is on, for as long as it lasts."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NOTHING
 
 
 def inference_tensor(value: Tensor) -> Tensor:
@@ -919,8 +920,14 @@ def plain_autograd() -> Iterator[None]:
 
 def modes_off() -> contextlib.AbstractContextManager[Any]:
     """Run real tensor code in the middle of a trace."""
+    before = _len_torch_dispatch_stack_pre_dispatch()  # type: ignore[no-untyped-call]
+    if not before and not torch._C._len_torch_dispatch_stack():
+        return _NOTHING  # torch's own would look again, and import what it compares modes with
     manager: contextlib.AbstractContextManager[Any] = _disable_current_modes()
     return manager
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from fuzz.generate import generate
 from fuzz.operators import Kind
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Program
+from fuzz.sweep import sweep
 from fuzz.targets import Target
 
 SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs
@@ -123,6 +124,8 @@ def judged(given: Program, target: Target, method: str = OURS) -> Judged:
                 return Judged("finding", oracle, oracle, oracle, intact=False)
             return Judged("agree")
         result = execute(given, target)
+        if result.intact:
+            sweep()
     finally:
         signal.alarm(0)
     if result.outcome != "finding":

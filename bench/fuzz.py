@@ -28,6 +28,7 @@ from fuzz.generate import generate
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Program
 from fuzz.source import load
+from fuzz.sweep import sweep
 from fuzz.targets import Function, Target, usable
 
 TARGET = 150.0  # cases for each second
@@ -153,8 +154,6 @@ def measure(options: argparse.Namespace) -> list[Table]:
     outcomes: dict[str, Counter[str]] = {target.name: Counter() for target in targets}
     for target in targets:  # what is needed once in a process
         _case(Clock(), target, profiles[0], options.seed, options.cases)
-    gc.collect()
-    gc.freeze()  # as the process does that workers are forked from: collections look at what cases leave
     try:
         for index in range(options.cases):
             profile = profiles[index % len(profiles)]
@@ -205,4 +204,6 @@ def _case(clock: Clock, target: Target, profile: Profile, seed: int, index: int)
     with _watched(clock), clock.part(ELSE):
         with clock.part(GENERATE):
             program = generate(Random(seed, index), profile)
-        return fuzz.execute.execute(program, _timed(clock, target)).outcome
+        outcome = fuzz.execute.execute(program, _timed(clock, target)).outcome
+        sweep()
+        return outcome

@@ -76,13 +76,14 @@ class Result:
 class Trial:
     """One call of a function: what makes its arguments, how it is made, and what is done after it.
 
-    `exact` gives the same function and arguments in double precision; it is None where there is no such twin.
+    `exact` gives the same function and arguments in double precision; it is None, or gives None, where there
+    is no such twin.
     """
 
     make: Make
     scenario: Scenario = field(default_factory=Scenario)
     steps: tuple[Step, ...] = ()
-    exact: Callable[[], tuple[Function, Make]] | None = None
+    exact: Callable[[], tuple[Function, Make] | None] | None = None
 
 
 Standard = Callable[[Function], Function]
@@ -128,9 +129,14 @@ def judged_call(
             return Result("poisoned", reason="each device draws numbers of its own")
         sights = [as_on_cpu(seen) for seen in sights]
 
-    def reference() -> Observation:
-        assert trial.exact is not None
-        exact, make = trial.exact()
+    def in_double() -> tuple[Function, Make] | None:
+        return None if trial.exact is None else trial.exact()
+
+    def reference() -> Observation | None:
+        twin = in_double()
+        if twin is None:
+            return None
+        exact, make = twin
         double = replace(trial, make=make)
         if not eager.drew:
             return observed(double, standard(exact))
@@ -139,8 +145,9 @@ def judged_call(
         return observed(double, standard(exact), under=Drawn(noted.draws))
 
     def rounded(seed: int) -> Observation:
-        assert trial.exact is not None
-        exact, make = trial.exact()
+        twin = in_double()
+        assert twin is not None  # there was a reference
+        exact, make = twin
         return observed(replace(trial, make=make), standard(exact), under=Rounded(seed))
 
     def control() -> Observation:
@@ -151,8 +158,7 @@ def judged_call(
 
     compilers = sights if standard is eager_itself else (eager, *sights)
     intact = not any(map(_raised, compilers)) or _intact()
-    in_double = (reference, rounded) if trial.exact else (None, None)
-    further = (in_double[0], control, densely, in_double[1]) if intact else ()
+    further = (reference, control, densely, rounded) if intact else ()
     exact = compiled.target.exact and own is trial
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in sights]
     for seen, verdict in zip(sights, verdicts, strict=True):

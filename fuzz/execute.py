@@ -117,14 +117,15 @@ def _of_the_target(found: Result, eager: Result) -> Result:
 
 def _trial(program: Program, make: Make) -> Trial:
     """The call of a program that has one."""
-    twin = upcast(program)
 
-    def exact() -> tuple[Function, Make]:
-        assert twin is not None
+    def exact() -> tuple[Function, Make] | None:
+        twin = upcast(program)
+        if twin is None:
+            return None
         loaded = load(twin)
         return loaded.f, loaded.make
 
-    return Trial(make, program.scenario, _steps(program), exact if twin else None)
+    return Trial(make, program.scenario, _steps(program), exact)
 
 
 def _controlled(

@@ -341,7 +341,8 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     """
     error: Raised | None = None
     # (Autograd keeps wrapper subclasses, and nothing that they are made of.)
-    parts = {id(part) for one in known for part in _plain(one.tensor) if part is not one.tensor}
+    wrappers = [one.tensor for one in known if parts_of(one.tensor) is not None]
+    parts = {id(part) for wrapper in wrappers for part in _plain(wrapper)}
     here = _memories(tensor)
     relatives = [
         (other.tensor, other.tensor._version)
@@ -371,6 +372,9 @@ def _plain(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def _memories(tensor: torch.Tensor) -> set[int]:
     """The addresses of the storages that a tensor, or what it is made of, lies in."""
+    if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
+        address = tensor.untyped_storage().data_ptr()
+        return {address} if address else set()
     lying = filter(has_memory, _plain(tensor))
     return {one.untyped_storage().data_ptr() for one in lying} - {0}
 

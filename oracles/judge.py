@@ -21,7 +21,7 @@ def _drew_alike(eager: Observation, double: Observation) -> bool:
 def judge(
     eager: Observation,
     target: Observation,
-    reference: Callable[[], Observation] | None = None,
+    reference: Callable[[], Observation | None] | None = None,
     control: Callable[[], Observation] | None = None,
     densely: Callable[[], Observation] | None = None,
     rounded: Callable[[int], Observation] | None = None,
@@ -33,13 +33,13 @@ def judge(
     `reference` runs the same program eagerly in double precision; it is called only when elements
     differ by more than a few units in the last place. Where the call drew random numbers it counts only if
     it leaves the generators as eager does: then it has drawn the same numbers, which `draws` can give it.
-    Give None for a program that has no such twin. `control` runs eager again on fresh arguments, and measures
-    the terms of gradients; it is called only when there is something to find. `densely` runs eager on fresh
-    arguments with dense operands for each operation, and is called only when elements differ all the same:
-    what eager computes may depend on how tensors lie, and a target is right as well if it computes that.
-    `rounded` runs the reference with results rounded at random, from a seed; it is called when no differences
-    are left but in the lower half of the digits. With `exact` elements must be equal bit for bit, and none
-    of these runs is used.
+    Give None, or have it give None, for a program that has no such twin. `control` runs eager again on fresh
+    arguments, and measures the terms of gradients; it is called only when there is something to find.
+    `densely` runs eager on fresh arguments with dense operands for each operation, and is called only when
+    elements differ all the same: what eager computes may depend on how tensors lie, and a target is right as
+    well if it computes that. `rounded` runs the reference with results rounded at random, from a seed; it is
+    called when no differences are left but in the lower half of the digits. With `exact` elements must be
+    equal bit for bit, and none of these runs is used.
 
     The case is poisoned when the target refused it (without leaving a mark), when eager and its control
     differ, or when all that differs are elements that are noise in eager itself.
@@ -51,7 +51,7 @@ def judge(
     numeric = any(item.numeric for item in found)
     if numeric and reference is not None and not exact:
         double = reference()
-        if eager.drew and not _drew_alike(eager, double):
+        if double is not None and eager.drew and not _drew_alike(eager, double):
             double = None
         found = differences(eager, target, double)
     if not found:

@@ -26,6 +26,7 @@ from aot.capture.backward import Engine, Level, numbers_of, run_whole
 from aot.capture.graph import GraphBuilder
 from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
+from aot.capture.replaced import replacing
 from aot.capture.segments import Key, key_of
 from aot.capture.symbolic import viewing
 from aot.capture.visible import has_effect, moves_generator
@@ -119,7 +120,7 @@ def record_again(
     before = builder.graph, builder.backward
     builder.graph, builder.backward = fx.Graph(), True
     try:
-        with internals.plain_autograd(), viewing(level.recorder.symbols):
+        with internals.plain_autograd(), viewing(level.recorder.symbols), replacing():
             return _record(level, given, create_graph, tracked, own, others, whole)
     finally:
         builder.graph, builder.backward = before

@@ -21,7 +21,8 @@ from torch import Tensor, fx
 from aot import config, errors
 from aot import torch_internals as internals
 from aot.capture.origins import Origins
-from aot.capture.zeros import may_be_run
+from aot.capture.random import drawing_apart
+from aot.capture.zeros import draws, may_be_run, says_by_raising
 from aot.geometry import Geometry
 from aot.symbols import as_arguments, fixed, has_symbols, hinted
 
@@ -192,7 +193,7 @@ class GraphBuilder:
             if known is not None:
                 return known
         symbolic = frozen is None and self.symbolic
-        recipe = None if symbolic else self._of_kernel(op, args, kwargs)
+        recipe = None if symbolic else self.of_kernel(op, args, kwargs)
         if recipe is None:
             recipe = self._of_fakes(op, args, kwargs, symbolic)
         if frozen is not None:
@@ -201,8 +202,17 @@ class GraphBuilder:
             _RECIPES[frozen] = recipe
         return recipe
 
-    def _of_kernel(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-        if not may_be_run(op, [self.meta(node) for node in _nodes((args, kwargs))], args, kwargs):
+    def of_kernel(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Callable[..., Any] | None = None,
+    ) -> Recipe | None:
+        """What the kernel of an operation returns on zeros, if it may be asked (`capture/zeros`) and answers;
+        it is called by ``call(args, kwargs)``, if there is that."""
+        metas = [self.meta(node) for node in _nodes((args, kwargs))]
+        if not may_be_run(op, metas, args, kwargs):
             return None
         given: list[Tensor] = []
 
@@ -215,15 +225,16 @@ class GraphBuilder:
 
         def run(make: Callable[[fx.Node], Tensor]) -> Any:
             real = fx.node.map_arg((args, kwargs), make)
-            return op(*real[0], **real[1])
+            return op(*real[0], **real[1]) if call is None else call(*real)
 
-        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+        apart = drawing_apart() if draws(op) else contextlib.nullcontext()
+        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad(), apart:
             try:
                 result = run(blank)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 return None  # It does not take such a matrix.
             except Exception:
-                if op in _COUNT_FROM_THE_STORAGE:
+                if op in _COUNT_FROM_THE_STORAGE or not says_by_raising(op, metas):
                     return None  # Its argument lies elsewhere, and in a larger one, than what stands for it.
                 # (A meta kernel may let pass what the kernel refuses: factors of two dtypes, another shape
                 # of what is added to a product.)

@@ -143,7 +143,8 @@ def replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
 
 @contextlib.contextmanager
 def replacing() -> Iterator[None]:
-    """For as long as it lasts, in every thread, the functions are replaced."""
+    """For as long as it lasts, in every thread, the functions are replaced. (To do so once around many times
+    is cheaper: Python forgets what it knows of a class that is changed, and of those below.)"""
     global _watching
     with _watching_lock:
         _watching += 1
@@ -151,9 +152,10 @@ def replacing() -> Iterator[None]:
             for owner, name, by in _REPLACED:
                 _INHERITED.update(() if name in vars(owner) else ((owner, name),))
                 now = getattr(owner, name)
-                made = _MADE.get((owner, name, by))
-                if made is None or made.__wrapped__ is not now:
-                    made = _MADE[owner, name, by] = by(now)
+                before, made = _MADE.get((owner, name, by), (None, None))
+                if before is not now:  # it is the first trace, or somebody has replaced it
+                    made = by(now)
+                    _MADE[owner, name, by] = now, made
                 setattr(owner, name, made)
     try:
         yield
@@ -169,7 +171,8 @@ def replacing() -> Iterator[None]:
 
 
 _INHERITED: set[tuple[Any, str]] = set()
-_MADE: dict[tuple[Any, str, Callable[[Any], Any]], Any] = {}  # what stands for each function
+# What stood there last, and what stands for it.
+_MADE: dict[tuple[Any, str, Callable[[Any], Any]], tuple[Any, Any]] = {}
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -146,21 +147,18 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         """An operation without a functional form: it runs on private copies of what it writes."""
         written = tuple(i for i in written if given(i, args, kwargs))
         fakes = _flat([args[i] if isinstance(i, int) else kwargs[i] for i in written])
-        before = [geometry(f) for f in fakes]
+        before = [geometry(f).size for f in fakes]
         node_args = self._nodes(args)
         node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
-        fake_args, fake_kwargs = fx.node.map_arg((node_args, node_kwargs), self.builder.fake)
-        with typed_refusals(), self.builder.mode:
-            results = call_on_clones(func, written, fake_args, fake_kwargs)
-        changed = [geometry(r) for r in results[len(results) - len(fakes) :]]
-        if any(a.size != b.size for a, b in zip(before, changed, strict=True)):
+        metas = self._clones_of_kernel(func, written, node_args, node_kwargs)
+        if metas is None:
+            metas = self._clones_of_fakes(func, written, node_args, node_kwargs)
+        results = metas.metas
+        changed = [lookup(result).size for result in results[len(results) - len(fakes) :]]
+        if before != changed:
             raise errors.StorageMutation(
                 f"{func} resizes the tensor it writes to; give it an output of the right shape"
             )
-        metas = recipe_of(results, numbers=is_custom(func))
-        if func in BATCH_NORM or internals.has_python_meta(func):
-            called_with = (func, written, node_args, node_kwargs)
-            metas = self.builder.as_computed(metas, call_on_clones, called_with, {})
         counted = classify(func).counted and func not in BATCH_NORM
         # (Its kernel may count them: it does where it calls operations that write.)
         uncounted = is_custom(func) and not internals.counts_writes(func)
@@ -182,6 +180,24 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             i, meta = next(others)
             outputs.append(self._result(node, i, meta))
         return outputs[0] if len(outputs) == 1 else tuple(outputs) if outputs else None
+
+    def _clones_of_kernel(
+        self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Recipe | None:
+        if self.builder.symbolic:
+            return None
+        return self.builder.of_kernel(func, args, kwargs, partial(call_on_clones, func, written))
+
+    def _clones_of_fakes(
+        self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Recipe:
+        fake_args, fake_kwargs = fx.node.map_arg((args, kwargs), self.builder.fake)
+        with typed_refusals(), self.builder.mode:
+            results = call_on_clones(func, written, fake_args, fake_kwargs)
+        metas = recipe_of(results, numbers=is_custom(func))
+        if func in BATCH_NORM or internals.has_python_meta(func):
+            return self.builder.as_computed(metas, call_on_clones, (func, written, args, kwargs), {})
+        return metas
 
     def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
         meta = self.builder.meta(value)

@@ -2,15 +2,17 @@
 
 A kernel is right about its results by definition, and on a few elements some ten times faster than fake
 tensors, of which most operations' rules are written in Python. It may be run where that is soon done, where
-nobody notices (it draws no numbers, and is ATen's own), and where no values are taken on trust: zero is an
-index wherever there is one, but no pivot.
+nobody notices (it is ATen's own, and what it draws is taken back), and where no values are taken on trust:
+zero is an index wherever there is one, but no pivot.
 
 In: an operation, its arguments and their metadata. Out: whether. What it raises for zeros says something only
-if it raises for ones as well: it may divide by them.
+if it raises for ones as well: it may divide by them. Nor does it where whole numbers may be anything but
+indices: targets that are no class may all be ignored.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -23,12 +25,18 @@ from aot.torch_internals import OpOverload
 _MOST = 1 << 24
 _LARGEST = 1 << 12  # of one argument, and of a number
 
-_UNASKED = (
-    torch.Tag.nondeterministic_seeded,
-    torch.Tag.data_dependent_output,
-    torch.Tag.dynamic_output_shape,
-)
+_UNASKED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _TAKE_INDICES = (torch.Tag.core, torch.Tag.pointwise)
+# Of the others, those that look at whole numbers as numbers, or as indices that they check.
+_CHECK_INDICES = frozenset(
+    (
+        *("index_add", "index_copy", "index_fill", "index_put", "index_reduce", "put", "take"),
+        *("scatter", "scatter_add", "scatter_reduce", "masked_scatter"),
+        *("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward"),
+        *("fill", "zero", "ones_like", "zeros_like", "full_like", "stack", "tril", "triu", "searchsorted"),
+        *("rand_like", "randn_like", "randint_like", "random", "bernoulli", "geometric"),
+    )
+)
 
 
 class Meta(Protocol):
@@ -48,9 +56,7 @@ def may_be_run(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: di
         return False
     if not given and not isinstance(kwargs.get("device"), torch.device):
         return False
-    if any(tag in op.tags for tag in _UNASKED):
-        return False
-    if not any(tag in op.tags for tag in _TAKE_INDICES) and not all(map(_holds_no_indices, given)):
+    if not (_asked_with_indices(op) or (_asked(op) and all(map(_holds_no_indices, given)))):
         return False
     elements = [math.prod(meta.size) for meta in given]
     if max(elements, default=0) > _LARGEST or any(meta.device.type != "cpu" for meta in given):
@@ -63,6 +69,31 @@ def may_be_run(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: di
             return False
         count *= factor
     return count <= _MOST
+
+
+@functools.cache
+def _asked(op: OpOverload) -> bool:
+    return not any(tag in op.tags for tag in _UNASKED)
+
+
+@functools.cache
+def _asked_with_indices(op: OpOverload) -> bool:
+    return _asked(op) and (_is_core(op) or op._opname.removesuffix("_") in _CHECK_INDICES)
+
+
+def _is_core(op: OpOverload) -> bool:
+    return any(tag in op.tags for tag in _TAKE_INDICES)
+
+
+def says_by_raising(op: Any, given: Iterable[Meta]) -> bool:
+    """Whether an operation that raises for zeros, and for ones, does for the tensors, which are `given`."""
+    return _is_core(op) or all(map(_holds_no_indices, given))
+
+
+@functools.cache
+def draws(op: OpOverload) -> bool:
+    """Whether an operation may move a random generator."""
+    return torch.Tag.nondeterministic_seeded in op.tags
 
 
 def _holds_no_indices(meta: Meta) -> bool:

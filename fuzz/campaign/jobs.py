@@ -27,6 +27,7 @@ from fuzz.generate import generate
 from fuzz.ir import on_device
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
+from fuzz.sweep import sweep
 from fuzz.targets import Target, find
 
 HANDLER = "fuzz.campaign.jobs:handle"
@@ -68,14 +69,20 @@ def handle(item: dict[str, Any]) -> Any:
     match item["kind"]:
         case "case":
             given = program(item["seed"], item["index"], item["profile"], item["device"])
-            result = execute(given, _target(item["target"]))
-            return _answer(result, traits=sorted(traits(given)))
+            return _answer(_executed(given, item["target"]), traits=sorted(traits(given)))
         case "program":
-            return _answer(execute(from_json(item["program"]), _target(item["target"])))
+            return _answer(_executed(from_json(item["program"]), item["target"]))
         case "script":
             return _run_script(item["text"])
         case kind:
             raise ValueError(f"no item of kind {kind!r}")
+
+
+def _executed(given: Program, target: str) -> Result:
+    result = execute(given, _target(target))
+    if result.intact:
+        sweep()
+    return result
 
 
 def _answer(result: Result, **more: Any) -> Any:

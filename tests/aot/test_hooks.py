@@ -13,6 +13,7 @@ from torch import Tensor
 
 import aot
 from aot import errors
+from aot.capture.replaced import replacing
 
 
 def test_a_hook_on_an_intermediate() -> None:
@@ -34,6 +35,22 @@ def test_several_hooks_on_an_intermediate_run_in_their_order() -> None:
         return y * y
 
     assert_agrees(f, lambda: [leaf(3)], grad=True)
+
+
+def test_a_method_that_is_replaced_between_two_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands in for torch's methods while a trace lasts is made once, of what it found then."""
+    with replacing():
+        pass
+    called = []
+    register = Tensor.register_hook
+    monkeypatch.setattr(
+        Tensor, "register_hook", lambda self, hook: called.append(hook) or register(self, hook)
+    )
+    with replacing():
+        leaf(3).register_hook(print)
+    assert called == [print]
+    leaf(3).register_hook(print)
+    assert called == [print, print]
 
 
 def test_a_hook_that_was_removed() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import aot
 from aot.capture.graph import ValueMeta
+from aot.capture.writing import Writing
 from aot.capture.zeros import may_be_run
 
 aten = torch.ops.aten
@@ -31,9 +32,12 @@ asked: dict[str, tuple[Any, list[ValueMeta], tuple[Any, ...], dict[str, Any]]] =
     "a list": (aten.cat.default, [meta(64, 64)] * 30, ([None] * 30,), {}),
     "a factory": (aten.full.default, [], ([2, 3], 1.0), {"device": CPU}),
     "a shape": (aten.new_zeros.default, [meta(3)], ([40, 50],), {}),
+    "targets": (aten.nll_loss_forward.default, [meta(3, 5), LONGS], (None, None, None, 1, -100), {}),
+    "whole numbers": (aten.fill.Tensor, [LONGS, LONGS], (), {}),
+    "draws": (aten.bernoulli.default, [meta(3)], (), {}),
+    "in place": (aten.scatter_.value, [meta(3), LONGS], (0, None, 1.0), {}),
 }
 not_asked: dict[str, tuple[Any, list[ValueMeta], tuple[Any, ...], dict[str, Any]]] = {
-    "draws": (aten.bernoulli.default, [meta(3)], (), {}),
     "a shape that depends on values": (aten.nonzero.default, [meta(3)], (), {}),
     "pivots": (aten.linalg_lu_solve.default, [meta(3, 3), INTS, meta(3, 3)], (), {}),
     "a large argument": (aten.mul.Tensor, [meta(100, 100), meta(1)], (), {}),
@@ -77,6 +81,31 @@ def test_a_kernel_that_does_not_take_zeros(rounding: str) -> None:
     whole = torch.tensor([7, -8, 9])
     divide = lambda x, y: torch.div(x, y, rounding_mode=rounding)  # noqa: E731
     assert_agrees(divide, lambda: [whole.clone(), torch.tensor(2)], grad=False)
+
+
+def test_what_is_drawn_for_a_look_is_taken_back() -> None:
+    drawn = lambda x: torch.bernoulli(x) + torch.rand_like(x).exponential_()  # noqa: E731
+    torch.manual_seed(1)
+    expected = drawn(values(3).sigmoid())
+    torch.manual_seed(1)
+    assert torch.equal(aot.aot_function(drawn, aot.nop)(values(3).sigmoid()), expected)
+
+
+def test_a_target_that_is_no_class_may_be_ignored() -> None:
+    """Where there is no class at all, zero is none either."""
+    loss = lambda x, of: torch.nn.functional.nll_loss(x, of, reduction="sum")  # noqa: E731
+    assert_agrees(loss, lambda: [torch.empty(2, 0, requires_grad=True), torch.full((2,), -100)])
+
+
+def test_what_is_written_in_place_is_asked_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of fake tensors, whose rules for a batch norm are a hundred times slower."""
+    monkeypatch.setattr(Writing, "_clones_of_fakes", None)
+
+    def step(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return torch.nn.functional.batch_norm(x, mean, var, training=True)
+
+    assert_agrees(step, lambda: [leaf(4, 3), torch.zeros(3), torch.ones(3)])
+    assert_agrees(lambda x: x.t().cauchy_().mul(0), lambda: [values(3, 2)], grad=False)
 
 
 def test_strides_are_those_of_the_kernel() -> None:

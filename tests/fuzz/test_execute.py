@@ -159,6 +159,22 @@ def test_what_is_taken_once_is_no_leak(calls: int, outcome: str, monkeypatch: py
     assert [(one.clause, one.path) for one in result.findings] == [("lifetime", "memory")] * (calls == 9)
 
 
+def test_what_is_wrong_in_a_program_without_a_twin_is_found() -> None:
+    """Its bits are shown as another dtype, so that nothing can be computed in double precision instead."""
+    shown = Statement("view_dtype", ("a0",), (("dtype", "int32"),), ("v0",))
+    subject = replace(SINE, statements=(*SINE.statements, replace(shown, results=("v9",))))
+    shifted = Target("under-test", "", lambda function: lambda value: function(value) + 0.25)
+    assert execute(subject, find("eager")).outcome == "agree"
+    assert [one.clause for one in execute(subject, shifted).findings][:1] == ["values"]
+
+
+def test_the_twin_in_double_precision_is_made_where_numbers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fuzz.execute.upcast", None)
+    assert execute(SINE, find("eager")).outcome == "agree"
+    with pytest.raises(TypeError):
+        execute(SINE, Target("under-test", "", lambda function: lambda value: function(value) + 0.25))
+
+
 def test_who_promises_the_same_kernels_is_held_to_every_bit() -> None:
     def nudges(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda value: torch.nextafter(function(value), torch.tensor(9.0))
