@@ -198,7 +198,7 @@ class Observation:
     ambient_after_backward: Ambient | None = None
     generator_after_backward: str | None = None
     later_writes: tuple[LaterWrite, ...] = ()
-    later_gradient: GradientRun | None = None
+    later_gradients: tuple[GradientRun, ...] = ()
     steps: tuple[GradientRun | LaterWrite, ...] = ()
     reaches: tuple[Reach, ...] = ()
     alive: tuple[str, ...] = ()
