@@ -284,6 +284,7 @@ for name, tensor in outputs.items():
         "requires_grad": tensor.requires_grad,
         "is_leaf": tensor.is_leaf,
         "grad_fn": tensor.grad_fn is not None,
+        "retains_grad": tensor.retains_grad,
         "view of": base(tensor, {**inputs, **outputs}),
     }
 for name, tensor in inputs.items():

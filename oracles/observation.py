@@ -78,6 +78,7 @@ class TensorState:
     requires_grad: bool
     is_leaf: bool | None
     has_grad_fn: bool | None
+    retains_grad: bool
     is_view: bool
     base: str
     offset: int

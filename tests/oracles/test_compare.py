@@ -613,3 +613,16 @@ def test_reference_widens_what_eager_itself_gets_wrong() -> None:
     double = observe(eager, make(torch.float64))
     assert compare(first, second, double) == ()
     assert compare(first, observe(lambda x: eager(x) * 1.5, make(torch.bfloat16)), double) != ()
+
+
+def test_what_is_to_keep_its_gradient_is_compared() -> None:
+    def keeps(x: Tensor) -> Tensor:
+        y = x * 2
+        y.retain_grad()
+        return y
+
+    def make() -> Arguments:
+        return Arguments((torch.ones(2, requires_grad=True),))
+
+    (finding,) = compare(observe(keeps, make), observe(lambda x: x * 2, make))
+    assert (finding.clause, finding.path) == ("autograd-metadata", "out")
