@@ -50,6 +50,7 @@ _PLAIN = replace(
     passed=0.0,
     steps=0.0,
     filled=0.0,
+    motif=0.0,
 )
 
 

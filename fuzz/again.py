@@ -66,6 +66,8 @@ _AS_WIDE = {
 }  # dtypes of as many bytes
 _ALIKE = {"view": "no_grad", "no_grad": "view", "detach": "data", "data": "detach"}  # ways to take a view
 _Change = Callable[[Choices, Profile, Call], Call]
+_WATCHED = 0.4  # the steps are a write, and backwards that may notice it
+_TWICE = 0.15  # they are two backwards, of which the first frees what it can
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
@@ -103,6 +105,14 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
         and not (state.is_stale(name) or state.is_unwatched(name))
     ]
     steps: list[Step] = []
+    if tensors and choices.chance(_WATCHED):
+        # Whether a backward notices a write shows where nothing else is done before, from each result alone.
+        kept = [name for name in tensors if state.is_kept(name)]
+        chosen = choices.pick(kept if kept and choices.chance(0.7) else tensors)
+        count = sum(state.tensor(name).requires_grad for name in tensors if name in returned)
+        return Write(chosen), *(Backward((i,), "plain", True) for i in range(min(max(count, 1), 3)))
+    if choices.chance(_TWICE):
+        return (Backward(), Backward())
     for _ in range(choices.integer(1, 4)):
         if tensors and choices.chance(0.3):
             steps.append(Write(choices.pick(tensors)))

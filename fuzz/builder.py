@@ -95,6 +95,11 @@ class Builder:
             if isinstance(value, (int, float, complex)) and not isinstance(value, bool):
                 self.numbers.append(name)
 
+    def enter(self, block: int) -> None:
+        """The next statement stands in this block, or in none (-1)."""
+        self.block = block
+        self.modes = self.state.modes(self.blocks, block)
+
     def step(self) -> None:
         """One more statement, if one is found."""
         before = len(self.statements)

@@ -237,8 +237,8 @@ def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
 
 def _raised(seen: Observation) -> bool:
     """Whether anything of the target's has ended in an exception."""
-    last = () if seen.later_gradient is None else (seen.later_gradient,)
-    return any(run.raised is not None for run in (seen, *seen.gradients, *seen.steps, *last))
+    runs = (seen, *seen.gradients, *seen.steps, *seen.later_gradients)
+    return any(run.raised is not None for run in runs)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fuzz.again import followed
@@ -10,6 +10,7 @@ from fuzz.arguments import SCALARS
 from fuzz.blocks import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
 from fuzz.builder import Builder
 from fuzz.ir import Autocast, Block, Branch, Loop, Region
+from fuzz.motifs import motif
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.row import Constant, Size
 from fuzz.state import Tensor
@@ -21,7 +22,7 @@ _KINDS = (
     *("no_grad", "enable_grad") * 3,
     *("inference_mode", "checkpoint") * 2,
     *("autocast", "for") * 2,
-    *("hook", "hook", "set"),
+    *("hook", "hook", "retain", "retain", "set"),
 )
 
 Bound = Mapping[str, tuple[str, Size]]  # dtypes and sizes of what the statements of a block have bound
@@ -32,6 +33,10 @@ def build(builder: Builder) -> None:
     while builder.room > 0 and not builder.over:
         if builder.choices.chance(builder.profile.mode) and len(builder.blocks) < MAX_BLOCKS - MAX_DEPTH:
             enclose(builder)
+            continue
+        before = len(builder.statements)
+        if builder.choices.chance(builder.profile.motif) and motif(builder):
+            builder.room -= len(builder.statements) - before
         else:
             builder.step()
     if builder.reckless and not builder.over and builder.choices.chance(FAILS):
@@ -48,7 +53,7 @@ def enclose(builder: Builder) -> None:
     if questions and choices.chance(0.4):
         kind = "if"
     kinds = dict(builder.profile.kinds)
-    if kind in ("hook", "set") and kinds and Kind.FUNCTION not in kinds:
+    if kind in ("hook", "retain", "set") and kinds and Kind.FUNCTION not in kinds:
         return  # a profile without what deals with autograd itself
     match kind:
         case "if":
@@ -59,19 +64,22 @@ def enclose(builder: Builder) -> None:
             dtype = choices.pick(("bfloat16", "bfloat16", "float16"))
             _fill(builder, Autocast(dtype, not choices.chance(0.25), builder.block))
         case "hook":
-            _hook(builder)
+            _hook(builder, "register_hook", [entry for entry in builder.pool if entry[0][0] == "v"])
+        case "retain":
+            _hook(builder, "retain_grad", builder.pool)
         case "set":
             builder.append(OPERATORS["set_grad_enabled"], (), [])
         case mode:
             _fill(builder, Region(mode, builder.block))
 
 
-def _hook(builder: Builder) -> None:
-    """A hook on a tensor of the function's own, if one has a gradient."""
-    names = [(name, tensor) for name, tensor in builder.pool if tensor.requires_grad and name[0] == "v"]
+def _hook(builder: Builder, operator: str, tensors: Sequence[tuple[str, Tensor]]) -> None:
+    """Something that is called, or done, when a tensor gets its gradient, if one of these has one."""
+    taken = OPERATORS[operator].operands[0].dtypes
+    names = [(n, tensor) for n, tensor in tensors if tensor.requires_grad and tensor.meta.dtype in taken]
     if names:
         name, tensor = builder.choices.pick(names)
-        builder.append(OPERATORS["register_hook"], (name,), [tensor.meta])
+        builder.append(OPERATORS[operator], (name,), [tensor.meta])
 
 
 def _fill(builder: Builder, block: Block, wanted: Bound | None = None) -> int | None:
@@ -85,26 +93,21 @@ def _fill(builder: Builder, block: Block, wanted: Bound | None = None) -> int | 
     before = len(builder.statements)
     flat = block == Region("checkpoint", outer) or len(around(builder.blocks, number)) >= MAX_DEPTH
     for _ in range(choices.integer(1, 3)):
-        _enter(builder, number)
+        builder.enter(number)
         if builder.over or builder.room <= 0:
             break
         if not flat and choices.chance(NESTED):
             enclose(builder)
         else:
             builder.step()
-    _enter(builder, number)
+    builder.enter(number)
     if wanted and len(builder.statements) > before:
         _bind_rest(builder, wanted)
-    _enter(builder, outer)
+    builder.enter(outer)
     if len(builder.statements) == before:
         del builder.blocks[number:]
         return None
     return number
-
-
-def _enter(builder: Builder, number: int) -> None:
-    builder.block = number
-    builder.modes = builder.state.modes(builder.blocks, number)
 
 
 def _bind_rest(builder: Builder, wanted: Bound) -> None:
@@ -136,7 +139,7 @@ def _loop(builder: Builder) -> None:
     if not _turns(builder, number, turns):
         once = _turns(builder, number, 1)
         assert once
-    _enter(builder, builder.block)
+    builder.enter(builder.block)
 
 
 def _turns(builder: Builder, number: int, count: int) -> bool:
@@ -203,5 +206,5 @@ def _other_arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bo
     bound = _arm(builder, branch, bindable, wanted)
     builder.inputs, builder.over = inputs, over
     builder.take(known)
-    _enter(builder, builder.block)
+    builder.enter(builder.block)
     return bound

@@ -127,6 +127,8 @@ class _Walk:
                 self.add("gradient: custom function")
             case Kind.HOOK:
                 self.add("gradient: hook")
+            case Kind.RETAIN:
+                self.add("gradient: retained")
             case Kind.MODE:
                 self.add("mode: left changed")
         if row.given:
@@ -144,7 +146,7 @@ class _Walk:
                 if same and operands[0].memory in self.memories:
                     self.add("data: undone")
         if row.metadata:
-            self.reshape(row, operands)
+            self.reshape(row, operands, use.grad)
         size = operands[0].meta.size if operands else ()
         advance(state, index, statement, self.program.blocks)
         self.laid_otherwise |= {id(one) for one in self.inputs if one.meta != self.given[id(one)]}
@@ -230,7 +232,7 @@ class _Walk:
         if self.written[target.memory] > 1:
             self.add("data: twice")
 
-    def reshape(self, row: Operator, operands: Sequence[Tensor]) -> None:
+    def reshape(self, row: Operator, operands: Sequence[Tensor], grad: bool) -> None:
         target = operands[0]
         self.add(f"metadata: {self.whose(target)}")
         if target.wrapped:
@@ -239,6 +241,8 @@ class _Walk:
             self.add(f"metadata: {row.name}")
         if target.requires_grad:
             self.add("metadata: requires grad")
+            if not grad and row.change is Change.GEOMETRY:
+                self.add("metadata: past a history")
         if id(target) in self.own:
             self.reshaped.add(id(target))
             if any(target in group and self.reshaped.issuperset(map(id, group)) for group in self.groups):

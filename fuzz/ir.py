@@ -191,7 +191,7 @@ class Scenario:
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
     `steps` are what is done after the call, in order; where there are none, it is what `oracles.observe`
-    does by itself: gradients of `differentiate`, of the first result, writes to the results, gradients.
+    does by itself: gradients of `differentiate`, of results alone, writes to the results, gradients.
     """
 
     device: str = "cpu"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import textwrap
 
+from oracles.gradients import ALONE
+
 NAMED = """
 def named(tree, path):
     if isinstance(tree, torch.Tensor):
@@ -253,15 +255,25 @@ for writer in everything:
         f"""
 {LATER_WRITES}
 {ROOTS}
-try:
-    if roots and wanted:
-        cotangents = [cotangent(root, number) for number, root in enumerate(roots)]
-        wanted_edges = [edges[name] for name in wanted]
-        gradients = torch.autograd.grad(roots, wanted_edges, cotangents, allow_unused=True)
-        for name, gradient in zip(wanted, gradients):
-            seen[f"gradient of {{name}} after the later writes"] = gradient
-except RuntimeError as error:
-    seen["a backward after the later writes"] = f"RuntimeError: {{error}}".splitlines()[0]
+numbers = range(len(roots))
+for chosen in ([*numbers], *([number] for number in numbers[:{ALONE}])):
+    try:
+        if roots and wanted:
+            gradients = torch.autograd.grad(
+                [roots[number] for number in chosen],
+                [edges[name] for name in wanted],
+                [cotangent(roots[number], number) for number in chosen],
+                retain_graph=True,
+                allow_unused=True,
+            )
+            for name, gradient in zip(wanted, gradients):
+                seen[f"gradient of {{name}} from results {{chosen}} after the later writes"] = gradient
+        if len(chosen) == len(roots):
+            break
+    except RuntimeError as error:
+        seen[f"a backward from results {{chosen}} after the later writes"] = (
+            f"RuntimeError: {{error}}".splitlines()[0]
+        )
 """,
     ),
     "autograd-metadata": (
@@ -272,6 +284,7 @@ for name, tensor in outputs.items():
         "requires_grad": tensor.requires_grad,
         "is_leaf": tensor.is_leaf,
         "grad_fn": tensor.grad_fn is not None,
+        "retains_grad": tensor.retains_grad,
         "view of": base(tensor, {**inputs, **outputs}),
     }
 for name, tensor in inputs.items():

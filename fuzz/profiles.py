@@ -62,6 +62,7 @@ class Profile:
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
     reuse: float = 0.15  # the operands of a statement are drawn from those of the last one
     aliases: float = 0.2  # operand 0 is drawn from what else shows the memory that was written to last
+    motif: float = 0.08  # there are a few statements that hardly come together by chance
     mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
     inference: float = 0.02  # the call is made in inference mode
@@ -80,11 +81,11 @@ _BASE = Profile("base")
 
 
 def _profiles() -> Mapping[str, Profile]:
-    single_kinds = tuple((kind, 1) for kind in Kind if kind not in (Kind.HOOK, Kind.MODE))
+    single_kinds = tuple((kind, 1) for kind in Kind if kind not in (Kind.HOOK, Kind.RETAIN, Kind.MODE))
     heavier = {Kind.METADATA: 12, Kind.VIEW: 8}
     named = (
-        replace(_BASE, name="uniform", kinds=()),
-        replace(_BASE, name="single", kinds=single_kinds, statements=(1, 1), arguments=(1, 3)),
+        replace(_BASE, name="uniform", kinds=(), motif=0.0),
+        replace(_BASE, name="single", kinds=single_kinds, statements=(1, 1), arguments=(1, 3), motif=0.0),
         replace(
             _BASE,
             name="aliasing",
@@ -144,7 +145,7 @@ def _profiles() -> Mapping[str, Profile]:
             passed=0.5,
             steps=0.0,
         ),
-        replace(_BASE, name="swarm", swarm=True, share=0.5),
+        replace(_BASE, name="swarm", swarm=True, share=0.5, motif=0.0),
     )
     # What forgets one thing about a call shows in few later calls: they are drawn twice as often.
     mixed = replace(_BASE, name="mixed", mixture=(*(profile.name for profile in named), "calls"))

@@ -74,7 +74,8 @@ def illegal(use: Use) -> str | None:
 
 
 def unfit(use: Use) -> str | None:
-    """Why no program registers this hook, sets the grad mode here or calls this custom function, or None."""
+    """Why no program registers this hook, has this tensor keep its gradient, sets the grad mode here or calls
+    this custom function, or None."""
     if use.row.kind is Kind.MODE:
         if use.contained or use.inference:
             return "the grad mode is set where it is put back, or means nothing"
@@ -90,6 +91,9 @@ def unfit(use: Use) -> str | None:
     if tensor.base is not None and tensor.born != tensor.clock.version:
         # Eager crashes (torch 2.13): the view's history is made anew when the hook is registered.
         return "the tensor hooked is a view of what was written to since"
+    if use.row.kind is Kind.RETAIN and tensor.several:
+        # Where it is written to then, eager crashes as well.
+        return "a tensor that is to keep its gradient is one of several results"
     return None
 
 
@@ -108,8 +112,8 @@ def hazard(use: Use, kept: Kept) -> str | None:
             if any(memory == target.memory for memory, *_ in kept.saved):
                 return "a backward needs the history that it loses"
         return None
-    if row.metadata and target.requires_grad and not use.grad:
-        return "its history does not know of the new metadata"
+    if row.metadata and target.requires_grad and not use.grad and _sizes_differ(use):
+        return "its history does not know of the new size"
     if row.change in MOVES and use.followed:
         return "set_ has no derivative"
     if target.clock.split and use.followed and not row.statistics:
@@ -124,6 +128,11 @@ def hazard(use: Use, kept: Kept) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+def _sizes_differ(use: Use) -> bool:
+    """Whether a change of metadata gives another size."""
+    return use.row.rule(use.metas, use.attributes)[0].meta.size != use.metas[0].size
 
 
 def _needed(use: Use, number: int, kept: Kept) -> str | None:

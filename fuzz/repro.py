@@ -30,6 +30,7 @@ from fuzz.plugins import registered
 from fuzz.source import maker, render
 from fuzz.wrapper import definitions
 from oracles import Backward, Finding
+from oracles.gradients import ALONE
 
 _COMPILE = {
     "aot": ("import aot", "aot.aot_function(f, fw_compiler=aot.nop)"),
@@ -446,11 +447,12 @@ def {"run_here" if both else "run"}(function):
 
 
 def _chosen(program: Program) -> str:
-    """Which results a backward starts from, as an expression: the wanted ones, then the first alone."""
+    """Which results each backward starts from, as an expression: the wanted ones, then each alone."""
     wanted = program.scenario.differentiate
+    alone = f"*([number] for number in range(min(len(roots), {ALONE})))"
     if wanted is None:
-        return "(list(range(len(roots))), [0])"
-    return f"(sorted({{number % max(len(roots), 1) for number in {wanted!r}}}), [0])"
+        return f"(list(range(len(roots))), {alone})"
+    return f"(sorted({{number % max(len(roots), 1) for number in {wanted!r}}}), {alone})"
 
 
 def _step_list(program: Program) -> list[tuple[str, object, bool]]:

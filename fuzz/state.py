@@ -42,7 +42,7 @@ from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
 __all__ = ["Breach", "State", "Tensor", "Use"]
 
-SPECIAL = (Kind.HOOK, Kind.MODE, Kind.FUNCTION)
+SPECIAL = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.FUNCTION)
 _LINKS = {
     "detach": Link.DETACHED,
     "data": Link.DATA,
@@ -157,6 +157,14 @@ class State:
                 return True
         return value.memory in self.kept.reread
 
+    def is_kept(self, name: str) -> bool:
+        """Whether a backward needs what a name stands for as it is now, and notices a write to it."""
+        value = self.names[name]
+        return isinstance(value, Tensor) and any(
+            memory == value.memory and clock is value.clock and version == clock.version
+            for memory, clock, version, _ in self.kept.saved
+        )
+
     def is_outdated(self, name: str) -> bool:
         """Whether a name stands for a view of a wrapper subclass that was written to since: a compiler may
         refuse to return it where autograd follows it."""
@@ -249,6 +257,10 @@ class State:
             unfit = refusals.unfit(use)
             if unfit is not None:
                 raise Breach(unfit)
+        if self.kept.retained and (row.writes or row.change is not None):
+            written = (use.tensors[number].memory for number in row.writes or (0,))
+            if not self.kept.retained.isdisjoint(written):
+                raise Breach("a write to what is to keep its gradient, after which eager may crash")
         try:
             outcome = row.rule(use.metas, use.attributes)
         except Mismatch as mismatch:
@@ -287,6 +299,8 @@ class State:
             self.grad = bool(use.attributes["enabled"])
         elif row.kind is Kind.HOOK:
             self.kept.hooked.add(tensors[0].memory)
+        elif row.kind is Kind.RETAIN:
+            self.kept.retained.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
         made: list[Tensor] = []
         if row.writes or row.change is not None:
@@ -315,6 +329,7 @@ class State:
                 value = self._linked(tensors[0], result, use.grad and not row.defines, multi)
                 if row.defines and tracked:
                     value.grad_fn = True
+            value.several = len(outcome) > 1
             self.names[name] = value
             made.append(value)
         if use.repeated and use.grad:

@@ -31,7 +31,19 @@ class Tensor:
     """
 
     __slots__ = (
-        *("base", "born", "clock", "grad_fn", "inference", "made", "memory", "meta", "own", "taken"),
+        *(
+            "base",
+            "born",
+            "clock",
+            "grad_fn",
+            "inference",
+            "made",
+            "memory",
+            "meta",
+            "own",
+            "several",
+            "taken",
+        ),
         "wrapped",
     )
 
@@ -43,6 +55,7 @@ class Tensor:
         self.grad_fn = grad_fn
         self.inference = False  # it was made under inference mode, on memory that was
         self.wrapped = False  # it is a wrapper subclass
+        self.several = False  # it is one of several results
         self.base: Tensor | None = None  # what it is a differentiable view of
         self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"
         self.born = clock.version  # the version that a view's history belongs to
@@ -70,13 +83,14 @@ Value: TypeAlias = "Tensor | Constant"
 class Kept:
     """What autograd has noted of a program's tensors so far."""
 
-    __slots__ = ("fragile", "hooked", "reread", "saved", "unsafe")
+    __slots__ = ("fragile", "hooked", "reread", "retained", "saved", "unsafe")
 
     def __init__(self) -> None:
         # Memory, clock and version that a backward needs, and whether it reads the values, too.
         self.saved: list[tuple[int, Clock, int, bool]] = []
         self.fragile: list[Tensor] = []  # views that a write to their base makes stale
         self.hooked: set[int] = set()  # memories with a tensor that has a hook
+        self.retained: set[int] = set()  # memories with a tensor that is to keep its gradient
         self.unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined
         self.reread: set[int] = set()  # memories that a repeated statement reads again in the backward
 

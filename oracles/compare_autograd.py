@@ -135,18 +135,22 @@ def _values(states: Sequence[TensorState], data: Sequence[bytes | None]) -> dict
 
 
 def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
-    """The backward after all later writes: they propagate gradients as in eager, or raise as in eager.
+    """The backwards after all later writes: they propagate gradients as in eager, or raise as in eager.
 
     After a write that autograd cannot notice it is undefined: it depends on what the backward keeps.
     """
-    eager, target = sides.eager.later_gradient, sides.target.later_gradient
     if any(write.uncounted for write in sides.eager.later_writes):
         return
-    if eager is not None and target is not None:
-        reference = None if sides.reference is None else sides.reference.later_gradient
+    pairs = zip(sides.eager.later_gradients, sides.target.later_gradients, strict=False)
+    for index, (eager, target) in enumerate(pairs):
+        reference = _at(() if sides.reference is None else sides.reference.later_gradients, index)
         clauses = ("autograd-metadata", "autograd-metadata")
-        measured = None if sides.terms is None else sides.terms.later_gradient
-        yield from _run(sides, clauses, " after later writes", eager, target, reference, measured)
+        measured = _at(() if sides.terms is None else sides.terms.later_gradients, index)
+        which = " after later writes" + (f" from {', '.join(eager.roots)}" if index else "")
+        found = tuple(_run(sides, clauses, which, eager, target, reference, measured))
+        yield from found
+        if found:
+            return
 
 
 def compare_steps(sides: Sides) -> Iterator[Difference]:

@@ -24,6 +24,7 @@ FIELDS: Mapping[str, str] = {
     "requires_grad": "requires_grad",
     "is_leaf": "is_leaf",
     "has_grad_fn": "grad_fn present",
+    "retains_grad": "retains_grad",
     "version_moved": "movement of the version counter",
 }
 """How the fields of a tensor's state are called in a finding."""
@@ -127,9 +128,9 @@ def _fields(
 def _autograd_metadata(
     sides: Sides, clause: str, path: str, eager: TensorState, target: TensorState
 ) -> Iterator[Difference]:
-    for name in ("requires_grad", "is_leaf", "has_grad_fn"):
+    for name in ("requires_grad", "is_leaf", "has_grad_fn", "retains_grad"):
         if getattr(eager, name) != getattr(target, name):
-            # The three hang together: one finding says it.
+            # They hang together: one finding says it.
             yield from _fields(clause, path, eager, target, (name,))
             break
     left, right = _base(eager, sides.eager), _base(target, sides.target)

@@ -22,6 +22,7 @@ from .under import as_asked
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
 LARGEST_COTANGENT = 11 / 8
+ALONE = 4  # of the roots, from each of which a backward starts that starts from no other
 
 Roots = tuple[tuple[str, torch.Tensor], ...]
 
@@ -321,15 +322,15 @@ def _below(nodes: Sequence[Node | None]) -> set[Node]:
 
 
 def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
-    """Which of `count` roots each backward starts from: the wanted ones, then the first one alone.
+    """Which of `count` roots each backward starts from: those wanted, then each of the first `ALONE` alone.
 
-    choose(3, None)      # ((0, 1, 2), (0,))
-    choose(3, (4, 1))    # ((1,), (0,)): indices count modulo the number of roots
+    choose(3, None)      # ((0, 1, 2), (0,), (1,), (2,))
+    choose(3, (4, 1))    # ((1,), (0,), (2,)): indices count modulo the number of roots
     """
     if count == 0:
         return ()
     wanted = range(count) if differentiated is None else sorted({index % count for index in differentiated})
-    runs = [tuple(wanted), (0,)]
+    runs = [tuple(wanted), *((index,) for index in range(min(count, ALONE)))]
     return tuple(dict.fromkeys(run for run in runs if run))
 
 

@@ -78,6 +78,7 @@ class TensorState:
     requires_grad: bool
     is_leaf: bool | None
     has_grad_fn: bool | None
+    retains_grad: bool
     is_view: bool
     base: str
     offset: int
@@ -198,7 +199,7 @@ class Observation:
     ambient_after_backward: Ambient | None = None
     generator_after_backward: str | None = None
     later_writes: tuple[LaterWrite, ...] = ()
-    later_gradient: GradientRun | None = None
+    later_gradients: tuple[GradientRun, ...] = ()
     steps: tuple[GradientRun | LaterWrite, ...] = ()
     reaches: tuple[Reach, ...] = ()
     alive: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ import torch
 
 from .ambient import contained, digest_of_generators, record_ambient, restore_ambient, seed_generators
 from .gradients import (
+    ALONE,
     History,
     Roots,
     choose,
@@ -55,8 +56,9 @@ def observe(
     inference mode. `differentiate` picks the results
     of the first backward, as indices modulo their number into: the tensors of the result that require
     grad, in order, then the arguments and other inputs whose autograd history the call has changed;
-    None is all of them. A second backward starts from the first result alone. `steps`, if there are any, are
-    done instead of these backwards and of the writes after them. `refusal` tells legitimate refusals among
+    None is all of them. Further backwards start from one of these each (`gradients.choose`); then the results
+    are written to, and backwards start anew: from all, and if that raises, from one each. `steps`, if there
+    are any, are done instead of all this. `refusal` tells legitimate refusals among
     the exceptions of the call and of its backwards. With `terms` the terms of gradients are measured;
     `under` is a dispatch mode around the call and each backward, as those of `layouts` and `draws`.
 
@@ -247,7 +249,7 @@ def _with_gradients(
     ambient: Ambient,
     asked: _Asked,
 ) -> Observation:
-    """Two backwards, a write to each result, and another backward."""
+    """Backwards, a write to each result, and further backwards."""
     targets = inputs.history.targets()
     roots = differentiable(results) + inputs.history.moved()
     runs: list[GradientRun] = []
@@ -266,7 +268,7 @@ def _with_gradients(
             refused = asked.refusal(taken.error)
 
     writes: Sequence[LaterWrite] = ()
-    last: GradientRun | None = None
+    last: list[GradientRun] = []
     if refused is None:
         # By object, so that a result which is returned twice is written to once.
         unique = {name: tensor for (_, tensor), (_, name) in zip(results, seen.outputs, strict=True)}
@@ -275,7 +277,12 @@ def _with_gradients(
         ]
         later = differentiable(results) + inputs.history.moved()
         if later and targets and any(write.raised is None for write in writes):
-            last = differentiate_roots(later, targets, range(len(later))).run
+            last.append(differentiate_roots(later, targets, range(len(later))).run)
+            if last[0].raised is not None:  # which of them it is that raises
+                last += [
+                    differentiate_roots((later[index],), targets, (index,)).run
+                    for index in range(min(len(later), ALONE) if len(later) > 1 else 0)
+                ]
     return replace(
         seen,
         refused=refused,
@@ -283,5 +290,5 @@ def _with_gradients(
         ambient_after_backward=ambient_after,
         generator_after_backward=generator_after,
         later_writes=tuple(writes),
-        later_gradient=last,
+        later_gradients=tuple(last),
     )

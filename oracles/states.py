@@ -251,6 +251,7 @@ def _state(
         requires_grad=tensor.requires_grad,
         is_leaf=is_leaf,
         has_grad_fn=None if is_leaf is None else grad_fn is not None,
+        retains_grad=tensor.retains_grad,
         is_view=is_view,
         base=_base(tensor, register, hidden) if is_view else "",
         offset=offset,

@@ -159,17 +159,24 @@ def _define(op: internals.OpOverload) -> internals.OpOverload:
 
 def _drawing(op: internals.OpOverload) -> Callable[..., tuple[Any, ...]]:
     def draw(rng_state: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        device = _device(args, kwargs)
-        with LOCK:
-            before = get_state(device)
-            try:
-                set_state(device, rng_state)
-                results = _results(op, args, kwargs)
-                return (*results, get_state(device))
-            finally:
-                set_state(device, before)
+        return _drawn(op, rng_state, args, kwargs)
 
     return draw
+
+
+def _drawn(
+    op: internals.OpOverload, rng_state: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    """What an operation draws from a state, and the next state; the generator stays where it is."""
+    device = _device(args, kwargs)
+    with LOCK:
+        before = get_state(device)
+        try:
+            set_state(device, rng_state)
+            results = _results(op, args, kwargs)
+            return (*results, get_state(device))
+        finally:
+            set_state(device, before)
 
 
 def _faking(op: internals.OpOverload) -> Callable[..., tuple[Any, ...]]:

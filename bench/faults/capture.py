@@ -225,8 +225,8 @@ FAULTS = (
     _fault(
         name="a repeated draw moves the generator",
         module="aot.capture.functional_rng",
-        find="            finally:\n                set_state(device, before)\n",
-        replace="            finally:\n                pass\n",
+        find="        finally:\n            set_state(device, before)\n",
+        replace="        finally:\n            pass\n",
         clauses=("randomness",),
         wrong="A backward that repeats a draw sets the generator to where it was in the forward.",
         target="aot-rng",

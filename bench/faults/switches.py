@@ -10,7 +10,7 @@ A fault of the catalogue lies in one function. Its module is compiled with the f
 are on, and what comes of the function's code is given to the function that is there already. What the module
 has remembered meanwhile, in dictionaries, lists and sets of its own or in caches of functions, is forgotten:
 it may be wrong. (What other modules remember of it is not; who finds something tries it again in a fresh
-process.)
+process. Nor are operators that a module has registered: torch has them for good, and takes none twice.)
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from bench.faults.fault import Fault, FaultError, make, source_of
 from bench.faults.hook import NOTE, compiled
+
+_OPERATOR = type(torch.ops.aten.add.Tensor)
 
 
 class Switches:
@@ -192,8 +196,9 @@ def _memory(module: ModuleType) -> Callable[[], None]:
     def forget() -> None:
         for dictionary, its in dictionaries:
             if len(dictionary) != len(its):
+                operators = {key: one for key, one in dictionary.items() if type(one) is _OPERATOR}
                 dictionary.clear()
-                dictionary.update(its)
+                dictionary.update(its | operators)
         for some, elements in lists:
             if len(some) != len(elements):
                 some[:] = elements

@@ -166,6 +166,7 @@ ROWS = (
         _nothing,
         attributes=(VALUE,),
     ),
+    _row("retain_grad", Kind.RETAIN, "{0}.retain_grad()", (SMOOTH,), _nothing),
     _row(
         "set_grad_enabled",
         Kind.MODE,

@@ -104,6 +104,7 @@ class Kind(StrEnum):
     ALGEBRA = "algebra"
     FUNCTION = "function"  # a custom autograd.Function that makes no view, or a custom operator
     HOOK = "hook"  # registers a hook on operand 0
+    RETAIN = "retain"  # has operand 0 keep its gradient
     MODE = "mode"  # leaves another grad mode behind
 
 

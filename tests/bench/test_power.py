@@ -254,6 +254,23 @@ def test_a_module_forgets_what_it_has_remembered_with_a_fault() -> None:
     assert len(graph._RECIPES) == before
 
 
+def test_registered_operators_outlast_a_fault() -> None:
+    from aot.capture import functional_rng
+
+    op, fault = torch.ops.aten.rand.default, BY_NAME["a repeated draw moves the generator"]
+    switches = Switches([fault])
+    form = functional_rng.pure_form(op)
+    with torch.random.fork_rng():
+        drawn_from = torch.manual_seed(0).get_state()
+        before = torch.manual_seed(1).get_state()
+        for on in ({fault.name}, set()):
+            switches.turn(on)
+            assert functional_rng.pure_form(op) is form
+            form(drawn_from, [2])
+            assert torch.equal(torch.get_rng_state(), before) == (not on)
+            torch.set_rng_state(before)
+
+
 def test_all_faults_can_be_switched() -> None:
     for module in {fault.module for fault in FAULTS}:
         importlib.import_module(module)

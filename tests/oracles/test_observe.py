@@ -166,16 +166,17 @@ def test_unused_leaf_has_no_gradient() -> None:
     assert dict(run.gradients)["arg[1]"] is None
 
 
-def test_subset_of_roots_counts_modulo_and_the_first_alone_follows() -> None:
+def test_subset_of_roots_counts_modulo_and_each_alone_follows() -> None:
     def function(w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
         return w * 2, v * 2, w + v
 
+    alone = [("out[0]",), ("out[1]",), ("out[2]",)]
     all_of_them = observe(function, two_leaves).gradients
-    assert [run.roots for run in all_of_them] == [("out[0]", "out[1]", "out[2]"), ("out[0]",)]
+    assert [run.roots for run in all_of_them] == [("out[0]", "out[1]", "out[2]"), *alone]
     some = observe(function, two_leaves, differentiate=(4, 2)).gradients
-    assert [run.roots for run in some] == [("out[1]", "out[2]"), ("out[0]",)]
+    assert [run.roots for run in some] == [("out[1]", "out[2]"), *alone]
     first = observe(function, two_leaves, differentiate=(3,)).gradients
-    assert [run.roots for run in first] == [("out[0]",)]
+    assert [run.roots for run in first] == alone
     assert dict(first[0].gradients)["arg[1]"] is None
 
 
@@ -202,7 +203,7 @@ def test_cotangents_of_complex_results_may_be_lazily_conjugated() -> None:
 
 
 def test_cotangents_differ_between_elements_and_roots() -> None:
-    (run, _) = observe(lambda w, v: (w * 1, w * 1), two_leaves).gradients
+    (run, *_) = observe(lambda w, v: (w * 1, w * 1), two_leaves).gradients
     value = dict(run.gradients)["arg[0]"]
     assert value is not None
     assert len(set(value.tensor().reshape(-1).tolist())) > 3
@@ -235,11 +236,26 @@ def test_a_later_write_that_autograd_cannot_notice_is_told() -> None:
 
 def test_later_gradient_is_taken_after_the_writes() -> None:
     observation = observe(lambda w: w * 3, leaf)
-    before, after = observation.gradients[0], observation.later_gradient
-    assert after is not None
+    before, (after,) = observation.gradients[0], observation.later_gradients
     first, second = dict(before.gradients)["arg[0]"], dict(after.gradients)["arg[0]"]
     assert first is not None and second is not None
     assert torch.equal(first.tensor() * 2, second.tensor())
+
+
+def test_each_result_is_differentiated_alone() -> None:
+    def function(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x * n for n in range(6))
+
+    runs = observe(function, leaf).gradients
+    assert [run.roots for run in runs[1:]] == [(f"out[{n}]",) for n in range(4)]
+    assert len(runs[0].roots) == 6
+
+
+def test_after_the_writes_each_result_is_differentiated_alone_if_all_raise() -> None:
+    observation = observe(lambda w: (w * 3, w.exp(), w * 2), leaf)
+    together, *alone = observation.later_gradients
+    assert together.raised is not None
+    assert [run.raised is not None for run in alone] == [False, True, False]
 
 
 def test_exceptions_are_plain_data_without_addresses() -> None:
@@ -257,7 +273,7 @@ def test_exceptions_are_plain_data_without_addresses() -> None:
 
 def test_exceptions_in_the_backward_are_recorded_for_each_run() -> None:
     runs = observe(CASES["modified_saved"].function, leaf).gradients
-    assert [run.raised is not None and run.raised.stage for run in runs] == ["backward", "backward"]
+    assert [run.raised is not None and run.raised.stage for run in runs] == ["backward"] * 3
 
 
 def test_refusals_of_call_and_backward() -> None:

@@ -60,7 +60,7 @@ RARE = {
 KINDS = {
     "data of leaves, non-leaves, tensors without gradient": (
         *("data: argument", "data: leaf", "data: non-leaf", "data: without gradient", "data: hidden"),
-        *("data: differentiable view", "data: undone", "metadata: undone"),
+        *("data: differentiable view", "data: undone", "metadata: undone", "metadata: past a history"),
     ),
     "several writes, and what was written returned": (
         *("data: several arguments", "data: twice", "output: written argument", "data: view of an argument"),
@@ -78,7 +78,7 @@ KINDS = {
         "repeat: other branch",
     ),
     "hooks, custom functions, custom operators, out=": (
-        *("gradient: hook", "gradient: custom function", "data: given as out"),
+        *("gradient: hook", "gradient: retained", "gradient: custom function", "data: given as out"),
         *("operator: custom", "data: custom operator"),
     ),
     "modules": (
