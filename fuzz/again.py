@@ -14,7 +14,7 @@ from functools import partial
 from math import prod
 
 from fuzz import refusals
-from fuzz.arguments import MAX_ELEMENTS, SCALARS, lay_out, lay_out_again
+from fuzz.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
 from fuzz.blocks import executed, other_value
 from fuzz.choices import Choices
 from fuzz.document import ProgramError
@@ -38,8 +38,9 @@ from fuzz.ir import (
     calls,
     references,
 )
+from fuzz.kinds import BASES, LAZY, unfit_call
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import FLOATS, INEXACT, ITEM_SIZE
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
@@ -183,6 +184,8 @@ def _size(state: State, statement: Statement) -> Size:
 def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
     sizes. If `reckless`, eager may refuse a statement, or the backward."""
+    if unfit_call(program) is not None:
+        return False
     try:
         check_module(program, "")
     except ProgramError:
@@ -264,10 +267,7 @@ def _roomier(call: Call) -> Call:
     )
     arguments: list[Argument] = []
     for argument in call.arguments:
-        if isinstance(argument, Root):
-            size = call.storages[argument.storage].size
-            argument = View(argument.storage, size, contiguous(size), 0)
-        arguments.append(argument)
+        arguments.append(_as_view(argument, call) if isinstance(argument, Root) else argument)
     return Call(storages, tuple(arguments), call.scenario)
 
 
@@ -333,8 +333,9 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
     via = argument.via if isinstance(argument, View) else "view"
     leaf = argument.leaf if isinstance(argument, View) else False
     wrapped = argument.wrapped if isinstance(argument, View) else None
-    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped)
-    if root == size and via == "view" and wrapped is None:
+    lazy = argument.lazy if isinstance(argument, View) else None
+    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped, lazy)
+    if root == size and via == "view" and wrapped is None and lazy is None:
         lying = Root(number)
     return _tidied(storages, _put(call.arguments, place, lying), call.scenario)
 
@@ -403,6 +404,42 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=_put(call.arguments, place, replace(view, via=via)))
 
 
+def _lazily(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """An argument is read otherwise: as its conjugate, as its opposite, or as it lies."""
+    views: list[tuple[int, View, str]] = []
+    for i, argument in enumerate(call.arguments):
+        if isinstance(argument, (Root, View)):
+            view = _as_view(argument, call)
+            dtype = view.dtype or call.storages[view.storage].dtype
+            if dtype in INEXACT and view.wrapped is None:
+                views.append((i, view, dtype))
+    rather = [one for one in views if one[1].lazy is not None or one[2] in COMPLEX]
+    if not views or not (rather or choices.chance(0.2)):
+        return call
+    place, view, dtype = choices.pick(rather or views)
+    lazy = None if view.lazy is not None else draw_lazy(choices, dtype)
+    return replace(call, arguments=_put(call.arguments, place, replace(view, lazy=lazy)))
+
+
+def _as_view(argument: Root | View, call: Call) -> View:
+    if isinstance(argument, View):
+        return argument
+    size = call.storages[argument.storage].size
+    return View(argument.storage, size, contiguous(size), 0)
+
+
+def _based(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """Views are taken of another alias of their root, or of that itself."""
+    places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is None]
+    if not places:
+        return call
+    place = choices.pick(places)
+    view = call.arguments[place]
+    assert isinstance(view, View)
+    base = choices.pick([base for base in BASES if base != view.base])
+    return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
+
+
 def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A wrapper subclass is made otherwise, or what it wraps is passed itself."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is not None]
@@ -424,9 +461,21 @@ def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
     storage = call.storages[place]
     if choices.chance(0.6):
         storage = replace(storage, requires_grad=not storage.requires_grad)
+    elif storage.requires_grad and not storage.leaf and choices.chance(0.3):
+        storage = replace(storage, detached=not storage.detached)
     else:
         storage = replace(storage, leaf=not storage.leaf)
+    storage = replace(storage, detached=storage.detached and storage.requires_grad and not storage.leaf)
     return replace(call, storages=_replaced(call.storages, place, storage))
+
+
+def _leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """A view that autograd does not follow begins or ceases to be a leaf that requires grad."""
+    views = [(i, a) for i, a in enumerate(call.arguments) if isinstance(a, View) and a.via != "view"]
+    if not views:
+        return call
+    place, view = choices.pick(views)
+    return replace(call, arguments=_put(call.arguments, place, replace(view, leaf=not view.leaf)))
 
 
 def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -440,7 +489,14 @@ def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
         if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
             return call
         storage = Storage(dtype, storage.size, storage.seed)
-    return replace(call, storages=_replaced(call.storages, place, replace(storage, dtype=dtype)))
+    arguments = tuple(
+        replace(a, lazy=None)
+        if isinstance(a, View) and a.storage == place and a.lazy is not None and dtype not in LAZY[a.lazy]
+        else a
+        for a in call.arguments
+    )
+    storages = _replaced(call.storages, place, replace(storage, dtype=dtype))
+    return Call(storages, arguments, call.scenario)
 
 
 def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -490,15 +546,21 @@ _CHANGES = (
     _moved,
     _hidden,
     _hidden,
+    _lazily,
+    _based,
     _gradient,
     _gradient,
+    _leaf,
     _dtype,
     _dtype,
     _number,
     _number,
     _mode,
 )
-_SELDOM = (_moved, _moved, _number, _shifted, _dtype, _hidden)  # which few calls have a place for, or show
+_SELDOM = (  # which few calls have a place for, or show
+    *(_moved, _moved, _number, _shifted, _dtype, _hidden),
+    *(_lazily, _based, _leaf),
+)
 _REFUSED = (
     _hidden,
     _hidden,

@@ -50,6 +50,9 @@ def begin(program: Program) -> State:
                 state.bind_same(name, f"a{earlier}")
             case Scalar(value):
                 state.bind_scalar(name, value)
+    for number, storage in enumerate(program.storages):
+        if storage.detached:
+            state.detach_root(number)
     return state
 
 

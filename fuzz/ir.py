@@ -15,7 +15,8 @@ class Storage:
 
     The root's values are a fixed formula of `seed` and the element's index; with `special` NaN, infinities,
     signed zeros and denormals are among them. With `leaf=False` the root is `leaf * 1`, so that it may be
-    written to although it requires grad.
+    written to although it requires grad. If such a one is `detached`, that is done in place when all
+    arguments have been taken: their histories go on.
     """
 
     dtype: str
@@ -24,6 +25,7 @@ class Storage:
     requires_grad: bool = False
     leaf: bool = True
     special: bool = False
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class View:
     a complex view of a real root of the same precision, and the reverse; any other dtype reads the root's
     bytes, behind autograd's back. `leaf` makes one that autograd does not follow a leaf that requires grad.
 
+    A `lazy` one is conjugated ("conj") or negated ("neg") when it is read: its bit is set. `base` is what the
+    view is taken of: the "root", or an alias of that through "detach" or "data", which is the same tensor for
+    all views of a call that are taken of such a one.
+
     If it is `wrapped`, the argument is a wrapper subclass (`fuzz.wrapper`) that is made of what has been
     said, detached: of that alone ("one"), of it and a tensor that lies likewise on another root of the same
     dtype and size ("two"), or of it twice ("twice"). Autograd knows the wrapper, which has a version counter
@@ -58,6 +64,8 @@ class View:
     dtype: str | None = None
     leaf: bool = False
     wrapped: str | None = None
+    lazy: str | None = None
+    base: str = "root"
 
 
 @dataclass(frozen=True, slots=True)

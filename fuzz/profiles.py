@@ -54,6 +54,9 @@ class Profile:
     reinterpreted: float = 0.06  # a view is of another dtype than its root
     module: float = 0.06  # the function is a module's, which holds some of the arguments
     wrapped: float = 0.04  # some of the arguments are wrapper subclasses
+    apart: float = 0.04  # views of a storage are views of something else than others, or than they were
+    conjugated: float = 0.25  # a complex argument is lazily conjugated, or negated
+    negated: float = 0.01  # a floating argument is lazily negated
     flat: float = 0.02  # there are slices of one flat buffer, too
     windows: float = 0.03  # the arguments are windows of one matrix, and at most one other
     requires_grad: float = 0.6  # a floating storage requires grad
@@ -94,6 +97,7 @@ def _profiles() -> Mapping[str, Profile]:
             hidden=0.3,
             reinterpreted=0.12,
             wrapped=0.08,
+            apart=0.15,
             flat=0.08,
             windows=0.12,
             focus=0.6,
@@ -118,6 +122,7 @@ def _profiles() -> Mapping[str, Profile]:
             mode=0.2,
             module=0.12,
             wrapped=0.1,
+            apart=0.1,
             hidden=0.35,
             share=0.5,
             partial=0.4,
@@ -138,6 +143,7 @@ def _profiles() -> Mapping[str, Profile]:
             statements=(1, 5),
             again=1.0,
             share=0.5,
+            apart=0.1,
             same=0.15,
             scalar=0.15,
             hidden=0.4,

@@ -52,6 +52,8 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
             yield "repeat: other number"
     if _groups(here, _memory) != _groups(there, _memory):
         yield "repeat: other aliases"
+    elif _groups(here, _base) != _groups(there, _base) and _groups(here, id) == _groups(there, id):
+        yield "repeat: other bases"
     if _groups(here, id) != _groups(there, id):
         yield "repeat: other duplicates"
     if [answer(first, b) for b in _branches(first)] != [answer(call, b) for b in _branches(call)]:
@@ -75,6 +77,8 @@ def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
         yield "repeat: other size"
     elif one.meta.stride != other.meta.stride:
         yield "repeat: other strides"
+    if (one.meta.conj, one.meta.neg) != (other.meta.conj, other.meta.neg):
+        yield "repeat: other bits"
     if one.meta.dtype != other.meta.dtype:
         yield "repeat: other dtype"
     if (one.requires_grad, one.grad_fn) != (other.requires_grad, other.grad_fn):
@@ -83,6 +87,10 @@ def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
 
 def _memory(tensor: Tensor) -> int:
     return tensor.memory
+
+
+def _base(tensor: Tensor) -> int:
+    return id(tensor.base or tensor)
 
 
 def _groups(state: State, key: Callable[[Tensor], int]) -> list[int]:

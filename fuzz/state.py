@@ -81,7 +81,7 @@ def _convert(use: Use, autocast: str) -> None:
 class State:
     """The tensors of a program after some of its statements."""
 
-    __slots__ = ("_roots", "_sizes", "grad", "hazards", "inference", "kept", "names", "undefined")
+    __slots__ = ("_aliases", "_roots", "_sizes", "grad", "hazards", "inference", "kept", "names", "undefined")
 
     def __init__(self, grad: bool = True, inference: bool = False) -> None:
         self.grad = grad and not inference
@@ -91,6 +91,7 @@ class State:
         self.hazards = 0  # statements after which eager raises later
         self.undefined: dict[int, frozenset[int]] = {}  # memory -> bytes that nothing has written yet
         self._roots: list[Tensor] = []
+        self._aliases: dict[tuple[int, str], Tensor] = {}  # what views are taken of instead of a root
         self._sizes: list[int] = []  # memory -> bytes
 
     # ----------------------------------------------------------------------------------------------------
@@ -107,8 +108,9 @@ class State:
         self.names[name] = self._roots[storage]
 
     def bind_view(self, name: str, view: View) -> None:
-        root = self._roots[view.storage]
-        meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset)
+        root = self._base(view)
+        bits = {} if view.lazy is None else {view.lazy: True}
+        meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset, **bits)
         if reads_bytes(root.meta.dtype, meta.dtype):
             root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
         link = _LINKS.get(view.via, Link.VIEW) if view.wrapped is None else Link.DATA
@@ -119,6 +121,22 @@ class State:
             if view.via == "view":
                 value.own = value.grad_fn = root.requires_grad
         self.names[name] = value
+
+    def _base(self, view: View) -> Tensor:
+        """What a view is taken of: a root, or an alias of one."""
+        root = self._roots[view.storage]
+        if view.base == "root":
+            return root
+        place = view.storage, view.base
+        if place not in self._aliases:
+            self._aliases[place] = self._linked(root, Result(root.meta, _LINKS[view.base]))
+        return self._aliases[place]
+
+    def detach_root(self, storage: int) -> None:
+        """A root loses its history, and what has been taken of it does not."""
+        root = self._roots[storage]
+        root.own = root.grad_fn = False
+        root.clock.split |= root.clock.viewed
 
     def bind_same(self, name: str, earlier: str) -> None:
         self.names[name] = self.names[earlier]

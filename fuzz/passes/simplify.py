@@ -143,6 +143,8 @@ def _kind_edits(program: Program) -> Sequence[Edit]:
         if isinstance(argument, View):
             edits += [(i, "dtype")] if argument.dtype is not None else []
             edits += [(i, "leaf")] if argument.leaf else []
+            edits += [(i, "lazy")] if argument.lazy is not None else []
+            edits += [(i, "base")] if argument.base != "root" else []
             if argument.wrapped is not None:
                 edits += [(i, "wrapped")] + ([(i, "one")] if argument.wrapped != "one" else [])
             if argument.via != "view":
@@ -165,6 +167,8 @@ def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
                     None if (i, "dtype") in edits else argument.dtype,
                     argument.leaf and not edits & {(i, "leaf"), (i, "via")},
                     None if (i, "wrapped") in edits else "one" if (i, "one") in edits else argument.wrapped,
+                    None if (i, "lazy") in edits else argument.lazy,
+                    "root" if (i, "base") in edits else argument.base,
                 )
         arguments.append(argument)
     return dataclasses.replace(program, arguments=tuple(arguments))
@@ -178,6 +182,7 @@ def _storage_edits(program: Program) -> Sequence[Edit]:
         edits += [(i, "dtype")] if storage.dtype != "float32" else []
         edits += [(i, "seed")] if storage.seed else []
         edits += [(i, "special")] if storage.special else []
+        edits += [(i, "detached")] if storage.detached else []
     return edits
 
 
@@ -190,6 +195,7 @@ def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
             storage.requires_grad and (i, "grad") not in edits,
             storage.leaf or (i, "leaf") in edits,
             storage.special and (i, "special") not in edits,
+            storage.detached and edits.isdisjoint((i, name) for name in ("detached", "grad", "leaf")),
         )
         for i, storage in enumerate(program.storages)
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import checking_nop, leaf, values
+from agree import KINDS, assert_agrees, checking_nop, leaf, values
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
@@ -331,3 +331,44 @@ def test_a_write_to_an_argument_is_noticed_beside_unsafe_views_of_it(
                         result.sum().backward()
                 else:
                     result.sum().backward()
+
+
+LAZY = {"conjugated": torch.conj, "negated": torch._neg_view}
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+@pytest.mark.parametrize("kind", ["leaf", "non_leaf", "detached", "detached leaf"])
+def test_lazy_arguments_are_kept_watched_and_written_to(lazy: str, kind: str) -> None:
+    def make() -> list[Tensor]:
+        x = LAZY[lazy](KINDS.get(kind, values)(3, dtype=torch.complex64))
+        if kind.startswith("detached"):
+            x = x.detach().requires_grad_(kind.endswith("leaf"))
+        return [x, leaf(3, dtype=torch.complex64)]
+
+    def written(x: Tensor, y: Tensor) -> Tensor:
+        with torch.set_grad_enabled(kind in ("non_leaf", "detached")):
+            x.mul_(3)
+        return x * y
+
+    assert_agrees(lambda x, y: x * y, make)
+    assert_agrees(written, make)
+    assert_agrees(lambda x, y: (x * y, x.detach().mul_(2)), make, backward_raises=True)
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+def test_a_lazy_argument_that_gets_a_history(lazy: str) -> None:
+    """It may be one that has required grad."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.requires_grad_(False)
+        x.mul_(y)
+        return x * y
+
+    for dtype in (torch.complex64, torch.complex128):
+        assert_agrees(
+            function,
+            lambda dtype=dtype: [
+                LAZY[lazy](values(3, dtype=dtype)).detach().requires_grad_(),
+                leaf(3, dtype=dtype),
+            ],
+        )

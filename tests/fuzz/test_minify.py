@@ -518,7 +518,11 @@ def test_the_front_door_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) ->
 
 def can_be_given(program: Program) -> bool:
     """Whether a program is one call, of what can be recorded."""
-    plain = not any(isinstance(argument, View) and argument.wrapped for argument in program.arguments)
+    views = [argument for argument in program.arguments if isinstance(argument, View)]
+    plain = not any(
+        view.wrapped or view.lazy or view.base != "root" or (view.leaf and view.via == "no_grad")
+        for view in views
+    ) and not any(storage.detached for storage in program.storages)
     checkpoint = any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks)
     own = any(OPERATORS[statement.operator].defines for statement in program.statements)
     part = program.scenario.differentiate is not None
