@@ -80,6 +80,7 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
         program.module is not None
         or any(OPERATORS[statement.operator].random for statement in program.statements)
         or any(isinstance(block, Autocast) for block in program.blocks)
+        or any(call.scenario.autocast for call in calls(program))
     )
     if shared or not choices.chance(profile.threads):
         return program
@@ -459,13 +460,17 @@ def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
         return call
     place = choices.pick(places)
     storage = call.storages[place]
-    if choices.chance(0.6):
+    if not storage.requires_grad and storage.leaf and choices.chance(0.2):
+        storage = replace(storage, inference=not storage.inference)
+    elif choices.chance(0.6):
         storage = replace(storage, requires_grad=not storage.requires_grad)
     elif storage.requires_grad and not storage.leaf and choices.chance(0.3):
         storage = replace(storage, detached=not storage.detached)
     else:
         storage = replace(storage, leaf=not storage.leaf)
-    storage = replace(storage, detached=storage.detached and storage.requires_grad and not storage.leaf)
+    history = storage.requires_grad and not storage.leaf
+    plain = storage.leaf and not storage.requires_grad
+    storage = replace(storage, detached=storage.detached and history, inference=storage.inference and plain)
     return replace(call, storages=_replaced(call.storages, place, storage))
 
 
@@ -526,8 +531,11 @@ def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
     scenario = call.scenario
     if choices.chance(0.6):
         scenario = replace(scenario, grad=not scenario.grad)
-    elif choices.chance(0.5):
+    elif choices.chance(0.4):
         scenario = replace(scenario, inference=not scenario.inference)
+    elif choices.chance(0.7):
+        kinds = [kind for kind in (None, None, "bfloat16", "float16") if kind != scenario.autocast]
+        scenario = replace(scenario, autocast=choices.pick(kinds))
     else:
         scenario = replace(scenario, steps=())
     return replace(call, scenario=scenario)

@@ -61,6 +61,8 @@ def argument_features(
         yield "argument: nested"
     for tensor in inputs:
         yield from _argument(tensor)
+        if tensor.inference and not program.scenario.inference:
+            yield "argument: inference"
         if tensor.wrapped:
             yield from _wrapper(tensor, inputs)
     if len(groups) > 1:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.kinds import LAZY
+from fuzz.kinds import LAZY, unfit_view
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
@@ -76,8 +76,10 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
     if choices.chance(profile.apart):
         _set_apart(choices, storages, arguments)
     _make_lazy(choices, profile, storages, arguments)
+    if choices.chance(profile.inferred):
+        _infer(choices, storages, arguments)
     for storage in storages:
-        state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
+        state.allocate(storage)
     for i, argument in enumerate(arguments):
         _bind(state, f"a{i}", argument)
     for i, storage in enumerate(storages):
@@ -157,6 +159,15 @@ def _make_lazy(
             argument = View(argument.storage, storage.size, contiguous(storage.size), 0)
         if argument.wrapped is None:
             arguments[i] = replace(argument, lazy=draw_lazy(choices, dtype))
+
+
+def _infer(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
+    """Have some of the roots be made in inference mode."""
+    for number, storage in enumerate(storages):
+        made = replace(storage, inference=True, requires_grad=False, leaf=True, detached=False)
+        views = [a for a in arguments if isinstance(a, View) and a.storage == number]
+        if all(unfit_view(view, made) is None for view in views) and choices.chance(0.7):
+            storages[number] = made
 
 
 def draw_lazy(choices: Choices, dtype: str) -> str:

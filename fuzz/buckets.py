@@ -104,6 +104,7 @@ def ingredients(program: Program) -> str:
 def _scenario(scenario: Scenario) -> str:
     """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
     words = [*([] if scenario.grad else [" no-grad"]), *([" two threads"] if scenario.threads else [])]
+    words += [] if scenario.autocast is None else [" autocast"]
     for step in scenario.steps:
         if isinstance(step, Write):
             words.append(" write argument" if step.name[0] == "a" else " write result")
@@ -232,6 +233,8 @@ def _storage(letters: dict[int, str], number: int, storage: Storage) -> str:
         words.append("detached" if storage.detached else "nonleaf")
     if storage.special:
         words.append("special")
+    if storage.inference:
+        words.append("inference")
     return ":".join(words) + _extent(storage.size)
 
 

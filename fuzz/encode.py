@@ -91,6 +91,7 @@ def _storage_to_json(storage: Storage) -> dict[str, Any]:
         "leaf": storage.leaf,
         "special": storage.special,
         "detached": storage.detached,
+        "inference": storage.inference,
     }
 
 
@@ -102,6 +103,7 @@ def _scenario_to_json(scenario: Scenario) -> dict[str, Any]:
         "inference": scenario.inference,
         "steps": [_step_to_json(step) for step in scenario.steps],
         "threads": scenario.threads,
+        "autocast": scenario.autocast,
     }
 
 

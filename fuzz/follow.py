@@ -36,9 +36,10 @@ from fuzz.state import Breach, State, Tensor
 
 def begin(program: Program) -> State:
     """What is known of a program's tensors before its first statement."""
-    state = State(program.scenario.grad, program.scenario.inference)
+    scenario = program.scenario
+    state = State(scenario.grad, scenario.inference, scenario.autocast)
     for storage in program.storages:
-        state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
+        state.allocate(storage)
     for i, argument in enumerate(program.arguments):
         name = f"a{i}"
         match argument:

@@ -16,7 +16,7 @@ class Storage:
     The root's values are a fixed formula of `seed` and the element's index; with `special` NaN, infinities,
     signed zeros and denormals are among them. With `leaf=False` the root is `leaf * 1`, so that it may be
     written to although it requires grad. If such a one is `detached`, that is done in place when all
-    arguments have been taken: their histories go on.
+    arguments have been taken: their histories go on. An `inference` root is made in inference mode.
     """
 
     dtype: str
@@ -26,6 +26,7 @@ class Storage:
     leaf: bool = True
     special: bool = False
     detached: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,8 @@ BOTH = "both"
 class Scenario:
     """How a call is made: `grad` is the grad mode, and with `inference` it runs in inference mode. With
     `threads` it is made in two threads at once, in each on arguments of its own. With the `device` `BOTH` it
-    is made on each of `DEVICES`, and these are compared with each other, too.
+    is made on each of `DEVICES`, and these are compared with each other, too. With `autocast` it is made
+    under `torch.autocast` to that dtype; what follows it is not.
 
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
@@ -208,6 +210,7 @@ class Scenario:
     inference: bool = False
     steps: tuple[Step, ...] = ()
     threads: bool = False
+    autocast: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ def unfit_root(storage: Storage) -> Unfit | None:
         return Unfit("special", f"{dtype} has no special values", "write false")
     if storage.detached and (storage.leaf or not storage.requires_grad):
         return Unfit("detached", "a root without a history cannot lose it", "write false")
+    if storage.inference and (storage.requires_grad or not storage.leaf):
+        return Unfit("inference", "a tensor made in inference mode has no gradient", "write false")
     return None
 
 
@@ -42,6 +44,12 @@ def unfit_view(view: View, storage: Storage) -> Unfit | None:
     if view.leaf and (dtype not in INEXACT or view.via == "view"):
         hint = "use detach, data, no_grad or parameter, and a floating dtype"
         return Unfit("leaf", f"a {dtype} view via {view.via!r} cannot be a leaf", hint)
+    if storage.inference and (view.via not in ("view", "no_grad") or view.base != "root"):
+        # (It has a version counter, which what is detached in inference mode has not.)
+        return Unfit("via", "what was made in inference mode is detached outside", "use view or no_grad")
+    if storage.inference and (view.leaf or view.wrapped is not None):
+        field = "leaf" if view.leaf else "wrapped"
+        return Unfit(field, "a tensor made in inference mode cannot be that", "use a plain view")
     if view.wrapped is not None and view.via not in wrapper.VIAS:
         hint = f"use {', '.join(wrapper.VIAS)}"
         return Unfit("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)

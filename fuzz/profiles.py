@@ -68,6 +68,8 @@ class Profile:
     mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
     inference: float = 0.02  # the call is made in inference mode
+    inferred: float = 0.02  # some of the storages are made in inference mode
+    autocast: float = 0.03  # the call is made under autocast
     partial: float = 0.35  # only some of the results are differentiated
     nested: float = 0.15  # parameters or results are nested
     passed: float = 0.3  # each argument is a result, too
@@ -144,6 +146,7 @@ def _profiles() -> Mapping[str, Profile]:
             again=1.0,
             share=0.5,
             apart=0.1,
+            autocast=0.05,
             same=0.15,
             scalar=0.15,
             hidden=0.4,

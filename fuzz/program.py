@@ -130,6 +130,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "if": ("argument", "value", "holds"),
     "for": ("count",),
 }
+CAST_TO = ("bfloat16", "float16")
 WRAPPED = ("one", "two", "twice")
 
 
@@ -254,7 +255,7 @@ def _call(data: object, place: str) -> Call:
 
 
 def _storage(data: object, place: str) -> Storage:
-    names = ("dtype", "size", "seed", "requires_grad", "leaf", "special", "detached")
+    names = ("dtype", "size", "seed", "requires_grad", "leaf", "special", "detached", "inference")
     fields = read.fields(data, place, names)
     storage = Storage(
         read.dtype(fields["dtype"], f"{place}.dtype"),
@@ -385,7 +386,7 @@ def _block(data: object, place: str, earlier: Sequence[Block]) -> Block:
         raise ProgramError(f"{place}.within", "a block in a checkpoint", "put it around the checkpoint")
     match kind:
         case "autocast":
-            dtype = read.choice(fields["dtype"], f"{place}.dtype", ("bfloat16", "float16"))
+            dtype = read.choice(fields["dtype"], f"{place}.dtype", CAST_TO)
             return Autocast(dtype, read.boolean(fields["enabled"], f"{place}.enabled"), within)
         case "if":
             (argument,) = read.names([fields["argument"]], f"{place}.argument")
@@ -429,7 +430,8 @@ def _tree(data: object, place: str, depth: int) -> Tree:
 
 
 def _scenario(data: object, place: str) -> Scenario:
-    fields = read.fields(data, place, ("device", "grad", "differentiate", "inference", "steps", "threads"))
+    names = ("device", "grad", "differentiate", "inference", "steps", "threads", "autocast")
+    fields = read.fields(data, place, names)
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu, cuda or both")
@@ -443,6 +445,7 @@ def _scenario(data: object, place: str) -> Scenario:
             for i, item in enumerate(read.items(fields["steps"], f"{place}.steps", MAX_STEPS))
         ),
         read.boolean(fields["threads"], f"{place}.threads"),
+        _one_or_none(fields["autocast"], f"{place}.autocast", CAST_TO),
     )
 
 

@@ -60,6 +60,8 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
         yield "repeat: other branch"
     if (first.scenario.grad, first.scenario.inference) != (call.scenario.grad, call.scenario.inference):
         yield "repeat: other mode"
+    if first.scenario.autocast != call.scenario.autocast:
+        yield "repeat: other autocast"
 
 
 def _wrapped(call: Program, argument: Argument) -> str | None:
@@ -79,6 +81,8 @@ def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
         yield "repeat: other strides"
     if (one.meta.conj, one.meta.neg) != (other.meta.conj, other.meta.neg):
         yield "repeat: other bits"
+    if one.inference != other.inference:
+        yield "repeat: other inference"
     if one.meta.dtype != other.meta.dtype:
         yield "repeat: other dtype"
     if (one.requires_grad, one.grad_fn) != (other.requires_grad, other.grad_fn):

@@ -227,7 +227,10 @@ def _make(program: Program) -> Iterator[str]:
         name = f"s{i}"
         if not storage.leaf:
             name = f"leaf{i}"
-        yield f"{name} = {made}{'.requires_grad_()' if storage.requires_grad else ''}{comment}"
+        made += ".requires_grad_()" if storage.requires_grad else ""
+        if storage.inference:
+            yield "with torch.inference_mode():"
+        yield f"{'    ' if storage.inference else ''}{name} = {made}{comment}"
         tensors.append(name)
         if storage.requires_grad:
             leaves.append(name)

@@ -19,7 +19,7 @@ from math import prod
 
 from fuzz import refusals
 from fuzz.blocks import Modes, around, inner
-from fuzz.ir import Block, View
+from fuzz.ir import Block, Storage, View
 from fuzz.operators import AUTOCAST
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
 from fuzz.operators.layout import contiguous, covered, end
@@ -36,7 +36,6 @@ from fuzz.operators.row import (
     Mismatch,
     Operator,
     Result,
-    Size,
 )
 from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
@@ -81,11 +80,15 @@ def _convert(use: Use, autocast: str) -> None:
 class State:
     """The tensors of a program after some of its statements."""
 
-    __slots__ = ("_aliases", "_roots", "_sizes", "grad", "hazards", "inference", "kept", "names", "undefined")
+    __slots__ = (
+        *("_aliases", "_roots", "_sizes", "autocast", "grad", "hazards", "inference", "kept", "names"),
+        "undefined",
+    )
 
-    def __init__(self, grad: bool = True, inference: bool = False) -> None:
+    def __init__(self, grad: bool = True, inference: bool = False, autocast: str | None = None) -> None:
         self.grad = grad and not inference
         self.inference = inference
+        self.autocast = autocast or ""
         self.names: dict[str, Value] = {}
         self.kept = Kept()
         self.hazards = 0  # statements after which eager raises later
@@ -97,11 +100,12 @@ class State:
     # ----------------------------------------------------------------------------------------------------
     # arguments
 
-    def allocate(self, dtype: str, size: Size, requires_grad: bool, leaf: bool) -> int:
+    def allocate(self, storage: Storage) -> int:
         """A storage and its root; returns the storage's number."""
-        meta = Meta(dtype, size, contiguous(size))
-        self._roots.append(self._fresh(meta, requires_grad))
-        self._roots[-1].grad_fn = requires_grad and not leaf
+        meta = Meta(storage.dtype, storage.size, contiguous(storage.size))
+        self._roots.append(self._fresh(meta, storage.requires_grad))
+        self._roots[-1].grad_fn = storage.requires_grad and not storage.leaf
+        self._roots[-1].inference = storage.inference
         return len(self._roots) - 1
 
     def bind_root(self, name: str, storage: int) -> None:
@@ -206,11 +210,14 @@ class State:
             metas = self._fitting(row, operands)
         tensors = [value for name in operands if isinstance(value := values[name], Tensor)]
         if modes is None:
-            return Use(row, metas, tensors, attributes, self.grad, self.inference)
-        use = Use(row, metas, tensors, attributes, modes.grad, modes.inference)
-        use.repeated, use.contained = modes.repeated, modes.contained
-        if modes.autocast and row.name in AUTOCAST:
-            _convert(use, modes.autocast)
+            use = Use(row, metas, tensors, attributes, self.grad, self.inference)
+            autocast = self.autocast
+        else:
+            use = Use(row, metas, tensors, attributes, modes.grad, modes.inference)
+            use.repeated, use.contained = modes.repeated, modes.contained
+            autocast = modes.autocast
+        if autocast and row.name in AUTOCAST:
+            _convert(use, autocast)
         return use
 
     def _fitting(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
@@ -232,7 +239,7 @@ class State:
         """What a block's statements run under, None where they stand in no block."""
         if number < 0:
             return None
-        modes = Modes(self.grad, self.inference)
+        modes = Modes(self.grad, self.inference, autocast=self.autocast)
         for outer in around(blocks, number):
             modes = inner(modes, blocks[outer])
         return modes

@@ -56,7 +56,7 @@ def _scenario_cost(scenario: Scenario) -> int:
     for step in scenario.steps:
         if not isinstance(step, Write):
             cost += (step.roots is not None) + (step.how != "plain") + step.retain
-    return cost + scenario.inference + scenario.threads
+    return cost + scenario.inference + scenario.threads + (scenario.autocast is not None)
 
 
 def _tree_size(tree: Tree) -> tuple[int, int]:
@@ -80,7 +80,7 @@ def _argument_cost(argument: Argument) -> int:
 
 
 def _storage_cost(storage: Storage) -> int:
-    kind = storage.requires_grad + (not storage.leaf) + storage.detached
+    kind = storage.requires_grad + (not storage.leaf) + storage.detached + storage.inference
     return kind + (storage.dtype != "float32") + storage.special
 
 

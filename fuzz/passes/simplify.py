@@ -106,7 +106,7 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
     plain = Scenario()
     return [
         name
-        for name in ("threads", "inference", "differentiate", "grad")
+        for name in ("threads", "inference", "differentiate", "grad", "autocast")
         if getattr(program.scenario, name) != getattr(plain, name)
     ]
 
@@ -119,6 +119,7 @@ def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
         differentiate=None if "differentiate" in edits else scenario.differentiate,
         inference=scenario.inference and "inference" not in edits,
         threads=scenario.threads and "threads" not in edits,
+        autocast=None if "autocast" in edits else scenario.autocast,
     )
     return dataclasses.replace(program, scenario=plain)
 
@@ -183,6 +184,7 @@ def _storage_edits(program: Program) -> Sequence[Edit]:
         edits += [(i, "seed")] if storage.seed else []
         edits += [(i, "special")] if storage.special else []
         edits += [(i, "detached")] if storage.detached else []
+        edits += [(i, "inference")] if storage.inference else []
     return edits
 
 
@@ -196,6 +198,7 @@ def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
             storage.leaf or (i, "leaf") in edits,
             storage.special and (i, "special") not in edits,
             storage.detached and edits.isdisjoint((i, name) for name in ("detached", "grad", "leaf")),
+            storage.inference and (i, "inference") not in edits,
         )
         for i, storage in enumerate(program.storages)
     )

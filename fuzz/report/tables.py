@@ -137,6 +137,8 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
 
 
 def _autograd(storage: Storage) -> str:
+    if storage.inference:
+        return "made in inference mode"
     if not storage.requires_grad:
         return ""
     if storage.detached:

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 import aot
 from bench.memory import Alive
+from oracles import Arguments
 
 PARTITIONERS: dict[str, Callable[..., Any]] = {
     "default": aot.default_partition,
@@ -353,6 +354,23 @@ def test_lazy_arguments_are_kept_watched_and_written_to(lazy: str, kind: str) ->
     assert_agrees(lambda x, y: x * y, make)
     assert_agrees(written, make)
     assert_agrees(lambda x, y: (x * y, x.detach().mul_(2)), make, backward_raises=True)
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+def test_what_a_write_to_a_lazy_view_keeps_is_watched(lazy: str) -> None:
+    """The kernel for that does it to a clone of the view."""
+
+    def function(x: Tensor) -> Tensor:
+        source = x * 2
+        x.index_copy_(0, torch.tensor((2, 0, 1)), source)
+        return source.view(-1)
+
+    def make() -> Arguments:
+        given = leaf(3, dtype=torch.complex64)
+        base = given * 1
+        return Arguments((LAZY[lazy](base),), {"leaf": given}, {"base": base})
+
+    assert_agrees(function, make)
 
 
 @pytest.mark.parametrize("lazy", LAZY)

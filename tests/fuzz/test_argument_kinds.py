@@ -1,5 +1,5 @@
-"""Arguments that are lazily conjugated, leaves taken without grad, views of several bases: printed, followed,
-changed in later calls, and made plainer."""
+"""Arguments that are lazily conjugated, leaves taken without grad, views of several bases, inference tensors,
+and calls under autocast: printed, followed, changed in later calls, and made plainer."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import buckets
+from fuzz import buckets, repro
+from fuzz.execute import execute
 from fuzz.features import features
 from fuzz.ir import Call, Root, Scenario, Storage, View
-from fuzz.program import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json
+from fuzz.program import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace
 from fuzz.reduce import reduce
 from fuzz.source import load
+from fuzz.targets import find
 
 ALL = View(0, (2, 2), (2, 1), 0)
 ROW = View(0, (2,), (1,), 2)
 
 
-def program(*arguments: View | Root, storage: Storage = Storage("float32", (2, 2), 1)) -> Program:
+PLAIN = Storage("float32", (2, 2), 1)
+
+
+def program(*arguments: View | Root, storage: Storage = PLAIN) -> Program:
     names = tuple(Ref(f"a{i}") for i in range(len(arguments)))
     statements = (call("clone", "a0", to="v0"),)
     return Program((storage,), arguments, names, statements, Seq("tuple", (Ref("v0"), *names)))
@@ -38,7 +43,11 @@ CASES = {
     "alias: views of two bases": program(ALL, replace(ROW, base="data")),
     "repeat: other bases": replace(
         program(ALL, replace(ROW, base="detach")),
-        later=(Call((Storage("float32", (2, 2), 1),), (ALL, ROW)),),
+        later=(Call((PLAIN,), (ALL, ROW)),),
+    ),
+    "argument: inference": program(ALL, storage=replace(PLAIN, inference=True)),
+    "repeat: other inference": replace(
+        program(ALL), later=(Call((replace(PLAIN, inference=True),), (ALL,)),)
     ),
     "repeat: other bits": replace(
         program(ALL, storage=COMPLEX), later=(Call((COMPLEX,), (replace(ALL, lazy="conj"),)),)
@@ -68,7 +77,8 @@ def test_what_is_known_of_it_is_so(feature: str) -> None:
         assert (real.is_conj(), real.is_neg()) == (known.meta.conj, known.meta.neg)
         assert real.requires_grad == known.requires_grad
         assert real.is_leaf == (not known.grad_fn)
-        assert (real._base is None) == (known.base is None)
+        assert (real._base is None) == (known.base is None or known.inference)
+        assert real.is_inference() == known.inference
         assert (f"a{i}" in leaves) == known.own
     bases = [state.tensor(f"a{i}").base for i in range(len(args))]
     assert (len({id(real._base) for real in args}) == 1) == (len(set(map(id, bases))) == 1)
@@ -98,6 +108,72 @@ def test_what_does_not_go_together_is_refused(argument: View, changes: dict[str,
     with pytest.raises(ProgramError) as refused:
         from_json(document)
     assert where in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("view", "reason"),
+    [
+        (replace(ALL, via="detach"), "via: what was made in inference mode is detached outside"),
+        (replace(ALL, base="data"), "via: what was made in inference mode is detached outside"),
+        (replace(ALL, via="no_grad", leaf=True), "leaf: a tensor made in inference mode cannot be that"),
+        (replace(ALL, wrapped="one"), "wrapped: a tensor made in inference mode cannot be that"),
+    ],
+)
+def test_what_is_made_of_inference_tensors_is_no_argument(view: View, reason: str) -> None:
+    with pytest.raises(ProgramError, match=reason):
+        check(program(view, storage=replace(PLAIN, inference=True)))
+
+
+CAST = Program(
+    (PLAIN,),
+    (Root(0),),
+    (Ref("a0"),),
+    (call("matmul", "a0", "a0", to="v0"), call("add", "v0", "v0", to="v1")),
+    Ref("v1"),
+    Scenario(autocast="bfloat16"),
+)
+
+
+def test_a_call_is_made_under_autocast() -> None:
+    check(CAST)
+    assert from_json(to_json(CAST)) == CAST
+    assert "mode: autocast around" in features(CAST)
+    assert buckets.ingredients(CAST).endswith("a autocast")
+    assert trace(CAST).tensor("v1").meta.dtype == "bfloat16"
+    seen: list[torch.dtype] = []
+
+    def compiled(function: Any) -> Any:
+        return lambda *args: (seen.append((result := function(*args)).dtype), result)[1]
+
+    target = replace(find("eager"), name="notes", compile=compiled)
+    later = Call(CAST.storages, CAST.arguments)
+    program = replace(CAST, later=(later, replace(later, scenario=Scenario(autocast="float16"))))
+    assert execute(program, target).outcome == "agree"
+    assert seen == [torch.bfloat16, torch.float32, torch.float16]
+    assert "repeat: other autocast" in features(program)
+    assert reduce(program, lambda _: True).program.scenario == Scenario()
+
+
+def test_a_compiler_that_forgets_autocast_is_found() -> None:
+    def compiled(function: Any) -> Any:
+        def uncast(*args: Any) -> Any:
+            with torch.autocast("cpu", enabled=False):
+                return function(*args)
+
+        return uncast
+
+    result = execute(CAST, replace(find("eager"), name="forgets", compile=compiled))
+    assert [finding.clause for finding in result.findings][:1] == ["values"]
+    script = repro.script(CAST, "torch-aot-eager", result.findings[0])
+    assert 'with torch.autocast("cpu", dtype=torch.bfloat16):' in script
+    compile(script, "script", "exec")
+
+
+def test_a_call_under_another_autocast_is_refused() -> None:
+    document = to_json(CAST)
+    document["scenario"]["autocast"] = "float32"
+    with pytest.raises(ProgramError, match="'float32' is not known here"):
+        from_json(document)
 
 
 @pytest.mark.parametrize("changes", [{"leaf": True}, {"requires_grad": False}])

@@ -134,10 +134,12 @@ def test_many_generated_programs_survive_json() -> None:
 
 
 def drop_format_10(document: dict[str, Any]) -> None:
-    """Take away what format 10 brought: lazy arguments, views of aliases, roots that are detached since."""
+    """Take away what format 10 brought: lazy arguments, views of aliases, roots that are detached since or
+    were made in inference mode, calls under autocast."""
     for call in (document, *document["later"]):
+        assert call["scenario"].pop("autocast") is None
         for storage in call["storages"]:
-            assert storage.pop("detached") is False
+            assert (storage.pop("detached"), storage.pop("inference")) == (False, False)
         for argument in call["arguments"]:
             if argument["kind"] == "view":
                 assert (argument.pop("lazy"), argument.pop("base")) == (None, "root")

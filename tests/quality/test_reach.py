@@ -71,7 +71,7 @@ KINDS = {
     ),
     "checkpoint": ("mode: checkpoint",),
     "autocast, and grad modes that are left behind": (
-        *("mode: autocast", "mode: autocast off", "mode: left changed"),
+        *("mode: autocast", "mode: autocast off", "mode: left changed", "mode: autocast around"),
     ),
     "branches and loops": (
         *("flow: branch", "flow: other branch", "flow: loop", "flow: carried", "flow: nested"),
@@ -94,6 +94,7 @@ KINDS = {
     ),
     "inference mode": (
         *("data: under inference mode", "mode: inference", "mode: inference_mode", "output: inference"),
+        "argument: inference",
     ),
     "every metadata mutation": tuple(
         f"metadata: {name}"
@@ -136,7 +137,8 @@ KINDS = {
     "later calls": (
         *("repeat: same kind", "repeat: other size", "repeat: other strides", "repeat: other dtype"),
         *("repeat: other gradient", "repeat: other aliases", "repeat: other duplicates"),
-        *("repeat: other mode", "repeat: other bases", "repeat: other bits"),
+        *("repeat: other mode", "repeat: other bases", "repeat: other bits", "repeat: other autocast"),
+        "repeat: other inference",
     ),
     "threads": ("mode: two threads",),
     "dtypes": ("dtype: complex", "dtype: half", "dtype: small integer", "dtype: promotion"),
