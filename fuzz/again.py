@@ -65,7 +65,13 @@ _AS_WIDE = {
     "int8": ("uint8",),
     "bool": ("uint8",),
 }  # dtypes of as many bytes
-_ALIKE = {"view": "no_grad", "no_grad": "view", "detach": "data", "data": "detach"}  # ways to take a view
+_ALIKE = {
+    "view": ("no_grad", "multi"),
+    "no_grad": ("view", "multi"),
+    "multi": ("view", "no_grad"),
+    "detach": ("data",),
+    "data": ("detach",),
+}  # ways to take a view
 _Change = Callable[[Choices, Profile, Call], Call]
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
@@ -398,10 +404,10 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.pick(places)
     view = call.arguments[place]
     assert isinstance(view, View)
-    ways = ("view", "detach", "data", "no_grad") if view.wrapped is None else ("view", "detach")
+    ways = ("view", "detach", "data", "no_grad", "multi") if view.wrapped is None else ("view", "detach")
     via = choices.pick([way for way in ways if way != view.via])
     if view.wrapped is None and choices.chance(0.5):
-        via = _ALIKE[view.via]
+        via = choices.pick(_ALIKE[view.via])
     return replace(call, arguments=_put(call.arguments, place, replace(view, via=via)))
 
 
@@ -476,7 +482,9 @@ def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 def _leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A view that autograd does not follow begins or ceases to be a leaf that requires grad."""
-    views = [(i, a) for i, a in enumerate(call.arguments) if isinstance(a, View) and a.via != "view"]
+    views = [
+        (i, a) for i, a in enumerate(call.arguments) if isinstance(a, View) and a.via not in ("view", "multi")
+    ]
     if not views:
         return call
     place, view = choices.pick(views)

@@ -229,14 +229,16 @@ def _on(choices: Choices, profile: Profile, number: int, storages: list[Storage]
 def _view(choices: Choices, profile: Profile, number: int, storage: Storage) -> View:
     via, leaf, dtype = "view", False, None
     if choices.chance(profile.hidden):
-        via = choices.pick(("detach", "data", "no_grad"))
+        via = choices.pick(("detach", "data", "no_grad", "multi"))
     size = storage.size
     if storage.dtype not in BOOL and choices.chance(profile.reinterpreted):
         dtype = _other_dtype(choices, storage)
         size = _split(choices, prod(size) * ITEM_SIZE[storage.dtype] // ITEM_SIZE[dtype])
-    if via != "view" and (dtype or storage.dtype) in INEXACT:
+    if via not in ("view", "multi") and (dtype or storage.dtype) in INEXACT:
         leaf = choices.chance(0.25)
     size, stride, offset = choices.pick(_layouts(choices, size))
+    if via == "multi" and not size:
+        via = "view"
     return View(number, size, stride, offset, via, dtype, leaf)
 
 
@@ -274,7 +276,8 @@ def lay_out_again(choices: Choices, view: View, size: Size, storage: Storage) ->
     shown = dtype or storage.dtype
     leaf = view.leaf and shown in INEXACT
     lazy = view.lazy if view.lazy is not None and shown in LAZY[view.lazy] else None
-    return replace(view, size=size, stride=stride, offset=offset, dtype=dtype, leaf=leaf, lazy=lazy)
+    view = replace(view, size=size, stride=stride, offset=offset, dtype=dtype, leaf=leaf, lazy=lazy)
+    return replace(view, via="view") if view.via == "multi" and not size else view
 
 
 def lay_out(choices: Choices, size: Size) -> tuple[Size, tuple[Size, int]]:

@@ -21,6 +21,7 @@ def _table() -> Mapping[str, str]:
             "argument: detach": "a detached alias, with the root's version counter",
             "argument: data": "an alias through `.data`, with a version counter of its own",
             "argument: no_grad": "a view that was taken under no_grad",
+            "argument: multi": "a view by an operation that may give several",
             "argument: parameter": "a `torch.nn.Parameter`, which is a detached alias as well",
             "argument: duplicate": "one object stands twice",
             "argument: scalar": "a Python number, bool, string or None",

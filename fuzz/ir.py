@@ -41,7 +41,8 @@ class View:
     """An argument: a strided view on a root, taken plainly or hidden from autograd by `via`.
 
     `via` is "view", "detach" (no gradient, the same version counter), "data" (no gradient, a version
-    counter of its own), "no_grad" (a view that was taken under `torch.no_grad()`) or "parameter" (as
+    counter of its own), "no_grad" (a view that was taken under `torch.no_grad()`), "multi" (a view by an
+    operation that may give several, so that eager refuses to write to it in grad mode) or "parameter" (as
     "detach", and a `torch.nn.Parameter`, which requires grad if it is a `leaf`).
     `dtype` is the view's own, None for the root's; `stride` and `offset` count its elements. Autograd follows
     a complex view of a real root of the same precision, and the reverse; any other dtype reads the root's

@@ -8,7 +8,7 @@ from fuzz import wrapper
 from fuzz.ir import Program, Storage, View
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
 
-VIAS = ("view", "detach", "data", "no_grad", "parameter")
+VIAS = ("view", "detach", "data", "no_grad", "multi", "parameter")
 BASES = ("root", "detach", "data")
 LAZY = {"conj": COMPLEX, "neg": FLOATS | COMPLEX}
 """The bits of what is done when a tensor is read, and the dtypes that they are for."""
@@ -41,10 +41,12 @@ def unfit_root(storage: Storage) -> Unfit | None:
 def unfit_view(view: View, storage: Storage) -> Unfit | None:
     """Why there is no such view on such a root, or None."""
     dtype = view.dtype or storage.dtype
-    if view.leaf and (dtype not in INEXACT or view.via == "view"):
+    if view.leaf and (dtype not in INEXACT or view.via in ("view", "multi")):
         hint = "use detach, data, no_grad or parameter, and a floating dtype"
         return Unfit("leaf", f"a {dtype} view via {view.via!r} cannot be a leaf", hint)
-    if storage.inference and (view.via not in ("view", "no_grad") or view.base != "root"):
+    if view.via == "multi" and not view.size:
+        return Unfit("via", "nothing without dimensions is a chunk", "use view")
+    if storage.inference and (view.via not in ("view", "multi", "no_grad") or view.base != "root"):
         # (It has a version counter, which what is detached in inference mode has not.)
         return Unfit("via", "what was made in inference mode is detached outside", "use view or no_grad")
     if storage.inference and (view.leaf or view.wrapped is not None):

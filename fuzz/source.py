@@ -215,7 +215,14 @@ def render(program: Program) -> str:
 # make
 
 
-_VIA = {"view": "", "no_grad": "", "detach": ".detach()", "data": ".data", "parameter": ""}
+_VIA = {
+    "view": "",
+    "no_grad": "",
+    "detach": ".detach()",
+    "data": ".data",
+    "multi": ".chunk(1)[0]",
+    "parameter": "",
+}
 
 
 def _make(program: Program) -> Iterator[str]:

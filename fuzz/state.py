@@ -118,7 +118,7 @@ class State:
         if reads_bytes(root.meta.dtype, meta.dtype):
             root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
         link = _LINKS.get(view.via, Link.VIEW) if view.wrapped is None else Link.DATA
-        value = self._linked(root, Result(meta, link), grad=view.via != "no_grad")
+        value = self._linked(root, Result(meta, link), view.via != "no_grad", view.via == "multi")
         value.own = view.leaf
         if view.wrapped is not None:
             value.wrapped = True

@@ -38,6 +38,7 @@ CASES = {
     "argument: lazily conjugated": program(replace(ALL, lazy="conj"), storage=COMPLEX),
     "argument: lazily negated": program(replace(ALL, lazy="neg")),
     "argument: leaf taken without grad": program(replace(ALL, via="no_grad", leaf=True), storage=GRADED),
+    "argument: multi": program(replace(ALL, via="multi"), storage=GRADED),
     "argument: view of an alias": program(replace(ALL, base="detach"), storage=GRADED),
     "argument: its base detached since": program(ALL, storage=replace(GRADED, detached=True)),
     "alias: views of two bases": program(ALL, replace(ROW, base="data")),
@@ -99,6 +100,8 @@ def test_a_root_that_is_detached_since_leaves_histories() -> None:
         (ALL, {"base": "data", "wrapped": "one"}, "arguments[0].wrapped: what is wrapped is a plain view"),
         (ALL, {"base": "other"}, "arguments[0].base: 'other' is not known"),
         (ALL, {"lazy": "later"}, "arguments[0].lazy: 'later' is not known"),
+        (ALL, {"via": "multi", "size": [], "stride": []}, "arguments[0].via: nothing without dimensions"),
+        (ALL, {"via": "multi", "leaf": True}, "arguments[0].leaf: a float32 view via 'multi'"),
         (ALL, {"leaf": True}, "arguments[0].leaf: a float32 view via 'view' cannot be a leaf"),
     ],
 )

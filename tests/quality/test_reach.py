@@ -114,7 +114,12 @@ KINDS = {
         *("alias: same metadata", "alias: other dtype", "alias: complex and real", "alias: out of order"),
         *("alias: base and view", "alias: views alone", "alias: several groups", "alias: mixed gradient"),
         *("argument: data", "argument: detach", "argument: no_grad", "argument: own leaf"),
-        *("argument: leaf taken without grad", "argument: view of an alias", "alias: views of two bases"),
+        *(
+            "argument: multi",
+            "argument: leaf taken without grad",
+            "argument: view of an alias",
+            "alias: views of two bases",
+        ),
         "argument: its base detached since",
         *("alias: flat buffer", "alias: two leaves", "alias: many slices", "alias: windows"),
         *("data: other dtype", "argument: other dtype", "argument: complex or real view"),
