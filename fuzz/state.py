@@ -344,8 +344,9 @@ class State:
             made.append(value)
         if use.repeated and use.grad:
             self.kept.reread.update(tensor.memory for tensor in tensors)
-        if tracked:
-            self._follow(use, made)
+        itself = outcome and all(result.link is Link.SELF for result in outcome)
+        if tracked and (row.writes or row.change is not None or not itself):
+            self._follow(use, made)  # (What gives its operand itself does not come to autograd.)
 
     def _follow(self, use: Use, made: list[Tensor]) -> None:
         """What autograd notes of a statement that it follows."""
