@@ -15,7 +15,7 @@ from torch import Tensor
 from aot import errors, views
 from aot import torch_internals as internals
 from aot.geometry import Geometry, geometry
-from aot.versions import counter_groups
+from aot.versions import counter_groups, version_of
 
 _APART = "a view of a tensor that lies in other memory by now (set_, .data), which cannot be modelled"
 
@@ -155,6 +155,31 @@ def check_apart(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
         if id(tensor) in concerned and fake.requires_grad > tensor.requires_grad:
             raise errors.UnsupportedArgument(
                 f"the function makes tensor {position} require grad, which is, or has, {_APART}; clone it"
+            )
+
+
+def check_current(tensors: Sequence[Tensor], fakes: Sequence[Tensor], versions: Sequence[int]) -> None:
+    """Look at fakes when the function has run: whether a leaf is of no more use in eager. One that is a view
+    which was taken without grad is not, once its memory has been written to, if its base requires grad.
+
+    Args:
+        versions: the fakes' version counters when the function began.
+
+    Raises:
+        AutogradStateMutation: there is one.
+    """
+    for position, (tensor, fake, before) in enumerate(zip(tensors, fakes, versions, strict=True)):
+        if version_of(fake) == before or not (tensor._is_view() and internals.accumulates(tensor)):
+            continue
+        base = tensor._base
+        family = (f for t, f in zip(tensors, fakes, strict=True) if t is base or t._base is base)
+        if internals.creation_meta(tensor) != "DEFAULT" and any(
+            one.requires_grad for one in (base, *family) if one is not None and one is not fake
+        ):
+            raise errors.AutogradStateMutation(
+                f"the function writes to memory of tensor {position}, a leaf that is a view which was taken "
+                f"without grad mode of what requires grad: whatever uses it afterwards raises in eager; "
+                f"detach it before it is made a leaf"
             )
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from math import prod
 
 from fuzz import refusals
-from fuzz.arguments import MAX_ELEMENTS, SCALARS, lay_out, lay_out_again
+from fuzz.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
 from fuzz.blocks import executed, other_value
 from fuzz.choices import Choices
 from fuzz.document import ProgramError
@@ -38,8 +38,9 @@ from fuzz.ir import (
     calls,
     references,
 )
+from fuzz.kinds import BASES, LAZY, unfit_call
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import FLOATS, INEXACT, ITEM_SIZE
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
@@ -64,7 +65,13 @@ _AS_WIDE = {
     "int8": ("uint8",),
     "bool": ("uint8",),
 }  # dtypes of as many bytes
-_ALIKE = {"view": "no_grad", "no_grad": "view", "detach": "data", "data": "detach"}  # ways to take a view
+_ALIKE = {
+    "view": ("no_grad", "multi"),
+    "no_grad": ("view", "multi"),
+    "multi": ("view", "no_grad"),
+    "detach": ("data",),
+    "data": ("detach",),
+}  # ways to take a view
 _Change = Callable[[Choices, Profile, Call], Call]
 _WATCHED = 0.4  # the steps are a write, and backwards that may notice it
 _TWICE = 0.15  # they are two backwards, of which the first frees what it can
@@ -81,6 +88,7 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
         program.module is not None
         or any(OPERATORS[statement.operator].random for statement in program.statements)
         or any(isinstance(block, Autocast) for block in program.blocks)
+        or any(call.scenario.autocast for call in calls(program))
     )
     if shared or not choices.chance(profile.threads):
         return program
@@ -193,6 +201,8 @@ def _size(state: State, statement: Statement) -> Size:
 def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
     sizes. If `reckless`, eager may refuse a statement, or the backward."""
+    if unfit_call(program) is not None:
+        return False
     try:
         check_module(program, "")
     except ProgramError:
@@ -274,10 +284,7 @@ def _roomier(call: Call) -> Call:
     )
     arguments: list[Argument] = []
     for argument in call.arguments:
-        if isinstance(argument, Root):
-            size = call.storages[argument.storage].size
-            argument = View(argument.storage, size, contiguous(size), 0)
-        arguments.append(argument)
+        arguments.append(_as_view(argument, call) if isinstance(argument, Root) else argument)
     return Call(storages, tuple(arguments), call.scenario)
 
 
@@ -343,8 +350,9 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
     via = argument.via if isinstance(argument, View) else "view"
     leaf = argument.leaf if isinstance(argument, View) else False
     wrapped = argument.wrapped if isinstance(argument, View) else None
-    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped)
-    if root == size and via == "view" and wrapped is None:
+    lazy = argument.lazy if isinstance(argument, View) else None
+    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped, lazy)
+    if root == size and via == "view" and wrapped is None and lazy is None:
         lying = Root(number)
     return _tidied(storages, _put(call.arguments, place, lying), call.scenario)
 
@@ -406,11 +414,47 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.pick(places)
     view = call.arguments[place]
     assert isinstance(view, View)
-    ways = ("view", "detach", "data", "no_grad") if view.wrapped is None else ("view", "detach")
+    ways = ("view", "detach", "data", "no_grad", "multi") if view.wrapped is None else ("view", "detach")
     via = choices.pick([way for way in ways if way != view.via])
     if view.wrapped is None and choices.chance(0.5):
-        via = _ALIKE[view.via]
+        via = choices.pick(_ALIKE[view.via])
     return replace(call, arguments=_put(call.arguments, place, replace(view, via=via)))
+
+
+def _lazily(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """An argument is read otherwise: as its conjugate, as its opposite, or as it lies."""
+    views: list[tuple[int, View, str]] = []
+    for i, argument in enumerate(call.arguments):
+        if isinstance(argument, (Root, View)):
+            view = _as_view(argument, call)
+            dtype = view.dtype or call.storages[view.storage].dtype
+            if dtype in INEXACT and view.wrapped is None:
+                views.append((i, view, dtype))
+    rather = [one for one in views if one[1].lazy is not None or one[2] in COMPLEX]
+    if not views or not (rather or choices.chance(0.2)):
+        return call
+    place, view, dtype = choices.pick(rather or views)
+    lazy = None if view.lazy is not None else draw_lazy(choices, dtype)
+    return replace(call, arguments=_put(call.arguments, place, replace(view, lazy=lazy)))
+
+
+def _as_view(argument: Root | View, call: Call) -> View:
+    if isinstance(argument, View):
+        return argument
+    size = call.storages[argument.storage].size
+    return View(argument.storage, size, contiguous(size), 0)
+
+
+def _based(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """Views are taken of another alias of their root, or of that itself."""
+    places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is None]
+    if not places:
+        return call
+    place = choices.pick(places)
+    view = call.arguments[place]
+    assert isinstance(view, View)
+    base = choices.pick([base for base in BASES if base != view.base])
+    return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
 
 
 def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -432,11 +476,29 @@ def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
         return call
     place = choices.pick(places)
     storage = call.storages[place]
-    if choices.chance(0.6):
+    if not storage.requires_grad and storage.leaf and choices.chance(0.2):
+        storage = replace(storage, inference=not storage.inference)
+    elif choices.chance(0.6):
         storage = replace(storage, requires_grad=not storage.requires_grad)
+    elif storage.requires_grad and not storage.leaf and choices.chance(0.3):
+        storage = replace(storage, detached=not storage.detached)
     else:
         storage = replace(storage, leaf=not storage.leaf)
+    history = storage.requires_grad and not storage.leaf
+    plain = storage.leaf and not storage.requires_grad
+    storage = replace(storage, detached=storage.detached and history, inference=storage.inference and plain)
     return replace(call, storages=_replaced(call.storages, place, storage))
+
+
+def _leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """A view that autograd does not follow begins or ceases to be a leaf that requires grad."""
+    views = [
+        (i, a) for i, a in enumerate(call.arguments) if isinstance(a, View) and a.via not in ("view", "multi")
+    ]
+    if not views:
+        return call
+    place, view = choices.pick(views)
+    return replace(call, arguments=_put(call.arguments, place, replace(view, leaf=not view.leaf)))
 
 
 def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -450,7 +512,14 @@ def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
         if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
             return call
         storage = Storage(dtype, storage.size, storage.seed)
-    return replace(call, storages=_replaced(call.storages, place, replace(storage, dtype=dtype)))
+    arguments = tuple(
+        replace(a, lazy=None)
+        if isinstance(a, View) and a.storage == place and a.lazy is not None and dtype not in LAZY[a.lazy]
+        else a
+        for a in call.arguments
+    )
+    storages = _replaced(call.storages, place, replace(storage, dtype=dtype))
+    return Call(storages, arguments, call.scenario)
 
 
 def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -480,8 +549,11 @@ def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
     scenario = call.scenario
     if choices.chance(0.6):
         scenario = replace(scenario, grad=not scenario.grad)
-    elif choices.chance(0.5):
+    elif choices.chance(0.4):
         scenario = replace(scenario, inference=not scenario.inference)
+    elif choices.chance(0.7):
+        kinds = [kind for kind in (None, None, "bfloat16", "float16") if kind != scenario.autocast]
+        scenario = replace(scenario, autocast=choices.pick(kinds))
     else:
         scenario = replace(scenario, steps=())
     return replace(call, scenario=scenario)
@@ -500,15 +572,21 @@ _CHANGES = (
     _moved,
     _hidden,
     _hidden,
+    _lazily,
+    _based,
     _gradient,
     _gradient,
+    _leaf,
     _dtype,
     _dtype,
     _number,
     _number,
     _mode,
 )
-_SELDOM = (_moved, _moved, _number, _shifted, _dtype, _hidden)  # which few calls have a place for, or show
+_SELDOM = (  # which few calls have a place for, or show
+    *(_moved, _moved, _number, _shifted, _dtype, _hidden),
+    *(_lazily, _based, _leaf),
+)
 _REFUSED = (
     _hidden,
     _hidden,

@@ -25,7 +25,9 @@ def argument_features(
         match argument:
             case Root():
                 yield "argument: root"
-            case View(storage=storage, via=via, dtype=dtype, leaf=leaf, wrapped=wrapped):
+            case View(
+                storage=storage, via=via, dtype=dtype, leaf=leaf, wrapped=wrapped, lazy=lazy, base=base
+            ):
                 if wrapped is None or via == "parameter":
                     yield f"argument: {via}"
                 if wrapped is not None:
@@ -37,6 +39,14 @@ def argument_features(
                     yield "argument: complex or real view"
                 if leaf:
                     yield "argument: own leaf"
+                    if via == "no_grad":
+                        yield "argument: leaf taken without grad"
+                if lazy is not None:
+                    yield f"argument: lazily {'conjugated' if lazy == 'conj' else 'negated'}"
+                if base != "root":
+                    yield "argument: view of an alias"
+                if via == "view" and base == "root" and program.storages[storage].detached:
+                    yield "argument: its base detached since"
             case Same():
                 yield "argument: duplicate"
             case Scalar(value):
@@ -51,6 +61,8 @@ def argument_features(
         yield "argument: nested"
     for tensor in inputs:
         yield from _argument(tensor)
+        if tensor.inference and not program.scenario.inference:
+            yield "argument: inference"
         if tensor.wrapped:
             yield from _wrapper(tensor, inputs)
     if len(groups) > 1:
@@ -133,6 +145,8 @@ def _pair(first: Tensor, second: Tensor, inputs: Sequence[Tensor]) -> Iterator[s
         yield "alias: base and view"
     elif first.base is not None and first.base is second.base and first.base not in inputs:
         yield "alias: views alone"
+    elif None not in (first.base, second.base) and first.base is not second.base:
+        yield "alias: views of two bases"
     here, there = first.meta.dtype, second.meta.dtype
     if here != there:
         pair = REAL_OF.get(here, here) == REAL_OF.get(there, there)

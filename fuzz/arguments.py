@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fuzz.choices import Choices
+from fuzz.kinds import LAZY, unfit_view
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
@@ -72,10 +73,18 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
     module = _hold(choices, storages, arguments) if choices.chance(profile.module) else None
     if choices.chance(profile.wrapped):
         _wrap(choices, storages, arguments)
+    if choices.chance(profile.apart):
+        _set_apart(choices, storages, arguments)
+    _make_lazy(choices, profile, storages, arguments)
+    if choices.chance(profile.inferred):
+        _infer(choices, storages, arguments)
     for storage in storages:
-        state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
+        state.allocate(storage)
     for i, argument in enumerate(arguments):
         _bind(state, f"a{i}", argument)
+    for i, storage in enumerate(storages):
+        if storage.detached:
+            state.detach_root(i)
     return Inputs(tuple(storages), tuple(arguments), module)
 
 
@@ -115,6 +124,55 @@ def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
             leaf = (argument.dtype or storage.dtype) in INEXACT and choices.chance(0.6)
             argument = replace(argument, via="detach", leaf=leaf)
         arguments[i] = replace(argument, wrapped=choices.pick(("one", "one", "two", "two", "twice")))
+
+
+def _set_apart(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
+    """Have views of one storage be no views of one base: of an alias of the root, or of what it has been."""
+    shown = [a.storage for a in arguments if isinstance(a, View) and a.wrapped is None]
+    if not shown:
+        return
+    number = choices.pick([n for n in shown if shown.count(n) > 1] or shown)
+    storage = storages[number]
+    if storage.requires_grad and not storage.leaf and choices.chance(0.3):
+        storages[number] = replace(storage, detached=True)
+        return
+    base = choices.pick(("detach", "detach", "data"))
+    for i, argument in enumerate(arguments):
+        plain = isinstance(argument, View) and argument.storage == number and argument.wrapped is None
+        if isinstance(argument, View) and plain and choices.chance(0.6):
+            arguments[i] = replace(argument, base=base)
+
+
+def _make_lazy(
+    choices: Choices, profile: Profile, storages: list[Storage], arguments: list[Argument]
+) -> None:
+    """Make some of the arguments lazily conjugated, or lazily negated."""
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, (Scalar, Same)):
+            continue
+        storage = storages[argument.storage]
+        dtype = storage.dtype if isinstance(argument, Root) else argument.dtype or storage.dtype
+        often = profile.conjugated if dtype in COMPLEX else profile.negated
+        if dtype not in INEXACT or not choices.chance(often):
+            continue
+        if isinstance(argument, Root):
+            argument = View(argument.storage, storage.size, contiguous(storage.size), 0)
+        if argument.wrapped is None:
+            arguments[i] = replace(argument, lazy=draw_lazy(choices, dtype))
+
+
+def _infer(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
+    """Have some of the roots be made in inference mode."""
+    for number, storage in enumerate(storages):
+        made = replace(storage, inference=True, requires_grad=False, leaf=True, detached=False)
+        views = [a for a in arguments if isinstance(a, View) and a.storage == number]
+        if all(unfit_view(view, made) is None for view in views) and choices.chance(0.7):
+            storages[number] = made
+
+
+def draw_lazy(choices: Choices, dtype: str) -> str:
+    """What is done only when a tensor of this dtype, floating or complex, is read."""
+    return "conj" if dtype in COMPLEX and choices.chance(0.75) else "neg"
 
 
 def _bind(state: State, name: str, argument: Argument) -> None:
@@ -171,14 +229,16 @@ def _on(choices: Choices, profile: Profile, number: int, storages: list[Storage]
 def _view(choices: Choices, profile: Profile, number: int, storage: Storage) -> View:
     via, leaf, dtype = "view", False, None
     if choices.chance(profile.hidden):
-        via = choices.pick(("detach", "data", "no_grad"))
+        via = choices.pick(("detach", "data", "no_grad", "multi"))
     size = storage.size
     if storage.dtype not in BOOL and choices.chance(profile.reinterpreted):
         dtype = _other_dtype(choices, storage)
         size = _split(choices, prod(size) * ITEM_SIZE[storage.dtype] // ITEM_SIZE[dtype])
-    if via in ("detach", "data") and (dtype or storage.dtype) in INEXACT:
+    if via not in ("view", "multi") and (dtype or storage.dtype) in INEXACT:
         leaf = choices.chance(0.25)
     size, stride, offset = choices.pick(_layouts(choices, size))
+    if via == "multi" and not size:
+        via = "view"
     return View(number, size, stride, offset, via, dtype, leaf)
 
 
@@ -213,8 +273,11 @@ def lay_out_again(choices: Choices, view: View, size: Size, storage: Storage) ->
     layouts = _layouts(choices, whole)
     fitting = [layout for layout in layouts if layout[0] == size]
     size, stride, offset = choices.pick(fitting or layouts)
-    leaf = view.leaf and (dtype or storage.dtype) in INEXACT
-    return replace(view, size=size, stride=stride, offset=offset, dtype=dtype, leaf=leaf)
+    shown = dtype or storage.dtype
+    leaf = view.leaf and shown in INEXACT
+    lazy = view.lazy if view.lazy is not None and shown in LAZY[view.lazy] else None
+    view = replace(view, size=size, stride=stride, offset=offset, dtype=dtype, leaf=leaf, lazy=lazy)
+    return replace(view, via="view") if view.via == "multi" and not size else view
 
 
 def lay_out(choices: Choices, size: Size) -> tuple[Size, tuple[Size, int]]:

@@ -104,6 +104,7 @@ def ingredients(program: Program) -> str:
 def _scenario(scenario: Scenario) -> str:
     """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
     words = [*([] if scenario.grad else [" no-grad"]), *([" two threads"] if scenario.threads else [])]
+    words += [] if scenario.autocast is None else [" autocast"]
     for step in scenario.steps:
         if isinstance(step, Write):
             words.append(" write argument" if step.name[0] == "a" else " write result")
@@ -134,11 +135,13 @@ def arguments(program: Program) -> str:
         match argument:
             case Root(number):
                 words.append(_storage(letters, number, program.storages[number]))
-            case View(number, size, _, _, via, dtype, leaf, wrapped):
+            case View(number, size, _, _, via, dtype, leaf, wrapped, lazy, base):
                 known = number in letters
                 word = _storage(letters, number, program.storages[number])
                 parts = wrapped and f"wrapped {wrapped}"
-                kinds = ("~" if via == "view" else f"~{via}", dtype, "leaf" if leaf else None, parts)
+                of = None if base == "root" else f"of {base}"
+                way = "~" if via == "view" else f"~{via}"
+                kinds = (way, dtype, "leaf" if leaf else None, parts, lazy, of)
                 kind = ":".join(word for word in kinds if word)
                 words.append((word[0] if known else word) + kind + _extent(size))
             case Same():
@@ -227,9 +230,11 @@ def _storage(letters: dict[int, str], number: int, storage: Storage) -> str:
     if storage.requires_grad:
         words.append("grad")
     if not storage.leaf:
-        words.append("nonleaf")
+        words.append("detached" if storage.detached else "nonleaf")
     if storage.special:
         words.append("special")
+    if storage.inference:
+        words.append("inference")
     return ":".join(words) + _extent(storage.size)
 
 

@@ -40,7 +40,7 @@ class Builder:
         self.profile = profile
         self.state = state
         self.inputs = inputs
-        self.mode = state.grad, state.inference  # of the call
+        self.scenario = Scenario(grad=state.grad, inference=state.inference, autocast=state.autocast or None)
         self.statements: list[Statement] = []
         self.blocks: list[Block] = []
         self.block = -1  # where the next statement stands
@@ -71,14 +71,13 @@ class Builder:
 
     def program(self) -> Program:
         """What there is, as a program of one call that returns nothing."""
-        grad, inference = self.mode
         return Program(
             self.inputs.storages,
             self.inputs.arguments,
             (),
             tuple(self.statements),
             Lit(None),
-            Scenario(grad=grad, inference=inference),
+            self.scenario,
             blocks=tuple(self.blocks),
         )
 

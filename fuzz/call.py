@@ -280,7 +280,7 @@ def observed(
         return Arguments(args, leaves, tensors)
 
     return observe(
-        function,
+        _under_autocast(function, trial.scenario),
         arguments,
         seed=SEED,
         grad=trial.scenario.grad,
@@ -291,6 +291,19 @@ def observed(
         terms=terms,
         under=under,
     )
+
+
+def _under_autocast(function: Function, scenario: Scenario) -> Function:
+    """The function, called as the scenario says."""
+    if scenario.autocast is None:
+        return function
+    device, dtype = scenario.device.partition(":")[0], getattr(torch, scenario.autocast)
+
+    def under(*args: Any) -> Any:
+        with torch.autocast(device, dtype=dtype):
+            return function(*args)
+
+    return under
 
 
 class Compiled:

@@ -30,7 +30,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 9
+FORMAT = 10
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -90,6 +90,8 @@ def _storage_to_json(storage: Storage) -> dict[str, Any]:
         "requires_grad": storage.requires_grad,
         "leaf": storage.leaf,
         "special": storage.special,
+        "detached": storage.detached,
+        "inference": storage.inference,
     }
 
 
@@ -101,6 +103,7 @@ def _scenario_to_json(scenario: Scenario) -> dict[str, Any]:
         "inference": scenario.inference,
         "steps": [_step_to_json(step) for step in scenario.steps],
         "threads": scenario.threads,
+        "autocast": scenario.autocast,
     }
 
 
@@ -116,7 +119,7 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
     match argument:
         case Root(storage):
             return {"kind": "root", "storage": storage}
-        case View(storage, size, stride, offset, via, dtype, leaf, wrapped):
+        case View(storage, size, stride, offset, via, dtype, leaf, wrapped, lazy, base):
             return {
                 "kind": "view",
                 "storage": storage,
@@ -127,6 +130,8 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
                 "dtype": dtype,
                 "leaf": leaf,
                 "wrapped": wrapped,
+                "lazy": lazy,
+                "base": base,
             }
         case Same(earlier):
             return {"kind": "same", "argument": earlier}

@@ -343,6 +343,8 @@ class _Walk:
     def scenario(self) -> None:
         if self.program.scenario.inference:
             self.add("mode: inference")
+        if self.program.scenario.autocast is not None:
+            self.add("mode: autocast around")
         if self.program.scenario.threads:
             self.add("mode: two threads")
         if not self.program.scenario.grad:

@@ -36,9 +36,10 @@ from fuzz.state import Breach, State, Tensor
 
 def begin(program: Program) -> State:
     """What is known of a program's tensors before its first statement."""
-    state = State(program.scenario.grad, program.scenario.inference)
+    scenario = program.scenario
+    state = State(scenario.grad, scenario.inference, scenario.autocast)
     for storage in program.storages:
-        state.allocate(storage.dtype, storage.size, storage.requires_grad, storage.leaf)
+        state.allocate(storage)
     for i, argument in enumerate(program.arguments):
         name = f"a{i}"
         match argument:
@@ -50,6 +51,9 @@ def begin(program: Program) -> State:
                 state.bind_same(name, f"a{earlier}")
             case Scalar(value):
                 state.bind_scalar(name, value)
+    for number, storage in enumerate(program.storages):
+        if storage.detached:
+            state.detach_root(number)
     return state
 
 

@@ -41,7 +41,9 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         profile = PROFILES[choices.pick(profile.mixture)]
     grad = not choices.chance(profile.grad_off)
     inference = choices.chance(profile.inference)
-    state = State(grad, inference)
+    cast = choices.chance(profile.autocast)
+    autocast = choices.pick(("bfloat16", "bfloat16", "float16")) if cast else None
+    state = State(grad, inference, autocast)
     inputs = draw_inputs(choices, profile, state)
     builder = Builder(choices, profile, state, inputs)
     build(builder)
@@ -56,7 +58,7 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         parameters,
         tuple(builder.statements),
         returns,
-        Scenario("cpu", grad, differentiate, inference, steps),
+        Scenario("cpu", grad, differentiate, inference, steps, autocast=autocast),
         blocks=tuple(builder.blocks),
         module=inputs.module,
     )

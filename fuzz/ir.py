@@ -15,7 +15,8 @@ class Storage:
 
     The root's values are a fixed formula of `seed` and the element's index; with `special` NaN, infinities,
     signed zeros and denormals are among them. With `leaf=False` the root is `leaf * 1`, so that it may be
-    written to although it requires grad.
+    written to although it requires grad. If such a one is `detached`, that is done in place when all
+    arguments have been taken: their histories go on. An `inference` root is made in inference mode.
     """
 
     dtype: str
@@ -24,6 +25,8 @@ class Storage:
     requires_grad: bool = False
     leaf: bool = True
     special: bool = False
+    detached: bool = False
+    inference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,16 @@ class View:
     """An argument: a strided view on a root, taken plainly or hidden from autograd by `via`.
 
     `via` is "view", "detach" (no gradient, the same version counter), "data" (no gradient, a version
-    counter of its own), "no_grad" (a view that was taken under `torch.no_grad()`) or "parameter" (as
+    counter of its own), "no_grad" (a view that was taken under `torch.no_grad()`), "multi" (a view by an
+    operation that may give several, so that eager refuses to write to it in grad mode) or "parameter" (as
     "detach", and a `torch.nn.Parameter`, which requires grad if it is a `leaf`).
     `dtype` is the view's own, None for the root's; `stride` and `offset` count its elements. Autograd follows
     a complex view of a real root of the same precision, and the reverse; any other dtype reads the root's
     bytes, behind autograd's back. `leaf` makes one that autograd does not follow a leaf that requires grad.
+
+    A `lazy` one is conjugated ("conj") or negated ("neg") when it is read: its bit is set. `base` is what the
+    view is taken of: the "root", or an alias of that through "detach" or "data", which is the same tensor for
+    all views of a call that are taken of such a one.
 
     If it is `wrapped`, the argument is a wrapper subclass (`fuzz.wrapper`) that is made of what has been
     said, detached: of that alone ("one"), of it and a tensor that lies likewise on another root of the same
@@ -58,6 +66,8 @@ class View:
     dtype: str | None = None
     leaf: bool = False
     wrapped: str | None = None
+    lazy: str | None = None
+    base: str = "root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +196,8 @@ BOTH = "both"
 class Scenario:
     """How a call is made: `grad` is the grad mode, and with `inference` it runs in inference mode. With
     `threads` it is made in two threads at once, in each on arguments of its own. With the `device` `BOTH` it
-    is made on each of `DEVICES`, and these are compared with each other, too.
+    is made on each of `DEVICES`, and these are compared with each other, too. With `autocast` it is made
+    under `torch.autocast` to that dtype; what follows it is not.
 
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
@@ -200,6 +211,7 @@ class Scenario:
     inference: bool = False
     steps: tuple[Step, ...] = ()
     threads: bool = False
+    autocast: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,9 @@ class Profile:
     reinterpreted: float = 0.06  # a view is of another dtype than its root
     module: float = 0.06  # the function is a module's, which holds some of the arguments
     wrapped: float = 0.04  # some of the arguments are wrapper subclasses
+    apart: float = 0.04  # views of a storage are views of something else than others, or than they were
+    conjugated: float = 0.25  # a complex argument is lazily conjugated, or negated
+    negated: float = 0.01  # a floating argument is lazily negated
     flat: float = 0.02  # there are slices of one flat buffer, too
     windows: float = 0.03  # the arguments are windows of one matrix, and at most one other
     requires_grad: float = 0.6  # a floating storage requires grad
@@ -66,6 +69,8 @@ class Profile:
     mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
     inference: float = 0.02  # the call is made in inference mode
+    inferred: float = 0.02  # some of the storages are made in inference mode
+    autocast: float = 0.03  # the call is made under autocast
     partial: float = 0.35  # only some of the results are differentiated
     nested: float = 0.15  # parameters or results are nested
     passed: float = 0.3  # each argument is a result, too
@@ -95,6 +100,7 @@ def _profiles() -> Mapping[str, Profile]:
             hidden=0.3,
             reinterpreted=0.12,
             wrapped=0.08,
+            apart=0.15,
             flat=0.08,
             windows=0.12,
             focus=0.6,
@@ -119,6 +125,7 @@ def _profiles() -> Mapping[str, Profile]:
             mode=0.2,
             module=0.12,
             wrapped=0.1,
+            apart=0.1,
             hidden=0.35,
             share=0.5,
             partial=0.4,
@@ -139,6 +146,8 @@ def _profiles() -> Mapping[str, Profile]:
             statements=(1, 5),
             again=1.0,
             share=0.5,
+            apart=0.1,
+            autocast=0.05,
             same=0.15,
             scalar=0.15,
             hidden=0.4,

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast, get_args
 
 from fuzz import document as read
-from fuzz import wrapper
 from fuzz.blocks import MAX_BLOCKS, MAX_TURNS, around
 from fuzz.blocks import MAX_DEPTH as MAX_WITHIN
 from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
@@ -70,8 +69,9 @@ from fuzz.ir import (
     calls,
     references,
 )
+from fuzz.kinds import BASES, LAZY, VIAS, Unfit, unfit_root, unfit_view
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import FLOATS, INEXACT, ITEM_SIZE, reads_bytes
+from fuzz.operators.dtypes import ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant
 from fuzz.upgrade import EARLIER, upgraded
 from oracles.steps import Backward, How
@@ -130,7 +130,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "if": ("argument", "value", "holds"),
     "for": ("count",),
 }
-VIAS = ("view", "detach", "data", "no_grad", "parameter")
+CAST_TO = ("bfloat16", "float16")
 WRAPPED = ("one", "two", "twice")
 
 
@@ -255,27 +255,21 @@ def _call(data: object, place: str) -> Call:
 
 
 def _storage(data: object, place: str) -> Storage:
-    fields = read.fields(data, place, ("dtype", "size", "seed", "requires_grad", "leaf", "special"))
-    dtype = read.dtype(fields["dtype"], f"{place}.dtype")
-    requires_grad = read.boolean(fields["requires_grad"], f"{place}.requires_grad")
-    if requires_grad and dtype not in INEXACT:
-        raise ProgramError(
-            f"{place}.requires_grad", f"{dtype} cannot require grad", "use a floating or complex dtype"
-        )
-    leaf = read.boolean(fields["leaf"], f"{place}.leaf")
-    if not leaf and dtype not in INEXACT:
-        raise ProgramError(f"{place}.leaf", f"a {dtype} root is always a leaf", "write true")
-    special = read.boolean(fields["special"], f"{place}.special")
-    if special and dtype not in FLOATS:
-        raise ProgramError(f"{place}.special", f"{dtype} has no special values", "write false")
-    return Storage(
-        dtype,
+    names = ("dtype", "size", "seed", "requires_grad", "leaf", "special", "detached", "inference")
+    fields = read.fields(data, place, names)
+    storage = Storage(
+        read.dtype(fields["dtype"], f"{place}.dtype"),
         read.size(fields["size"], f"{place}.size"),
         read.integer(fields["seed"], f"{place}.seed", 0, MAX_INTEGER),
-        requires_grad,
-        leaf,
-        special,
+        *(read.boolean(fields[name], f"{place}.{name}") for name in names[3:]),
     )
+    _fit(unfit_root(storage), place)
+    return storage
+
+
+def _fit(reason: Unfit | None, place: str) -> None:
+    if reason is not None:
+        raise ProgramError(f"{place}.{reason.field}", reason.what, reason.hint)
 
 
 def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: list[Argument]) -> Argument:
@@ -286,7 +280,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             return Root(read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1))
         case "view":
             names = ("kind", "storage", "size", "stride", "offset", "via", "dtype", "leaf", "wrapped")
-            fields = read.fields(data, place, names)
+            fields = read.fields(data, place, (*names, "lazy", "base"))
             storage = read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1)
             size = read.size(fields["size"], f"{place}.size")
             stride = tuple(
@@ -301,8 +295,12 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             if dtype is not None:
                 dtype = read.dtype(dtype, f"{place}.dtype")
             room = _room(storages[storage], dtype, place)
-            leaf = _leaf(fields["leaf"], storages[storage], via, dtype, f"{place}.leaf")
-            wrapped = _wrapped(fields["wrapped"], via, f"{place}.wrapped")
+            leaf = read.boolean(fields["leaf"], f"{place}.leaf")
+            wrapped = _one_or_none(fields["wrapped"], f"{place}.wrapped", WRAPPED)
+            lazy = _one_or_none(fields["lazy"], f"{place}.lazy", LAZY)
+            base = read.choice(fields["base"], f"{place}.base", BASES)
+            view = View(storage, size, stride, offset, via, dtype, leaf, wrapped, lazy, base)
+            _fit(unfit_view(view, storages[storage]), place)
             empty = 0 in size
             last = offset if empty else offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
             if last > room or (last == room and not empty):
@@ -311,7 +309,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
                     f"the view reaches element {last} of a storage of {room}",
                     "keep offset and extent within the storage",
                 )
-            return View(storage, size, stride, offset, via, dtype, leaf, wrapped)
+            return view
         case "same":
             fields = read.fields(data, place, ("kind", "argument"))
             index = read.integer(fields["argument"], f"{place}.argument", 0, len(earlier) - 1)
@@ -341,21 +339,8 @@ def _room(storage: Storage, dtype: str | None, place: str) -> int:
     return room
 
 
-def _leaf(data: object, storage: Storage, via: str, dtype: str | None, place: str) -> bool:
-    leaf = read.boolean(data, place)
-    kind = dtype or storage.dtype
-    if leaf and (kind not in INEXACT or (via not in ("detach", "data", "parameter"))):
-        hint = "use detach, data or parameter, and a floating dtype"
-        raise ProgramError(place, f"a {kind} view via {via!r} cannot be a leaf", hint)
-    return leaf
-
-
-def _wrapped(data: object, via: str, place: str) -> str | None:
-    if data is None:
-        return None
-    if via not in wrapper.VIAS:
-        raise ProgramError(place, f"a view via {via!r} cannot be wrapped", f"use {', '.join(wrapper.VIAS)}")
-    return read.choice(data, place, WRAPPED)
+def _one_or_none(data: object, place: str, words: Iterable[str]) -> str | None:
+    return None if data is None else read.choice(data, place, words)
 
 
 def _statement(data: object, place: str) -> Statement:
@@ -401,7 +386,7 @@ def _block(data: object, place: str, earlier: Sequence[Block]) -> Block:
         raise ProgramError(f"{place}.within", "a block in a checkpoint", "put it around the checkpoint")
     match kind:
         case "autocast":
-            dtype = read.choice(fields["dtype"], f"{place}.dtype", ("bfloat16", "float16"))
+            dtype = read.choice(fields["dtype"], f"{place}.dtype", CAST_TO)
             return Autocast(dtype, read.boolean(fields["enabled"], f"{place}.enabled"), within)
         case "if":
             (argument,) = read.names([fields["argument"]], f"{place}.argument")
@@ -445,7 +430,8 @@ def _tree(data: object, place: str, depth: int) -> Tree:
 
 
 def _scenario(data: object, place: str) -> Scenario:
-    fields = read.fields(data, place, ("device", "grad", "differentiate", "inference", "steps", "threads"))
+    names = ("device", "grad", "differentiate", "inference", "steps", "threads", "autocast")
+    fields = read.fields(data, place, names)
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu, cuda or both")
@@ -459,6 +445,7 @@ def _scenario(data: object, place: str) -> Scenario:
             for i, item in enumerate(read.items(fields["steps"], f"{place}.steps", MAX_STEPS))
         ),
         read.boolean(fields["threads"], f"{place}.threads"),
+        _one_or_none(fields["autocast"], f"{place}.autocast", CAST_TO),
     )
 
 

@@ -8,6 +8,7 @@ the target gave where they differ, and exits with 1 while they differ and with 0
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -182,6 +183,8 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
         call = f"with torch.inference_mode():\n    {call}"
     elif not one.scenario.grad:
         call = f"with torch.no_grad():\n    {call}"
+    if one.scenario.autocast is not None:
+        call = f"with {autocast(one.scenario)}:\n{textwrap.indent(call, '    ')}"
     lines = [
         f"args, leaves, tensors = {maker(number)}()",
         'inputs = dict(named(args, "arg"))',
@@ -209,6 +212,12 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
         if "memory(" in text:
             text = f"{MEMORY.strip()}\n\n\n{text}"
     return text
+
+
+def autocast(scenario: Scenario) -> str:
+    """The context that a call is made in."""
+    kind = "device" if scenario.device == BOTH else f'"{scenario.device.partition(":")[0]}"'
+    return f"torch.autocast({kind}, dtype=torch.{scenario.autocast})"
 
 
 def _has_wrappers(program: Program) -> bool:
@@ -428,6 +437,8 @@ def _running(program: Program) -> str:
     mode = "" if program.scenario.grad else "torch.set_grad_enabled(False)\n    "
     if program.scenario.inference:
         mode = "torch.inference_mode().__enter__()\n    "
+    if program.scenario.autocast is not None:
+        mode += f"{autocast(program.scenario)}.__enter__()\n    "
     both = program.scenario.device == BOTH
     return f"""
 def {"run_here" if both else "run"}(function):

@@ -52,12 +52,16 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
             yield "repeat: other number"
     if _groups(here, _memory) != _groups(there, _memory):
         yield "repeat: other aliases"
+    elif _groups(here, _base) != _groups(there, _base) and _groups(here, id) == _groups(there, id):
+        yield "repeat: other bases"
     if _groups(here, id) != _groups(there, id):
         yield "repeat: other duplicates"
     if [answer(first, b) for b in _branches(first)] != [answer(call, b) for b in _branches(call)]:
         yield "repeat: other branch"
     if (first.scenario.grad, first.scenario.inference) != (call.scenario.grad, call.scenario.inference):
         yield "repeat: other mode"
+    if first.scenario.autocast != call.scenario.autocast:
+        yield "repeat: other autocast"
 
 
 def _wrapped(call: Program, argument: Argument) -> str | None:
@@ -75,6 +79,10 @@ def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
         yield "repeat: other size"
     elif one.meta.stride != other.meta.stride:
         yield "repeat: other strides"
+    if (one.meta.conj, one.meta.neg) != (other.meta.conj, other.meta.neg):
+        yield "repeat: other bits"
+    if one.inference != other.inference:
+        yield "repeat: other inference"
     if one.meta.dtype != other.meta.dtype:
         yield "repeat: other dtype"
     if (one.requires_grad, one.grad_fn) != (other.requires_grad, other.grad_fn):
@@ -83,6 +91,10 @@ def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
 
 def _memory(tensor: Tensor) -> int:
     return tensor.memory
+
+
+def _base(tensor: Tensor) -> int:
+    return id(tensor.base or tensor)
 
 
 def _groups(state: State, key: Callable[[Tensor], int]) -> list[int]:

@@ -215,7 +215,14 @@ def render(program: Program) -> str:
 # make
 
 
-_VIA = {"view": "", "no_grad": "", "detach": ".detach()", "data": ".data", "parameter": ""}
+_VIA = {
+    "view": "",
+    "no_grad": "",
+    "detach": ".detach()",
+    "data": ".data",
+    "multi": ".chunk(1)[0]",
+    "parameter": "",
+}
 
 
 def _make(program: Program) -> Iterator[str]:
@@ -227,7 +234,10 @@ def _make(program: Program) -> Iterator[str]:
         name = f"s{i}"
         if not storage.leaf:
             name = f"leaf{i}"
-        yield f"{name} = {made}{'.requires_grad_()' if storage.requires_grad else ''}{comment}"
+        made += ".requires_grad_()" if storage.requires_grad else ""
+        if storage.inference:
+            yield "with torch.inference_mode():"
+        yield f"{'    ' if storage.inference else ''}{name} = {made}{comment}"
         tensors.append(name)
         if storage.requires_grad:
             leaves.append(name)
@@ -242,7 +252,13 @@ def _make(program: Program) -> Iterator[str]:
                 via = argument.via
                 root = program.storages[argument.storage]
                 comment = f"  # {describe(argument.dtype or root.dtype, argument.size)}"
-                view = _view(argument, root, f"s{argument.storage}")
+                base = f"s{argument.storage}"
+                if argument.base != "root":
+                    base = f"{argument.base}{argument.storage}"
+                    if base not in tensors:
+                        tensors.append(base)
+                        yield f"{base} = s{argument.storage}{_VIA[argument.base]}"
+                view = _view(argument, root, base)
                 hidden = _VIA[via]
                 if argument.wrapped is not None:
                     other = replace(root, seed=root.seed + 1)
@@ -262,6 +278,9 @@ def _make(program: Program) -> Iterator[str]:
                 yield f"a{i} = a{earlier}"
             case Scalar(value):
                 yield f"a{i} = {constant(value)}"
+    for i, storage in enumerate(program.storages):
+        if storage.detached:
+            yield f"s{i}.detach_()"
     if program.module is not None:
         yield from _hold(program, program.module)
         tensors += [name for name in program.module.held if not isinstance(_meant(program, name), Scalar)]
@@ -304,7 +323,18 @@ def _wrapped(view: View, one: str, other: str) -> str:
 
 
 def _view(view: View, root: Storage, name: str) -> str:
-    """A strided view of a root, of its dtype or of another."""
+    """A view of a root: strided, of its dtype or of another, and perhaps lazily conjugated or negated."""
+    strided = _strided(view, root, name)
+    match view.lazy:
+        case "conj":
+            return f"{strided}.conj()"
+        case "neg":
+            return f"torch._neg_view({strided})"
+        case _:
+            return strided
+
+
+def _strided(view: View, root: Storage, name: str) -> str:
     size, stride, offset = view.size, view.stride, view.offset
     if view.dtype is None or view.dtype == root.dtype:
         pass

@@ -19,7 +19,7 @@ from math import prod
 
 from fuzz import refusals
 from fuzz.blocks import Modes, around, inner
-from fuzz.ir import Block, View
+from fuzz.ir import Block, Storage, View
 from fuzz.operators import AUTOCAST
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
 from fuzz.operators.layout import contiguous, covered, end
@@ -36,7 +36,6 @@ from fuzz.operators.row import (
     Mismatch,
     Operator,
     Result,
-    Size,
 )
 from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
@@ -81,44 +80,67 @@ def _convert(use: Use, autocast: str) -> None:
 class State:
     """The tensors of a program after some of its statements."""
 
-    __slots__ = ("_roots", "_sizes", "grad", "hazards", "inference", "kept", "names", "undefined")
+    __slots__ = (
+        *("_aliases", "_roots", "_sizes", "autocast", "grad", "hazards", "inference", "kept", "names"),
+        "undefined",
+    )
 
-    def __init__(self, grad: bool = True, inference: bool = False) -> None:
+    def __init__(self, grad: bool = True, inference: bool = False, autocast: str | None = None) -> None:
         self.grad = grad and not inference
         self.inference = inference
+        self.autocast = autocast or ""
         self.names: dict[str, Value] = {}
         self.kept = Kept()
         self.hazards = 0  # statements after which eager raises later
         self.undefined: dict[int, frozenset[int]] = {}  # memory -> bytes that nothing has written yet
         self._roots: list[Tensor] = []
+        self._aliases: dict[tuple[int, str], Tensor] = {}  # what views are taken of instead of a root
         self._sizes: list[int] = []  # memory -> bytes
 
     # ----------------------------------------------------------------------------------------------------
     # arguments
 
-    def allocate(self, dtype: str, size: Size, requires_grad: bool, leaf: bool) -> int:
+    def allocate(self, storage: Storage) -> int:
         """A storage and its root; returns the storage's number."""
-        meta = Meta(dtype, size, contiguous(size))
-        self._roots.append(self._fresh(meta, requires_grad))
-        self._roots[-1].grad_fn = requires_grad and not leaf
+        meta = Meta(storage.dtype, storage.size, contiguous(storage.size))
+        self._roots.append(self._fresh(meta, storage.requires_grad))
+        self._roots[-1].grad_fn = storage.requires_grad and not storage.leaf
+        self._roots[-1].inference = storage.inference
         return len(self._roots) - 1
 
     def bind_root(self, name: str, storage: int) -> None:
         self.names[name] = self._roots[storage]
 
     def bind_view(self, name: str, view: View) -> None:
-        root = self._roots[view.storage]
-        meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset)
+        root = self._base(view)
+        bits = {} if view.lazy is None else {view.lazy: True}
+        meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset, **bits)
         if reads_bytes(root.meta.dtype, meta.dtype):
             root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
         link = _LINKS.get(view.via, Link.VIEW) if view.wrapped is None else Link.DATA
-        value = self._linked(root, Result(meta, link), grad=view.via != "no_grad")
+        value = self._linked(root, Result(meta, link), view.via != "no_grad", view.via == "multi")
         value.own = view.leaf
         if view.wrapped is not None:
             value.wrapped = True
             if view.via == "view":
                 value.own = value.grad_fn = root.requires_grad
         self.names[name] = value
+
+    def _base(self, view: View) -> Tensor:
+        """What a view is taken of: a root, or an alias of one."""
+        root = self._roots[view.storage]
+        if view.base == "root":
+            return root
+        place = view.storage, view.base
+        if place not in self._aliases:
+            self._aliases[place] = self._linked(root, Result(root.meta, _LINKS[view.base]))
+        return self._aliases[place]
+
+    def detach_root(self, storage: int) -> None:
+        """A root loses its history, and what has been taken of it does not."""
+        root = self._roots[storage]
+        root.own = root.grad_fn = False
+        root.clock.split |= root.clock.viewed
 
     def bind_same(self, name: str, earlier: str) -> None:
         self.names[name] = self.names[earlier]
@@ -196,11 +218,14 @@ class State:
             metas = self._fitting(row, operands)
         tensors = [value for name in operands if isinstance(value := values[name], Tensor)]
         if modes is None:
-            return Use(row, metas, tensors, attributes, self.grad, self.inference)
-        use = Use(row, metas, tensors, attributes, modes.grad, modes.inference)
-        use.repeated, use.contained = modes.repeated, modes.contained
-        if modes.autocast and row.name in AUTOCAST:
-            _convert(use, modes.autocast)
+            use = Use(row, metas, tensors, attributes, self.grad, self.inference)
+            autocast = self.autocast
+        else:
+            use = Use(row, metas, tensors, attributes, modes.grad, modes.inference)
+            use.repeated, use.contained = modes.repeated, modes.contained
+            autocast = modes.autocast
+        if autocast and row.name in AUTOCAST:
+            _convert(use, autocast)
         return use
 
     def _fitting(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
@@ -222,7 +247,7 @@ class State:
         """What a block's statements run under, None where they stand in no block."""
         if number < 0:
             return None
-        modes = Modes(self.grad, self.inference)
+        modes = Modes(self.grad, self.inference, autocast=self.autocast)
         for outer in around(blocks, number):
             modes = inner(modes, blocks[outer])
         return modes
@@ -334,8 +359,9 @@ class State:
             made.append(value)
         if use.repeated and use.grad:
             self.kept.reread.update(tensor.memory for tensor in tensors)
-        if tracked:
-            self._follow(use, made)
+        itself = outcome and all(result.link is Link.SELF for result in outcome)
+        if tracked and (row.writes or row.change is not None or not itself):
+            self._follow(use, made)  # (What gives its operand itself does not come to autograd.)
 
     def _follow(self, use: Use, made: list[Tensor]) -> None:
         """What autograd notes of a statement that it follows."""

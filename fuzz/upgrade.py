@@ -7,22 +7,28 @@ from typing import Any, cast
 
 from fuzz import document as read
 
-# What is read besides the present format. 8 had no calls in two threads, 7 no wrapper subclasses, 6 no
-# modules, 5 no blocks but regions, and none in another, 4 no special values, 3 no later calls and no steps, 2
-# no inference mode, 1 no views of other dtypes or leaves.
-EARLIER = (1, 2, 3, 4, 5, 6, 7, 8)
+# What is read besides the present format. 9 had no lazy arguments, views of aliases, roots that have been
+# detached since or were made in inference mode, and calls under autocast, 8 no calls in two threads, 7 no
+# wrapper subclasses, 6 no modules, 5 no blocks but regions, and none in another, 4 no special values, 3 no
+# later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
+EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
 def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
-    added: dict[str, Any] = {"threads": False}
+    added: dict[str, Any] = {"autocast": None}
+    added |= {"threads": False} if version < 9 else {}
     if version <= 3:
         data = {"later": [], **data}
         added |= {"steps": []} if version == 3 else {"inference": False, "steps": []}
     data = _in_each_scenario(data, added)
-    kind = {"wrapped": None} if version > 1 else {"wrapped": None, "dtype": None, "leaf": False}
-    data = _in_each_call({"module": None, **data}, "arguments", lambda item: _with_fields(item, kind))
+    kind: dict[str, Any] = {"lazy": None, "base": "root"}
+    kind |= {"wrapped": None} if version < 8 else {}
+    kind |= {"dtype": None, "leaf": False} if version == 1 else {}
+    data = {"module": None, **data} if version < 7 else data
+    data = _in_each_call(data, "arguments", lambda item: _with_fields(item, kind))
+    data = _in_each_call(data, "storages", lambda item: {"detached": False, "inference": False, **item})
     if version >= 6:
         return data
     if version == 5:

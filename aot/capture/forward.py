@@ -24,7 +24,7 @@ from aot.capture.recorder import Recorder
 from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
-from aot.imitation import check_apart
+from aot.imitation import check_apart, check_current
 from aot.inputs import Arguments, Entry, Primal, enter
 from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, is_wrapper, key_of_context, unwrapped
 from aot.symbols import SYMBOLIC, Symbols
@@ -152,6 +152,7 @@ def run_once(
         raise
     torch.set_grad_enabled(grad)
     check_apart(arguments.tensors, entry.fakes)
+    check_current(arguments.tensors, entry.fakes, entry.versions)
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     wrapped: dict[int, Tensor] = {}
     for position, value in enumerate(flat):

@@ -160,8 +160,10 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if kind is Kind.PURE:
             self._check_resolved(func, args, kwargs)
             result = self.pure(func, operation, args, kwargs)
-            if func is aten.clone.default and goes_past_autograd(args, {}) and geometry(args[0]).is_lazy:
-                self._resolved.append(weakref.ref(result))
+            if func is aten.clone.default and geometry(args[0]).is_lazy:
+                self.resolved.append(weakref.ref(result))
+                if goes_past_autograd(args, {}):
+                    self._resolved.append(weakref.ref(result))
             past = self._inference_tensors and goes_past_autograd(args, kwargs)
             if past and not draws(func, operation, args, kwargs):
                 return self._as_noticed(result, ends_in_views(func, args, kwargs))

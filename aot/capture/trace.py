@@ -7,6 +7,7 @@ besides their data (`moving`), and the dispatch of operations to these (`recorde
 from __future__ import annotations
 
 import operator
+import weakref
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         builder: the graph so far.
         journal: what changed about tensors besides their data, and how views came to be.
         joined: storages of what an in-place operation on a view read besides that view, in grad mode.
+        resolved: clones of what is lazily conjugated or negated; many an operation in place on such a view is
+            done to one, which is then copied to it.
         renewed: edges that views of the trace have now, by which their earlier ones are meant.
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
         unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
@@ -79,6 +82,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states: dict[int, StorageState] = {}
         self.journal = Journal(self.state)
         self.joined: set[int] = set()
+        self.resolved: list[weakref.ref[Tensor]] = []
         self.renewed: dict[tuple[Node, int], tuple[Node, int]] = {}
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
         self.unpacked: set[Node] = set()

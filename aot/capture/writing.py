@@ -64,7 +64,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         for target in flat:
             self.journal.settle(target)
             check_partial_overlap(target, args)
-            if target._is_view() and torch.is_grad_enabled():
+            if (target._is_view() or self._is_resolved(target)) and torch.is_grad_enabled():
                 self.join(args)
         if (
             operation.functional is None
@@ -91,6 +91,9 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         else:
             self._write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None
+
+    def _is_resolved(self, tensor: Tensor) -> bool:
+        return any(clone() is tensor for clone in self.resolved)
 
     def join(self, args: tuple[Any, ...]) -> None:
         """Note that an operation in place on a view, in grad mode, has read `args`. (Each wrapper subclass

@@ -267,11 +267,18 @@ def _forget_accumulator(tensor: Tensor) -> None:
     given data of another dtype.
     """
     data = tensor.data
-    tensor.data = torch.empty(0, dtype=_OTHER_DTYPE.get(tensor.dtype, torch.uint8), device=tensor.device)
+    other = torch.int8 if tensor.dtype == torch.uint8 else torch.uint8
+    if tensor.is_complex():
+        other = torch.complex64 if tensor.dtype == torch.complex128 else torch.complex128
+    tensor.data = _no_data(tensor, other)
     tensor.data = data
 
 
-_OTHER_DTYPE = {torch.uint8: torch.int8}
+def _no_data(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """What may be the `.data` of a tensor, as lazily conjugated or negated as that, and has no elements."""
+    data = torch.empty(0, dtype=dtype, device=tensor.device)
+    internals.set_lazy(data, tensor.is_conj(), tensor.is_neg())
+    return data
 
 
 def _nowhere() -> Tensor:
@@ -300,7 +307,7 @@ def _counter(tensor: Tensor) -> Tensor:
     if is_wrapper(tensor):  # (which eager keeps as well)
         return alias
     # Assigning `.data` leaves the version counter as it is.
-    alias.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    alias.data = _no_data(tensor, tensor.dtype)
     return alias
 
 

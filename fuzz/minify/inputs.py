@@ -58,7 +58,13 @@ class Inputs:
         base, via = None, "own"
         if tensor._is_view() and tensor._base is not None:
             base = self.number(tensor._base)
-            via = "no_grad" if tensor._base.requires_grad and not tensor.requires_grad else "view"
+            followed = tensor.requires_grad and not tensor.is_leaf
+            if followed and not tensor._base.requires_grad:
+                raise CannotRecord(
+                    "the function gets or reads a view whose base was detached in place since; "
+                    "detach it as well"
+                )
+            via = "view" if followed or not tensor._base.requires_grad else "no_grad"
         elif address(tensor) in self._lying:
             storage = self._lying[address(tensor)]
             base = next(i for i, one in enumerate(self.inputs) if (one.storage, one.via) == (storage, "own"))

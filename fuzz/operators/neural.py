@@ -277,7 +277,10 @@ def _twin(meta: Meta, earlier: Sequence[Meta]) -> bool:
 _SPATIAL = Operand(SINGLE, lambda meta, earlier: len(meta.size) in (3, 4) and 0 not in meta.size)
 _SEQUENCE = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 3 and 0 not in meta.size)
 _IMAGE = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 4 and 0 not in meta.size)
-_ROWS = Operand(SINGLE, lambda meta, earlier: len(meta.size) in (2, 3) and 0 not in meta.size)
+# (Eager's kernel reads what lies in memory, torch 2.13: it overlooks the neg bit.)
+_ROWS = Operand(
+    SINGLE, lambda meta, earlier: len(meta.size) in (2, 3) and 0 not in meta.size and not meta.neg
+)
 _RANKED = Operand(SINGLE, lambda meta, earlier: len(meta.size) > 0)
 _SCORES = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 2 and 0 not in meta.size)
 _REAL = Operand(SINGLE, lambda meta, earlier: True)

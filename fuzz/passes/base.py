@@ -56,7 +56,7 @@ def _scenario_cost(scenario: Scenario) -> int:
     for step in scenario.steps:
         if not isinstance(step, Write):
             cost += (step.roots is not None) + (step.how != "plain") + step.retain
-    return cost + scenario.inference + scenario.threads
+    return cost + scenario.inference + scenario.threads + (scenario.autocast is not None)
 
 
 def _tree_size(tree: Tree) -> tuple[int, int]:
@@ -75,11 +75,13 @@ def _argument_cost(argument: Argument) -> int:
     if not isinstance(argument, View):
         return 0
     wrapped = (argument.wrapped is not None) + (argument.wrapped not in (None, "one"))
-    return 1 + (argument.via != "view") + (argument.dtype is not None) + argument.leaf + wrapped
+    kind = (argument.via != "view") + (argument.lazy is not None) + (argument.base != "root")
+    return 1 + kind + (argument.dtype is not None) + argument.leaf + wrapped
 
 
 def _storage_cost(storage: Storage) -> int:
-    return storage.requires_grad + (not storage.leaf) + (storage.dtype != "float32") + storage.special
+    kind = storage.requires_grad + (not storage.leaf) + storage.detached + storage.inference
+    return kind + (storage.dtype != "float32") + storage.special
 
 
 def _operator_cost(statement: Statement) -> int:

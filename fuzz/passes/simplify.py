@@ -106,7 +106,7 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
     plain = Scenario()
     return [
         name
-        for name in ("threads", "inference", "differentiate", "grad")
+        for name in ("threads", "inference", "differentiate", "grad", "autocast")
         if getattr(program.scenario, name) != getattr(plain, name)
     ]
 
@@ -119,6 +119,7 @@ def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
         differentiate=None if "differentiate" in edits else scenario.differentiate,
         inference=scenario.inference and "inference" not in edits,
         threads=scenario.threads and "threads" not in edits,
+        autocast=None if "autocast" in edits else scenario.autocast,
     )
     return dataclasses.replace(program, scenario=plain)
 
@@ -143,6 +144,8 @@ def _kind_edits(program: Program) -> Sequence[Edit]:
         if isinstance(argument, View):
             edits += [(i, "dtype")] if argument.dtype is not None else []
             edits += [(i, "leaf")] if argument.leaf else []
+            edits += [(i, "lazy")] if argument.lazy is not None else []
+            edits += [(i, "base")] if argument.base != "root" else []
             if argument.wrapped is not None:
                 edits += [(i, "wrapped")] + ([(i, "one")] if argument.wrapped != "one" else [])
             if argument.via != "view":
@@ -165,6 +168,8 @@ def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
                     None if (i, "dtype") in edits else argument.dtype,
                     argument.leaf and not edits & {(i, "leaf"), (i, "via")},
                     None if (i, "wrapped") in edits else "one" if (i, "one") in edits else argument.wrapped,
+                    None if (i, "lazy") in edits else argument.lazy,
+                    "root" if (i, "base") in edits else argument.base,
                 )
         arguments.append(argument)
     return dataclasses.replace(program, arguments=tuple(arguments))
@@ -178,6 +183,8 @@ def _storage_edits(program: Program) -> Sequence[Edit]:
         edits += [(i, "dtype")] if storage.dtype != "float32" else []
         edits += [(i, "seed")] if storage.seed else []
         edits += [(i, "special")] if storage.special else []
+        edits += [(i, "detached")] if storage.detached else []
+        edits += [(i, "inference")] if storage.inference else []
     return edits
 
 
@@ -190,6 +197,8 @@ def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
             storage.requires_grad and (i, "grad") not in edits,
             storage.leaf or (i, "leaf") in edits,
             storage.special and (i, "special") not in edits,
+            storage.detached and edits.isdisjoint((i, name) for name in ("detached", "grad", "leaf")),
+            storage.inference and (i, "inference") not in edits,
         )
         for i, storage in enumerate(program.storages)
     )

@@ -122,10 +122,12 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
                         _autograd(storage),
                     )
                 )
-            case View(index, size, stride, offset, via, _, _, wrapped):
+            case View(index, size, stride, offset, via, _, _, wrapped, lazy, base):
                 storage = program.storages[index]
                 what = f"{via} of storage {index} ({storage.dtype} {list(storage.size)})"
+                what += "" if base == "root" else f", of its {base}"
                 what += "" if wrapped is None else f", wrapped {wrapped}"
+                what += "" if lazy is None else f", lazily {lazy}"
                 rows.append((name, what, str(list(size)), str(list(stride)), str(offset), _autograd(storage)))
             case Same(earlier):
                 rows.append((name, f"the same object as a{earlier}", "", "", "", ""))
@@ -135,8 +137,12 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
 
 
 def _autograd(storage: Storage) -> str:
+    if storage.inference:
+        return "made in inference mode"
     if not storage.requires_grad:
         return ""
+    if storage.detached:
+        return "detached after views were taken of it"
     return "leaf that requires grad" if storage.leaf else "result of a leaf that requires grad"
 
 

@@ -53,6 +53,16 @@ def _write_and(action: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     return f
 
 
+def _taken_without_grad(x: Tensor) -> list[Tensor]:
+    with torch.no_grad():
+        return [x, x[1:].requires_grad_()]
+
+
+def _doubled(x: Tensor) -> None:
+    with torch.no_grad():
+        x.mul_(2)
+
+
 def _grad_mode_left_off(x: Tensor) -> Tensor:
     torch.set_grad_enabled(False)
     return x * CLOSED_OVER
@@ -210,6 +220,26 @@ REFUSALS = (
         "outside",
         lambda x: (x.detach_().requires_grad_()[0], x.requires_grad_(False))[0],
         lambda: [non_leaf(3)],
+    ),
+    *(
+        Refusal(
+            f"leaf taken without grad, {name}",
+            errors.AutogradStateMutation,
+            "detach it before",
+            function,
+            lambda: _taken_without_grad(non_leaf(4)),
+        )
+        for name, function in {
+            "its base written": lambda x, y: (x.mul_(2), y * 2)[1],
+            "itself written": lambda x, y: (_doubled(y), y * 2)[1],
+        }.items()
+    ),
+    Refusal(
+        "leaf taken without grad, its base made one with a history",
+        errors.AutogradStateMutation,
+        "detach it before",
+        lambda x, y, z: x.mul_(z),
+        lambda: [*_taken_without_grad(values(4)), leaf(4)],
     ),
     Refusal("stored outside", errors.EscapedTensor, "return it", _stores, lambda: [values(3)]),
     Refusal(

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from agree import checking_nop, leaf, values
+from agree import KINDS, assert_agrees, checking_nop, leaf, values
 from torch import Tensor, fx
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
 import aot
 from bench.memory import Alive
+from oracles import Arguments
 
 PARTITIONERS: dict[str, Callable[..., Any]] = {
     "default": aot.default_partition,
@@ -370,3 +371,61 @@ def test_a_write_to_an_argument_is_noticed_beside_unsafe_views_of_it(
                         result.sum().backward()
                 else:
                     result.sum().backward()
+
+
+LAZY = {"conjugated": torch.conj, "negated": torch._neg_view}
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+@pytest.mark.parametrize("kind", ["leaf", "non_leaf", "detached", "detached leaf"])
+def test_lazy_arguments_are_kept_watched_and_written_to(lazy: str, kind: str) -> None:
+    def make() -> list[Tensor]:
+        x = LAZY[lazy](KINDS.get(kind, values)(3, dtype=torch.complex64))
+        if kind.startswith("detached"):
+            x = x.detach().requires_grad_(kind.endswith("leaf"))
+        return [x, leaf(3, dtype=torch.complex64)]
+
+    def written(x: Tensor, y: Tensor) -> Tensor:
+        with torch.set_grad_enabled(kind in ("non_leaf", "detached")):
+            x.mul_(3)
+        return x * y
+
+    assert_agrees(lambda x, y: x * y, make)
+    assert_agrees(written, make)
+    assert_agrees(lambda x, y: (x * y, x.detach().mul_(2)), make, backward_raises=True)
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+def test_what_a_write_to_a_lazy_view_keeps_is_watched(lazy: str) -> None:
+    """The kernel for that does it to a clone of the view."""
+
+    def function(x: Tensor) -> Tensor:
+        source = x * 2
+        x.index_copy_(0, torch.tensor((2, 0, 1)), source)
+        return source.view(-1)
+
+    def make() -> Arguments:
+        given = leaf(3, dtype=torch.complex64)
+        base = given * 1
+        return Arguments((LAZY[lazy](base),), {"leaf": given}, {"base": base})
+
+    assert_agrees(function, make)
+
+
+@pytest.mark.parametrize("lazy", LAZY)
+def test_a_lazy_argument_that_gets_a_history(lazy: str) -> None:
+    """It may be one that has required grad."""
+
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        x.requires_grad_(False)
+        x.mul_(y)
+        return x * y
+
+    for dtype in (torch.complex64, torch.complex128):
+        assert_agrees(
+            function,
+            lambda dtype=dtype: [
+                LAZY[lazy](values(3, dtype=dtype)).detach().requires_grad_(),
+                leaf(3, dtype=dtype),
+            ],
+        )

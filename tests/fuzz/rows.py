@@ -91,7 +91,7 @@ def single(
             )
             leaf = not dtype.startswith(("float", "bfloat"))
             storages.append(Storage(dtype, size if root else (room,), 3 * i + 1, needs, leaf))
-            number = state.allocate(dtype, storages[-1].size, needs, leaf)
+            number = state.allocate(storages[-1])
             if root:
                 arguments.append(Root(number))
                 state.bind_root(name, number)

@@ -414,8 +414,9 @@ def test_each_reason_has_its_error() -> None:
 
 @pytest.mark.parametrize("start", range(0, 80, 20))
 def test_a_recording_does_what_generated_functions_do(start: int) -> None:
-    """Nothing but a custom function or operator, a hook, checkpoint, a tensor subclass, or a module that
-    holds an argument's memory is refused, and what is recorded does the same."""
+    """Nothing but a custom function or operator, a hook, checkpoint, a tensor subclass, what is lazily
+    conjugated or negated, a view of what was detached since, or a module that holds an argument's memory is
+    refused, and what is recorded does the same."""
     agreed = refused = 0
     for number in range(start, start + 20):
         program = generate(Random(77, number), "mixed")
@@ -429,7 +430,8 @@ def test_a_recording_does_what_generated_functions_do(start: int) -> None:
                 minify(loaded.f, args, bad.good)
         except CannotRecord as refusal:
             held = "lies on the memory of one of its arguments" in str(refusal)
-            told = re.search(r"\.apply|register_hook|checkpoint|tensor subclass|ops\.aotfuzz", str(refusal))
+            words = r"\.apply|register_hook|checkpoint|tensor subclass|ops\.aotfuzz|lazily|detached in place"
+            told = re.search(words, str(refusal))
             assert told or (held and program.module is not None), refusal
             refused += 1
         except FunctionRaises:
@@ -518,7 +520,10 @@ def test_the_front_door_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) ->
 
 def can_be_given(program: Program) -> bool:
     """Whether a program is one call, of what can be recorded."""
-    plain = not any(isinstance(argument, View) and argument.wrapped for argument in program.arguments)
+    views = [argument for argument in program.arguments if isinstance(argument, View)]
+    plain = not any(view.wrapped or view.lazy for view in views) and not any(
+        storage.detached for storage in program.storages
+    )
     checkpoint = any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks)
     own = any(OPERATORS[statement.operator].defines for statement in program.statements)
     part = program.scenario.differentiate is not None

@@ -133,8 +133,21 @@ def test_many_generated_programs_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 
+def drop_format_10(document: dict[str, Any]) -> None:
+    """Take away what format 10 brought: lazy arguments, views of aliases, roots that are detached since or
+    were made in inference mode, calls under autocast."""
+    for call in (document, *document["later"]):
+        assert call["scenario"].pop("autocast") is None
+        for storage in call["storages"]:
+            assert (storage.pop("detached"), storage.pop("inference")) == (False, False)
+        for argument in call["arguments"]:
+            if argument["kind"] == "view":
+                assert (argument.pop("lazy"), argument.pop("base")) == (None, "root")
+
+
 def drop_format_9(document: dict[str, Any]) -> None:
-    """Take away what format 9 brought: calls in two threads."""
+    """Take away what format 9 brought, too: calls in two threads."""
+    drop_format_10(document)
     for call in (document, *document["later"]):
         assert call["scenario"].pop("threads") is False
 
@@ -246,6 +259,18 @@ def test_a_document_of_format_8_is_read() -> None:
     assert document == before
     document["format"] = 9
     with pytest.raises(ProgramError, match="scenario: the field 'threads' is missing"):
+        from_json(document)
+
+
+def test_a_document_of_format_9_is_read() -> None:
+    document = to_json(PROGRAM)
+    document["format"] = 9
+    drop_format_10(document)
+    before = copy.deepcopy(document)
+    assert from_json(document) == PROGRAM
+    assert document == before
+    document["format"] = 10
+    with pytest.raises(ProgramError, match=r"storages\[0\]: the field 'detached' is missing"):
         from_json(document)
 
 

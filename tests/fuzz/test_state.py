@@ -203,3 +203,21 @@ def visible_when_filled(case: Program) -> dict[str, torch.Tensor]:
         return visible(case)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("used", ["contiguous", "alias"])
+def test_what_gives_its_operand_itself_does_not_come_to_autograd(used: str) -> None:
+    """A view whose base has a history since has none at hand before autograd comes by it."""
+    views = tuple(View(0, (3,), (1,), 3 * row) for row in (0, 1))
+    changed = Program(
+        (PLAIN, replace(LEAF, size=(3,))),
+        (*views, Root(1)),
+        (Ref("a0"), Ref("a1"), Ref("a2")),
+        (
+            call("mul_", "a1", "a2"),
+            call(used, "a0", to="v0"),
+            call("mul_number_", "a0", value=2.0),
+        ),
+        Seq("tuple", ()),
+    )
+    assert (illegal(changed) is not None) == raises(changed) == (used == "contiguous")

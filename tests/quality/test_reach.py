@@ -71,7 +71,7 @@ KINDS = {
     ),
     "checkpoint": ("mode: checkpoint",),
     "autocast, and grad modes that are left behind": (
-        *("mode: autocast", "mode: autocast off", "mode: left changed"),
+        *("mode: autocast", "mode: autocast off", "mode: left changed", "mode: autocast around"),
     ),
     "branches and loops": (
         *("flow: branch", "flow: other branch", "flow: loop", "flow: carried", "flow: nested"),
@@ -94,6 +94,7 @@ KINDS = {
     ),
     "inference mode": (
         *("data: under inference mode", "mode: inference", "mode: inference_mode", "output: inference"),
+        "argument: inference",
     ),
     "every metadata mutation": tuple(
         f"metadata: {name}"
@@ -113,11 +114,18 @@ KINDS = {
         *("alias: same metadata", "alias: other dtype", "alias: complex and real", "alias: out of order"),
         *("alias: base and view", "alias: views alone", "alias: several groups", "alias: mixed gradient"),
         *("argument: data", "argument: detach", "argument: no_grad", "argument: own leaf"),
+        *(
+            "argument: multi",
+            "argument: leaf taken without grad",
+            "argument: view of an alias",
+            "alias: views of two bases",
+        ),
+        "argument: its base detached since",
         *("alias: flat buffer", "alias: two leaves", "alias: many slices", "alias: windows"),
         *("data: other dtype", "argument: other dtype", "argument: complex or real view"),
     ),
     "duplicated arguments": ("argument: duplicate", "data: duplicate", "argument: nested"),
-    "values": ("argument: special values",),
+    "values": ("argument: special values", "argument: lazily conjugated", "argument: lazily negated"),
     "outputs": (
         *("output: fresh", "output: argument", "output: alias of an argument", "output: twice"),
         *("output: alias of a written argument", "output: aliases of an intermediate", "output: chain"),
@@ -134,7 +142,8 @@ KINDS = {
     "later calls": (
         *("repeat: same kind", "repeat: other size", "repeat: other strides", "repeat: other dtype"),
         *("repeat: other gradient", "repeat: other aliases", "repeat: other duplicates"),
-        "repeat: other mode",
+        *("repeat: other mode", "repeat: other bases", "repeat: other bits", "repeat: other autocast"),
+        "repeat: other inference",
     ),
     "threads": ("mode: two threads",),
     "dtypes": ("dtype: complex", "dtype: half", "dtype: small integer", "dtype: promotion"),

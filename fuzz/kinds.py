@@ -1,0 +1,76 @@
+"""Which roots there are, and which views on them: what goes together, for readers and generators."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fuzz import wrapper
+from fuzz.ir import Program, Storage, View
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
+
+VIAS = ("view", "detach", "data", "no_grad", "multi", "parameter")
+BASES = ("root", "detach", "data")
+LAZY = {"conj": COMPLEX, "neg": FLOATS | COMPLEX}
+"""The bits of what is done when a tensor is read, and the dtypes that they are for."""
+
+
+class Unfit(NamedTuple):
+    """A field that does not go with the others: its name, what is wrong, and what to do."""
+
+    field: str
+    what: str
+    hint: str
+
+
+def unfit_root(storage: Storage) -> Unfit | None:
+    """Why there is no such root, or None."""
+    dtype = storage.dtype
+    if storage.requires_grad and dtype not in INEXACT:
+        return Unfit("requires_grad", f"{dtype} cannot require grad", "use a floating or complex dtype")
+    if not storage.leaf and dtype not in INEXACT:
+        return Unfit("leaf", f"a {dtype} root is always a leaf", "write true")
+    if storage.special and dtype not in FLOATS:
+        return Unfit("special", f"{dtype} has no special values", "write false")
+    if storage.detached and (storage.leaf or not storage.requires_grad):
+        return Unfit("detached", "a root without a history cannot lose it", "write false")
+    if storage.inference and (storage.requires_grad or not storage.leaf):
+        return Unfit("inference", "a tensor made in inference mode has no gradient", "write false")
+    return None
+
+
+def unfit_view(view: View, storage: Storage) -> Unfit | None:
+    """Why there is no such view on such a root, or None."""
+    dtype = view.dtype or storage.dtype
+    if view.leaf and (dtype not in INEXACT or view.via in ("view", "multi")):
+        hint = "use detach, data, no_grad or parameter, and a floating dtype"
+        return Unfit("leaf", f"a {dtype} view via {view.via!r} cannot be a leaf", hint)
+    if view.via == "multi" and not view.size:
+        return Unfit("via", "nothing without dimensions is a chunk", "use view")
+    if storage.inference and (view.via not in ("view", "multi", "no_grad") or view.base != "root"):
+        # (It has a version counter, which what is detached in inference mode has not.)
+        return Unfit("via", "what was made in inference mode is detached outside", "use view or no_grad")
+    if storage.inference and (view.leaf or view.wrapped is not None):
+        field = "leaf" if view.leaf else "wrapped"
+        return Unfit(field, "a tensor made in inference mode cannot be that", "use a plain view")
+    if view.wrapped is not None and view.via not in wrapper.VIAS:
+        hint = f"use {', '.join(wrapper.VIAS)}"
+        return Unfit("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)
+    if view.lazy is not None and dtype not in LAZY[view.lazy]:
+        return Unfit("lazy", f"{dtype} has no {view.lazy} bit", "write null")
+    if view.wrapped is not None and (view.lazy is not None or view.base != "root"):
+        return Unfit("wrapped", "what is wrapped is a plain view of a root", "write null")
+    return None
+
+
+def unfit_call(program: Program) -> Unfit | None:
+    """Why a call's arguments cannot be made, or None."""
+    for storage in program.storages:
+        reason = unfit_root(storage)
+        if reason is not None:
+            return reason
+    for argument in program.arguments:
+        if isinstance(argument, View):
+            reason = unfit_view(argument, program.storages[argument.storage])
+            if reason is not None:
+                return reason
+    return None
