@@ -93,7 +93,8 @@ def _forked(builder: Builder) -> None:
     each of the gradients comes; and where both do."""
     choices = builder.choices
     names = [n for n, t in builder.pool if t.requires_grad and t.meta.dtype in ("float32", "float64")]
-    if not names:
+    # (What second derivatives by two ways make of infinities is not kept.)
+    if not names or any(storage.special for storage in builder.inputs.storages):
         return
     first = choices.pick(names)
     like = builder.state.meta(first)[:2]
