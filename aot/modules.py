@@ -69,6 +69,10 @@ class Noted:
         """What the walk has come to so far."""
         return self._walk.surroundings()
 
+    def names(self, attributes: frozenset[str]) -> bool:
+        """Whether the code that was looked through so far reads one of these of anything."""
+        return self._walk.names(attributes)
+
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """While the functions run in this thread: note which modules they get."""

@@ -128,7 +128,8 @@ def record(
     fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
     parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
-    asked = looked.asked or any(looks.asks(guard.expected) for guard in noted.guards.guards)
+    asked = looked.asked or noted.names(looks.NAMES) or looks.asks(tuple(noted.roots))
+    asked = asked or any(looks.asks(guard.expected) for guard in noted.guards.guards)
     asked = asked or inference or symbols is not None or bool(arguments.metas or forward.differentiated)
     plan = make_plan(
         effects,

@@ -41,6 +41,7 @@ from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
+_OWN_FORWARD = frozenset(("forward",))
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
 ANY = 0  # no object's id
 MOST_FUNCTIONS = 3_000  # to look through the code of so many takes seconds
@@ -162,6 +163,10 @@ class Walk:
         """What it has come to."""
         caches = (cache for cache in self._caches.values() if cache[1] not in self._names.read)
         return Surroundings(tuple(self._objects), tuple(caches))
+
+    def names(self, attributes: frozenset[str]) -> bool:
+        """Whether the code on the way reads one of these of anything."""
+        return not self._names.read.isdisjoint(attributes)
 
     def reached(self, module: types.ModuleType) -> bool:
         """Whether it has come to a module."""
@@ -533,6 +538,11 @@ class Walk:
                     elif isinstance(value, torch.nn.Module) and name not in names.read:
                         self._caches.setdefault((id(space), name), (space, name, space[name]))
             self._namespace(space, names, path, more)
+            if isinstance(value, torch.nn.Module) and _OWN_FORWARD.isdisjoint(space):
+                # (Which torch's code calls, and a module of its own comes before its class's.)
+                parts = self._absent[id(space)][2]
+                if not any(part is _OWN_FORWARD for part in parts):
+                    parts.append(_OWN_FORWARD)
         if isinstance(value, torch.nn.Module):
             for hooks in internals.hooks_of_all_modules():
                 self._reach(hooks, "torch.nn.modules.module's hooks of all modules")

@@ -50,7 +50,11 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.node import map_arg
 from torch.nn.modules import module as _modules
-from torch.overrides import _get_current_function_mode_stack, enable_reentrant_dispatch
+from torch.overrides import (
+    _get_current_function_mode_stack,
+    enable_reentrant_dispatch,
+    get_default_nowrap_functions,
+)
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -172,6 +176,7 @@ __all__ = [
     "putting_together",
     "python_dispatcher",
     "python_source",
+    "remember_getters",
     "runs_its_graph",
     "saved_tensor_hooks",
     "sequence_number",
@@ -1370,6 +1375,12 @@ def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, copies: Mapping[Any, A
 
 
 _name_of_target = functools.lru_cache(maxsize=1024)(torch.fx.Graph()._target_to_str)
+
+
+def remember_getters() -> None:
+    """Have torch note which attributes of tensors a subclass gets as they are, before these are replaced: it
+    looks once, and would take what stands for them then for them ever after."""
+    get_default_nowrap_functions()
 
 
 def runs_its_graph(module: GraphModule) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 import threading
 import types
@@ -69,24 +70,23 @@ def note_of(tensor: Tensor) -> None:
 
 
 # What asks for it, as somebody may have it under a name of his own, where it is not replaced.
-_ASKING = tuple(
-    getattr(Tensor, name)
-    for name in (
-        "storage_offset",
-        "_is_view",
-        "grad",
-        "_base",
-        "untyped_storage",
-        "_typed_storage",
-        "storage",
-    )
+_NAMES = frozenset(
+    ("storage_offset", "_is_view", "grad", "_grad", "_base", "untyped_storage", "_typed_storage", "storage")
 )
+_ASKING = tuple(getattr(Tensor, name) for name in _NAMES)
+NAMES = _NAMES | {"_is_alias_of", "_overlaps"}
+"""What code names that asks for it in whatever way: by `super`, or of the class in C below `Tensor`."""
 
 
 def asks(value: object) -> bool:
     """Whether this is a function of torch's that asks for it, or one of several things is."""
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, frozenset)):
         return any(map(asks, value))
+    if isinstance(value, functools.partial):
+        return asks((value.func, *value.args, *value.keywords.values()))
+    if isinstance(value, (operator.attrgetter, operator.methodcaller)):
+        texts = (text for text in value.__reduce__()[1] if isinstance(text, str))
+        return any(name in _NAMES for text in texts for name in text.split("."))
     if isinstance(value, types.MethodWrapperType):  # ``Tensor.grad.__get__``
         value = value.__self__
     return any(value is one for one in _ASKING)
@@ -101,6 +101,14 @@ def method(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, *args, **kwargs)
 
     return ask
+
+
+class _Attribute(property):
+    """It tells of itself what the attribute of a class in C does, which libraries ask that are imported
+    meanwhile (as torch 2.11's FakeTensorMode imports Dynamo)."""
+
+    __name__: str
+    __objclass__: type
 
 
 def attribute(original: Any) -> property:
@@ -118,4 +126,6 @@ def attribute(original: Any) -> property:
         note_of(self)
         original.__delete__(self)
 
-    return property(ask, change, delete)
+    attribute = _Attribute(ask, change, delete)
+    attribute.__name__, attribute.__objclass__ = original.__name__, original.__objclass__
+    return attribute

@@ -149,6 +149,7 @@ def replacing() -> Iterator[None]:
     with _watching_lock:
         _watching += 1
         if _watching == 1:
+            internals.remember_getters()
             for owner, name, by in _REPLACED:
                 _INHERITED.update(() if name in vars(owner) else ((owner, name),))
                 now = getattr(owner, name)

@@ -87,6 +87,8 @@ def _is_core(op: OpOverload) -> bool:
 
 def says_by_raising(op: Any, given: Iterable[Meta]) -> bool:
     """Whether an operation that raises for zeros, and for ones, does for the tensors, which are `given`."""
+    if "index" in op._opname and any(meta.dtype is torch.bool for meta in given):
+        return False  # masks of which none is set, or every one, take as many values
     return _is_core(op) or all(map(_holds_no_indices, given))
 
 

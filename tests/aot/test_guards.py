@@ -656,3 +656,30 @@ def test_builtins_of_several_functions_of_a_module_may_be_hidden() -> None:
         del space[name]
     space["mul"] = None  # an attribute's name is none of a global's
     assert guards.hold()
+
+
+class _Inner(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+class _Outer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = _Inner()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.inner(x) * 2
+
+
+@pytest.mark.parametrize("name", ["", "inner"])
+def test_a_module_is_given_a_forward_of_its_own(name: str) -> None:
+    module = _Outer()
+    for compiled in (aot.aot_module(module, aot.nop), aot.aot_function(module, aot.nop)):
+        x = torch.ones(2)
+        assert torch.equal(compiled(x), module(x))
+        one = module.get_submodule(name)
+        one.forward = lambda x: x + 100
+        assert torch.equal(compiled(x), module(x))
+        del one.forward
+        assert torch.equal(compiled(x), module(x))

@@ -3,6 +3,10 @@ that asks for more is told."""
 
 from __future__ import annotations
 
+import functools
+import operator
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +90,9 @@ def test_what_reads_elements_alone_is_known_wherever_they_lie(
 
 offset_of = Tensor.storage_offset
 getters = [Tensor.grad.__get__, Tensor.untyped_storage]
+base_class = torch._C.TensorBase
+bound = [functools.partial(base_class._is_view)]
+by_name = operator.attrgetter("grad")
 
 ASKING: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "offset": lambda x, y: x * y + x.storage_offset(),
@@ -103,6 +110,12 @@ ASKING: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "among others": lambda x, y: x * y + getters[1](x).nbytes(),
     "a getter": lambda x, y: x * y if getters[0](x) is None else x + y,
     "a computed name": lambda x, y: x * y if getattr(x, "gr" + "ad") is None else x + y,
+    "past the class": lambda x, y: x * y if base_class._is_view(x) else x + y,
+    "by super": lambda x, y: x * y if super(Tensor, x).grad is None else x + y,
+    "whether they share": lambda x, y: x * y if torch._C._is_alias_of(x, y) else x + y,
+    "bound elsewhere": lambda x, y: x * y if bound[0](x) else x + y,
+    "by a getter of names": lambda x, y: x * y if by_name(x) is None else x + y,
+    "as a whole": operator.methodcaller("_is_view"),
 }
 """Functions that read where their arguments lie, and so on."""
 
@@ -110,6 +123,12 @@ ASKING: dict[str, Callable[[Tensor, Tensor], Any]] = {
 @pytest.mark.parametrize("name", ASKING)
 def test_what_asks_for_more_is_told(name: str) -> None:
     function = ASKING[name]
+    if name == "as a whole":  # of the one argument that it takes
+        compiled = aot.aot_function(function, aot.nop)
+        for make in (LYING["alone"], LYING["alone"], LYING["views"], LYING["alone"]):
+            x = make()[0]
+            assert compiled(x) == function(x)
+        return
     makes = [LYING["alone"], LYING["alone"], LYING["alone"], *LYING.values()]
     makes += [lambda: [values(9)[1:5], values(4)], LYING["alone"]]
     compiled = assert_agrees(function, makes)
@@ -271,3 +290,33 @@ def test_another_thread_that_asks_its_own_tensors_changes_nothing() -> None:
     compiled(values(3))
     thread.join()
     assert x.grad is None and compiled.specializations[0].lying is Lying.ANYWHERE
+
+
+_FRESH = """
+import torch
+import aot
+
+class Plain(torch.Tensor):
+    pass
+
+def f(x):
+    return (x.as_subclass(Plain) * 2).as_subclass(torch.Tensor)
+
+seen = []
+def looking(x):
+    seen.append((torch.Tensor.grad.__name__, torch.Tensor.grad.__objclass__))
+    return x * 2
+
+assert aot.aot_function(looking, aot.nop)(torch.ones(3)).tolist() == [2.0] * 3
+assert seen == [("grad", torch._C.TensorBase)], seen
+assert aot.aot_function(f, aot.nop)(torch.ones(3)).tolist() == [2.0] * 3
+x = torch.ones(3).as_subclass(Plain).requires_grad_()
+x.sum().backward()
+assert x.grad is x.grad and type(x.grad) is torch.Tensor
+"""
+
+
+def test_a_first_trace_leaves_torch_as_it_was() -> None:
+    """What torch and Dynamo learn of a tensor's attributes when they are first asked is learned for good."""
+    ran = subprocess.run([sys.executable, "-c", _FRESH], capture_output=True, text=True, check=False)
+    assert not ran.returncode, ran.stderr

@@ -97,6 +97,18 @@ def test_a_target_that_is_no_class_may_be_ignored() -> None:
     assert_agrees(loss, lambda: [torch.empty(2, 0, requires_grad=True), torch.full((2,), -100)])
 
 
+def test_a_mask_takes_as_many_values_as_it_has_set() -> None:
+    """As many as none, or all of its elements, is what the kernel would see of zeros and ones."""
+
+    def put(x: Tensor, mask: Tensor, some: Tensor) -> Tensor:
+        x = x.clone()
+        x[mask] = some
+        return x * 2
+
+    mask = torch.tensor([True, False, True, True, False])
+    assert_agrees(put, lambda: [leaf(5), mask, values(3)])
+
+
 def test_what_is_written_in_place_is_asked_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of fake tensors, whose rules for a batch norm are a hundred times slower."""
     monkeypatch.setattr(Writing, "_clones_of_fakes", None)
