@@ -60,7 +60,8 @@ def _has_classes(tensor: Tensor, num_classes: int = -1) -> bool:
 
 
 def _save(ctx: Any, given: Tensor, result: Tensor) -> None:
-    """Save an argument and the result as ATen's functions do."""
+    """Save an argument and the result as ATen's functions do, which give no gradient where none comes."""
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(given, result)
     # (Weakly: autograd holds it, and what is written to later on may lead to this function.)
     ctx.given = None if given.grad_fn is None else weakref.ref(given)
@@ -88,8 +89,10 @@ class _Product(torch.autograd.Function):
         return product
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
         given, product = _saved(ctx)
+        if gradient is None:
+            return None, None, None, None, None
         given = given.to(gradient.dtype)
         if ctx.dim is not None and not ctx.keepdim:
             gradient, product = gradient.unsqueeze(ctx.dim), product.unsqueeze(ctx.dim)
@@ -150,8 +153,10 @@ class _Cumulated(torch.autograd.Function):
         return products
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None, None, None]:
         given, products = _saved(ctx)
+        if gradient is None:
+            return None, None, None, None
         gradient = gradient.to(given.dtype)
         if not torch.is_grad_enabled():  # ATen's formula, which looks at the values when the graph runs
             return aten.cumprod_backward(gradient, given, ctx.dim, products), None, None, None
@@ -206,8 +211,10 @@ class _Chosen(torch.autograd.Function):
         return chosen
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
         given, chosen = _saved(ctx)
+        if gradient is None:
+            return None, None
         mask = torch.where(chosen.isnan(), given.isnan(), given == chosen)
         zeros = gradient.new_zeros(given.shape)
         return zeros.masked_fill(mask, gradient / mask.sum()), None

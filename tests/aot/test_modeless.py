@@ -336,3 +336,18 @@ def test_an_argument_of_the_operation_that_is_multiplied_by_its_result_counts_as
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             x.sum().backward()
     assert_same(*written)
+
+
+@pytest.mark.parametrize(
+    "op", [torch.prod, torch.max, torch.min, torch.median, lambda x: x.prod(0), lambda x: x.cumprod(0)]
+)
+def test_no_gradient_comes_of_none(op: Callable[[Tensor], Tensor]) -> None:
+    """Of two results with one node the other is differentiated: nothing comes to the operation."""
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch._foreach_neg([y, op(x)])[0]
+
+    for function in (f, aot.aot_function(f, aot.nop)):
+        x = leaf(4)
+        result = function(x, torch.ones(2))
+        assert torch.autograd.grad(result.sum(), x, allow_unused=True) == (None,)
