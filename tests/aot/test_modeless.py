@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, checking_nop, values
+from agree import assert_agrees, checking_nop, leaf, values
 from torch import Tensor, prod
 from torch.nn.functional import max_pool1d, one_hot
 
