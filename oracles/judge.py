@@ -71,9 +71,13 @@ def judge(
             if densely is not None and not differences(densely(), target, double, again):
                 return Verdict(Outcome.AGREE, (), "agree with eager on dense operands")
             if rounded is not None and double is not None and all(item.slight for item in found):
-                others = (rounded(seed) for seed in range(_ROUNDINGS))
-                if any(not differences(eager, target, other, again) for other in others):
-                    return Verdict(Outcome.AGREE, (), "agree within the rounding of double precision")
+                for seed in range(_ROUNDINGS):
+                    left = differences(eager, target, rounded(seed), again)
+                    if not left:
+                        return Verdict(Outcome.AGREE, (), "agree within the rounding of double precision")
+                    if not any(item.slight for item in left):  # what these differences stood before
+                        found = left
+                        break
     telling = tuple(item.finding for item in found if not item.noise)
     if not telling:
         return Verdict(Outcome.POISONED, (), f"eager's own numbers are noise: {found[0].finding}")

@@ -317,8 +317,8 @@ REPORTS = (
         181581,
         "a gradient that the function takes has a history",
         Program(_slope_of(torch.relu), _square_matrices, grad=True),
-        Stock("right", "gradients"),
-        older=Stock(eager="autograd-metadata"),
+        Stock("autograd-metadata", "gradients"),
+        older=Stock("autograd-metadata", "autograd-metadata"),
         needs=None,
         variants=(
             Program(_slope_of(torch.nn.functional.leaky_relu), _square_matrices, grad=True),
