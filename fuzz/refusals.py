@@ -193,6 +193,8 @@ def _undefined_write(use: Use, number: int) -> str | None:
     target = use.tensors[number]
     others = [tensor for i, tensor in enumerate(use.tensors) if i != number]
     row, meta = use.row, target.meta
+    if "_foreach_" in row.source and _lazy(meta):
+        return "eager's operators on lists write to nothing that is lazily conjugated or negated"
     if meta.stride is None:
         if target.base is not None or any(other.memory == target.memory for other in others):
             return "a write to a view whose strides are not modelled"
@@ -224,10 +226,16 @@ def _undefined_write(use: Use, number: int) -> str | None:
     return None
 
 
+def _lazy(meta: Meta) -> bool:
+    return meta.conj or meta.neg
+
+
 def _overlaps_in_part(one: Meta, other: Meta) -> bool:
     """Whether two tensors on one storage are such that eager sees that they overlap, and are not the same."""
     if one.dtype != other.dtype or one.stride is None or other.stride is None:
         return False
+    if _lazy(one) or _lazy(other):
+        return False  # most operators copy what is lazily conjugated or negated, and then see no overlap
     if 0 in one.size or not (is_dense(one.size, one.stride) and is_dense(other.size, other.stride)):
         return False
     if one.offset >= other.offset + prod(other.size) or other.offset >= one.offset + prod(one.size):

@@ -163,7 +163,7 @@ def test_later_calls_differ_in_one_thing() -> None:
     """As what forgets one thing about a call shows only there: in where an argument lies, how much of its
     storage it shows, or the type of a number."""
     found: Counter[str] = Counter()
-    for index in range(600):
+    for index in range(1500):
         program = generate(Random(0, index), "calls")
         first = Call(program.storages, program.arguments, program.scenario)
         for one, other in itertools.combinations((first, *program.later), 2):
@@ -194,7 +194,7 @@ def test_later_calls_differ_in_one_thing() -> None:
 def test_later_calls_may_be_refused() -> None:
     """Eager refuses some, of a function that it takes in another call, and few."""
     refused = total = 0
-    for index in range(300):
+    for index in range(800):
         program = generate(Random(0, index), "calls")
         for call in calls(program)[1:] if not program.blocks else ():
             total += 1
