@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from aot import errors, views
 from aot import torch_internals as internals
@@ -158,20 +159,37 @@ def check_apart(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
             )
 
 
-def check_current(tensors: Sequence[Tensor], fakes: Sequence[Tensor], versions: Sequence[int]) -> None:
-    """Look at fakes when the function has run: whether a leaf is of no more use in eager. One that is a view
-    which was taken without grad is not, once its memory has been written to, if its base requires grad.
+def check_current(
+    tensors: Sequence[Tensor],
+    fakes: Sequence[Tensor],
+    versions: Sequence[int],
+    edges: Sequence[GradientEdge | None],
+) -> None:
+    """Look at fakes when the function has run: whether eager forbids what it did, for what a view's base is.
+
+    A leaf that is a view which was taken without grad is of no more use, once its memory has been written to,
+    if its base requires grad. A view of what was detached since takes no write in grad mode.
 
     Args:
         versions: the fakes' version counters when the function began.
+        edges: where gradients of each went then.
 
     Raises:
-        AutogradStateMutation: there is one.
+        AutogradStateMutation: eager forbids it.
     """
-    for position, (tensor, fake, before) in enumerate(zip(tensors, fakes, versions, strict=True)):
-        if version_of(fake) == before or not (tensor._is_view() and internals.accumulates(tensor)):
+    for position, (tensor, fake, before, edge) in enumerate(
+        zip(tensors, fakes, versions, edges, strict=True)
+    ):
+        if version_of(fake) == before or not tensor._is_view():
             continue
         base = tensor._base
+        if edge is not None and fake.grad_fn is not edge.node and _was_let_go(tensor):
+            raise errors.AutogradStateMutation(
+                f"the function writes in grad mode to tensor {position}, a view of a tensor that was detached "
+                f"in place since, which eager forbids; write under torch.no_grad, or to a clone"
+            )
+        if not internals.accumulates(tensor):
+            continue
         family = (f for t, f in zip(tensors, fakes, strict=True) if t is base or t._base is base)
         if internals.creation_meta(tensor) != "DEFAULT" and any(
             one.requires_grad for one in (base, *family) if one is not None and one is not fake
@@ -181,6 +199,12 @@ def check_current(tensors: Sequence[Tensor], fakes: Sequence[Tensor], versions: 
                 f"without grad mode of what requires grad: whatever uses it afterwards raises in eager; "
                 f"detach it before it is made a leaf"
             )
+
+
+def _was_let_go(view: Tensor) -> bool:
+    """Whether a view has a history, and its base has lost the one that they had together."""
+    base = view._base
+    return view.requires_grad and not view.is_leaf and base is not None and base.is_leaf
 
 
 def is_apart(tensor: Tensor) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import NamedTuple
 
 from fuzz import wrapper
 from fuzz.ir import Program, Storage, View
-from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE, reads_bytes
 
 VIAS = ("view", "detach", "data", "no_grad", "multi", "parameter")
 BASES = ("root", "detach", "data")
@@ -55,6 +56,9 @@ def unfit_view(view: View, storage: Storage) -> Unfit | None:
     if view.wrapped is not None and view.via not in wrapper.VIAS:
         hint = f"use {', '.join(wrapper.VIAS)}"
         return Unfit("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)
+    if reads_bytes(storage.dtype, dtype) and prod(storage.size) * ITEM_SIZE[storage.dtype] % ITEM_SIZE[dtype]:
+        count = prod(storage.size)
+        return Unfit("dtype", f"{count} {storage.dtype} are no whole {dtype}", "use another")
     if view.lazy is not None and dtype not in LAZY[view.lazy]:
         return Unfit("lazy", f"{dtype} has no {view.lazy} bit", "write null")
     if view.wrapped is not None and (view.lazy is not None or view.base != "root"):

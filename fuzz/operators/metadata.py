@@ -161,6 +161,8 @@ ROWS = (
         "{0}.squeeze_({dim})",
         lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))])),),
         (DIM,),
+        # (Of what is lazily negated or conjugated eager squeezes a copy, torch 2.13, and copies that back.)
+        (Operand(ANY.dtypes, lambda meta, earlier: not (meta.neg or meta.conj)),),
     ),
     _row("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueezed(m[0], a)),), (NEW_DIM,)),
     _row(

@@ -53,6 +53,12 @@ def _write_and(action: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     return f
 
 
+def _detached_since(base: Tensor) -> Tensor:
+    view = base[:]
+    base.detach_()
+    return view
+
+
 def _taken_without_grad(x: Tensor) -> list[Tensor]:
     with torch.no_grad():
         return [x, x[1:].requires_grad_()]
@@ -240,6 +246,20 @@ REFUSALS = (
         "detach it before",
         lambda x, y, z: x.mul_(z),
         lambda: [*_taken_without_grad(values(4)), leaf(4)],
+    ),
+    *(
+        Refusal(
+            f"view of what was detached since, {name}",
+            errors.AutogradStateMutation,
+            "to a clone",
+            function,
+            lambda: [_detached_since(non_leaf(4))],
+        )
+        for name, function in {
+            "written": lambda x: x.mul_(2),
+            "a part written": lambda x: x[1:].mul_(2),
+            "of another shape": lambda x: x.unsqueeze_(0),
+        }.items()
     ),
     Refusal("stored outside", errors.EscapedTensor, "return it", _stores, lambda: [values(3)]),
     Refusal(

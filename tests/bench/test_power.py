@@ -344,7 +344,7 @@ def test_a_stream_survives_a_crash_and_counts_refusals(workers: Workers) -> None
         replace(_REFUSE, find=_REFUSE.find.replace("leaves)\n", "leaves)"), target="aot-min-cut"),
     )
     refuse = replace(refuse, replace=refuse.replace.rstrip("\n"))
-    outcome = workers.search(0, [crash, refuse, BY_NAME["grad mode is left off"]], 60.0, 30).result()
+    outcome = workers.search(0, [crash, refuse, BY_NAME["grad mode is left off"]], 60.0, 60).result()
     one, two, three = outcome.tracks
     assert one.found is not None
     assert (one.cases, one.found.clause) == (1, "errors")
