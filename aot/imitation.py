@@ -185,8 +185,8 @@ def check_current(
         base = tensor._base
         if edge is not None and fake.grad_fn is not edge.node and _was_let_go(tensor):
             raise errors.AutogradStateMutation(
-                f"the function writes in grad mode to tensor {position}, a view of a tensor that was detached "
-                f"in place since, which eager forbids; write under torch.no_grad, or to a clone"
+                f"the function writes in grad mode to tensor {position}, a view of a tensor that was "
+                f"detached in place since, which eager forbids; write under torch.no_grad, or to a clone"
             )
         if not internals.accumulates(tensor):
             continue
