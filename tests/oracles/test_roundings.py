@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -100,3 +101,37 @@ def test_nothing_is_rounded_for_a_large_difference() -> None:
         raise AssertionError("nobody needed this run")
 
     assert verdict(lambda x: (x * 2, x * 2), never) is Outcome.FINDING
+
+
+class _Lossy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return ((gradient + 1e6) - 1e6) * 2
+
+
+def test_what_rounding_stands_before_is_told() -> None:
+    """A backward after a write to the result, which is not looked at where gradients differ."""
+
+    def lossy(x: Tensor) -> tuple[Tensor, Tensor]:
+        return _Lossy.apply(x), x.exp() * 1  # type: ignore[no-untyped-call]
+
+    def target(x: Tensor) -> tuple[Tensor, Tensor]:
+        return x * 2, x.exp()
+
+    def again(**asked: Any) -> Observation:
+        return observe(lossy, arguments, **asked)
+
+    found = judge(
+        again(),
+        observe(target, arguments),
+        again,
+        lambda: again(terms=True),
+        None,
+        lambda seed: again(under=Rounded(seed)),
+    )
+    assert found.outcome is Outcome.FINDING
+    assert {finding.clause for finding in found.findings} == {"autograd-metadata"}
