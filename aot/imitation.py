@@ -183,7 +183,8 @@ def check_current(
         if version_of(fake) == before or not tensor._is_view():
             continue
         base = tensor._base
-        if edge is not None and fake.grad_fn is not edge.node and _was_let_go(tensor):
+        # (Of a view that stands for one, its history may not be asked for now; this one stands by itself.)
+        if _was_let_go(tensor) and edge is not None and fake.grad_fn is not edge.node:
             raise errors.AutogradStateMutation(
                 f"the function writes in grad mode to tensor {position}, a view of a tensor that was "
                 f"detached in place since, which eager forbids; write under torch.no_grad, or to a clone"
@@ -204,7 +205,7 @@ def check_current(
 def _was_let_go(view: Tensor) -> bool:
     """Whether a view has a history, and its base has lost the one that they had together."""
     base = view._base
-    return view.requires_grad and not view.is_leaf and base is not None and base.is_leaf
+    return view.requires_grad and not view.is_leaf and base is not None and not base.requires_grad
 
 
 def is_apart(tensor: Tensor) -> bool:
