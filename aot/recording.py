@@ -139,7 +139,7 @@ def record(
         storages,
         parameters,
         leaves,
-        frozenset(i for i, t in enumerate(arguments.tensors) if t.is_cpu),
+        _written_together(arguments),
         bool(arguments.metas or forward.wrapped),
         asked,
         _lie_apart(arguments),
@@ -159,6 +159,12 @@ def record(
     again = tuple(level is not None for level in levels)
     blueprint = Blueprint(plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated)
     return Recorded(blueprint, forward, levels, joint.scripts, expected)
+
+
+def _written_together(arguments: Arguments) -> frozenset[int]:
+    """Those of which one call may write to several: nobody has tried a GPU, and a lazy one is refused."""
+    tensors = enumerate(arguments.tensors)
+    return frozenset(i for i, t in tensors if t.is_cpu and not (t.is_conj() or t.is_neg()))
 
 
 def _partitioned(

@@ -400,7 +400,7 @@ class _Call:
         copies = write.tracked and write.through is None and not write.carried
         if self._is_plain(write):
             self.mode.set(False)
-            if write.tensor in self.plan.on_cpu:
+            if write.tensor in self.plan.together:
                 self.writer.copy(f"t{write.tensor}", f"v{write.value}")
             else:
                 self.writer.line(f"t{write.tensor}.copy_(v{write.value})")

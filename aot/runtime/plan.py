@@ -66,7 +66,7 @@ class Plan:
         tensors: how many tensors the call has.
         storages: for each of them, the number of the storage that it lies in.
         leaves: those that are leaves and require grad.
-        on_cpu: those on the CPU.
+        together: those that are written to by one call where several are.
         wrapped: whether there are wrapper subclasses among the tensors and the results.
         inputs: the forward graph's inputs.
         idle: whether the forward graph computes nothing, and returns nothing.
@@ -92,7 +92,7 @@ class Plan:
     tensors: int
     storages: tuple[int, ...]
     leaves: frozenset[int]
-    on_cpu: frozenset[int]
+    together: frozenset[int]
     wrapped: bool
     inputs: tuple[Input, ...]
     idle: bool
@@ -136,7 +136,7 @@ def make_plan(
     storages: tuple[int, ...],
     parameters: frozenset[int],
     leaves: frozenset[int],
-    on_cpu: frozenset[int],
+    together: frozenset[int],
     wrapped: bool,
     asked: bool,
     apart: bool,
@@ -152,7 +152,7 @@ def make_plan(
         storages: for each tensor of the call, the number of the storage that it lies in.
         parameters: the tensors that live on in any case.
         leaves: those that are leaves and require grad.
-        on_cpu: those on the CPU.
+        together: those that are written to by one call where several are.
         wrapped: whether there are wrapper subclasses among them, or among the results.
         asked: whether what the run did may depend on where these lie in their storage, how large that is,
             whether they are views, or what gradients they hold.
@@ -172,7 +172,7 @@ def make_plan(
         tensors=len(storages),
         storages=storages,
         leaves=leaves.union(effects.required),
-        on_cpu=on_cpu,
+        together=together,
         wrapped=wrapped,
         inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
         idle=not joint.generators and all(_is_idle(node) for node in forward.graph.nodes),

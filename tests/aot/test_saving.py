@@ -429,3 +429,17 @@ def test_a_lazy_argument_that_gets_a_history(lazy: str) -> None:
                 leaf(3, dtype=dtype),
             ],
         )
+
+
+@pytest.mark.parametrize("lazy", [torch.conj, torch._neg_view], ids=["conjugated", "negated"])
+def test_several_lazy_arguments_are_written_to(lazy: Callable[[Tensor], Tensor]) -> None:
+    """By one call each: eager's operators on lists take none."""
+
+    def doubled(*tensors: Tensor) -> None:
+        for tensor in tensors:
+            tensor.mul_(2)
+
+    def make() -> list[Tensor]:
+        return [lazy(values(3, dtype=torch.complex64)) for _ in range(2)] + [values(3), values(4)]
+
+    assert_agrees(doubled, make)
