@@ -224,3 +224,14 @@ def test_random_states_are_left_alone_while_a_graph_is_traced() -> None:
     seen.clear()
     aot.aot_function(f, aot.nop)(torch.ones(4))
     assert seen and not all(seen)  # as it may seed them with what they have been seeded with
+
+
+def test_nothing_is_done_and_nothing_comes_back() -> None:
+    """What is computed for nobody is dropped, and the wrapper of such a graph does nothing."""
+
+    def f(x: Tensor) -> None:
+        x * x
+
+    compiled = torch.compile(f, backend="aotfuzz")
+    for _ in range(3):
+        assert compiled(torch.ones(3)) is None
