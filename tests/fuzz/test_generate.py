@@ -7,12 +7,11 @@ import functools
 import hashlib
 import itertools
 import json
-import warnings
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
+from in_eager import execute, expected_to_raise, shows_bytes
 
 from fuzz import refusals
 from fuzz.blocks import executed
@@ -51,46 +50,6 @@ from oracles import Backward
 @functools.cache
 def programs(profile: str, count: int) -> list[Program]:
     return [generate(Random(1, index), profile) for index in range(count)]
-
-
-def shows_bytes(program: Program) -> bool:
-    """Whether an argument shows what lies in its memory as another dtype."""
-    return any(isinstance(one, View) and one.dtype is not None for one in program.arguments)
-
-
-def expected_to_raise(program: Program) -> bool:
-    state = begin(program)
-    for i, statement in executed(program):
-        row = OPERATORS[statement.operator]
-        modes = state.modes(program.blocks, statement.block)
-        use = state.use(row, statement.operands, dict(statement.attributes), modes)
-        if refusals.illegal(use):
-            return True
-        advance(state, i, statement, program.blocks)
-    return False
-
-
-def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
-    """The tensors that the program returns, and its tensor arguments; or what it raises."""
-    loaded = load(program)
-    args, _, _ = loaded.make()
-    try:
-        scenario = program.scenario
-        with (
-            torch.inference_mode(scenario.inference),
-            torch.set_grad_enabled(scenario.grad),
-            warnings.catch_warnings(),
-        ):
-            warnings.simplefilter("error")
-            # Once in a process, by `resize_as_`; what it does is defined all the same.
-            warnings.filterwarnings("ignore", "An output with one or more elements was resized")
-            result = loaded.f(*args)
-    except (RuntimeError, ValueError) as error:
-        return error
-    return tuple(
-        [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-        for tree in (result, args)
-    )
 
 
 def backward_raises(outputs: list[torch.Tensor]) -> bool:

@@ -12,12 +12,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
+from in_eager import execute, expected_to_raise, shows_bytes
 
 from fuzz import programs
 from fuzz.operators import OPERATORS, Kind
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Program, check
-from fuzz.source import load
 
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SEARCH = settings(max_examples=100, deadline=None, database=None, derandomize=True)
@@ -40,14 +40,10 @@ def test_examples_are_valid(profile: str) -> None:
 @given(programs("single"))
 @QUICK
 def test_examples_run(program: Program) -> None:
-    loaded = load(program)
-    args, _, _ = loaded.make()
-    with torch.set_grad_enabled(program.scenario.grad):
-        try:
-            loaded.f(*args)
-        except (RuntimeError, ValueError) as error:
-            rows = [OPERATORS[statement.operator] for statement in program.statements]
-            assert any(row.writes or row.metadata for row in rows), error
+    outcome = execute(program)
+    if isinstance(outcome, torch.linalg.LinAlgError) and shows_bytes(program):
+        return  # of integers so large that the identity which is added is rounded away
+    assert isinstance(outcome, Exception) == expected_to_raise(program)
 
 
 def test_a_failing_example_shrinks() -> None:

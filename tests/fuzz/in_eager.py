@@ -1,0 +1,60 @@
+"""What eager does with a program, and what is expected of it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any
+
+import torch
+
+from fuzz import refusals
+from fuzz.blocks import executed
+from fuzz.operators import OPERATORS
+from fuzz.program import Program, View, advance, begin
+from fuzz.source import load
+
+
+def shows_bytes(program: Program) -> bool:
+    """Whether an argument shows what lies in its memory as another dtype."""
+    return any(isinstance(one, View) and one.dtype is not None for one in program.arguments)
+
+
+def expected_to_raise(program: Program) -> bool:
+    """Whether the generator knows that eager refuses one of the statements."""
+    state = begin(program)
+    for i, statement in executed(program):
+        row = OPERATORS[statement.operator]
+        modes = state.modes(program.blocks, statement.block)
+        use = state.use(row, statement.operands, dict(statement.attributes), modes)
+        if refusals.illegal(use):
+            return True
+        advance(state, i, statement, program.blocks)
+    return False
+
+
+def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
+    """The tensors that the program returns, and its tensor arguments; or what it raises."""
+    loaded = load(program)
+    args, _, _ = loaded.make()
+    try:
+        scenario = program.scenario
+        around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if scenario.autocast is not None:
+            around = torch.autocast("cpu", getattr(torch, scenario.autocast))
+        with (
+            torch.inference_mode(scenario.inference),
+            torch.set_grad_enabled(scenario.grad),
+            around,
+            warnings.catch_warnings(),
+        ):
+            warnings.simplefilter("error")
+            # Once in a process, by `resize_as_`; what it does is defined all the same.
+            warnings.filterwarnings("ignore", "An output with one or more elements was resized")
+            result = loaded.f(*args)
+    except (RuntimeError, ValueError) as error:
+        return error
+    return tuple(
+        [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+        for tree in (result, args)
+    )
