@@ -14,8 +14,15 @@ from setuptools import setup
 # What runs for each generated program.
 GENERATOR = [
     *("fuzz/again.py", "fuzz/arguments.py", "fuzz/blocks.py", "fuzz/builder.py", "fuzz/choices.py"),
-    *("fuzz/enclose.py", "fuzz/follow.py", "fuzz/generate.py", "fuzz/ir.py", "fuzz/refusals.py"),
-    *("fuzz/state.py", "fuzz/tensors.py"),
+    *(
+        "fuzz/enclose.py",
+        "fuzz/follow.py",
+        "fuzz/generate.py",
+        "fuzz/ir.py",
+        "fuzz/kinds.py",
+        "fuzz/motifs.py",
+    ),
+    *("fuzz/refusals.py", "fuzz/state.py", "fuzz/tensors.py"),
     *("fuzz/operators/dtypes.py", "fuzz/operators/layout.py", "fuzz/operators/parts.py"),
     "fuzz/operators/row.py",
 ]

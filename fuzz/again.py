@@ -149,7 +149,7 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
                 call = _answered(call, choices.pick(asks))
             if wraps and choices.chance(0.3):
                 call = _wrapped(choices, profile, call)
-            some = (_roomier(call),) if not refused and choices.chance(0.1) else ()
+            some: tuple[Call, ...] = (_roomier(call),) if not refused and choices.chance(0.1) else ()
             if refused:
                 call = choices.pick(_REFUSED)(choices, profile, call)
             elif some:

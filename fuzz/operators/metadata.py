@@ -97,6 +97,12 @@ def _emptied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return (Result(Meta(metas[0].dtype, (0,), (1,))),)
 
 
+def _squeezed_along(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0].conj or metas[0].neg:  # of which eager squeezes a copy, torch 2.13, and copies that back
+        raise Mismatch("a lazily conjugated or negated tensor")
+    return (Result(squeezed(metas[0], [dimension(attributes["dim"], len(metas[0].size))])),)
+
+
 def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return (Result(metas[0]),)
 
@@ -159,10 +165,9 @@ ROWS = (
     _row(
         "squeeze_dim_",
         "{0}.squeeze_({dim})",
-        lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))])),),
+        _squeezed_along,
         (DIM,),
-        # (Of what is lazily negated or conjugated eager squeezes a copy, torch 2.13, and copies that back.)
-        (Operand(ANY.dtypes, lambda meta, earlier: not (meta.neg or meta.conj)),),
+        (_PLAIN,),
     ),
     _row("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueezed(m[0], a)),), (NEW_DIM,)),
     _row(

@@ -104,10 +104,11 @@ def _convolved(transposed: bool) -> Rule:
 def _convolved_volume(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """A volume without a batch, and the kernel of one channel."""
     alike(metas)
-    (channels, *volume), kernel = metas[0].size, metas[1].size
+    whole, kernel = metas[0].size, metas[1].size
     padding = integer(attributes, "padding")
-    if len(volume) != 3 or len(kernel) != 4 or kernel[0] != channels or not 0 <= padding <= 1:
+    if len(whole) != 4 or len(kernel) != 4 or kernel[0] != whole[0] or not 0 <= padding <= 1:
         raise Mismatch("a volume, a kernel for as many channels, and a padding of 0 or 1, are needed")
+    volume = whole[1:]
     space = tuple(n - k + 1 + 2 * padding for n, k in zip(volume, kernel[1:], strict=True))
     if min(space) < 1:
         raise Mismatch("the kernel is larger than the volume")
@@ -130,6 +131,8 @@ def _pooled_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
     size, step = metas[0].size, integer(attributes, "step")
     if len(size) not in (2, 3) or size[-1] < 2 or not 1 <= step <= 2:
         raise Mismatch("too small for windows of two")
+    if metas[0].neg:  # eager's kernel reads what lies in memory, torch 2.13, and overlooks the bit
+        raise Mismatch("a lazily negated tensor")
     return (Result(Meta(metas[0].dtype, (*size[:-1], (size[-1] - 2) // step + 1), None)),)
 
 
@@ -277,7 +280,6 @@ def _twin(meta: Meta, earlier: Sequence[Meta]) -> bool:
 _SPATIAL = Operand(SINGLE, lambda meta, earlier: len(meta.size) in (3, 4) and 0 not in meta.size)
 _SEQUENCE = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 3 and 0 not in meta.size)
 _IMAGE = Operand(SINGLE, lambda meta, earlier: len(meta.size) == 4 and 0 not in meta.size)
-# (Eager's kernel reads what lies in memory, torch 2.13: it overlooks the neg bit.)
 _ROWS = Operand(
     SINGLE, lambda meta, earlier: len(meta.size) in (2, 3) and 0 not in meta.size and not meta.neg
 )

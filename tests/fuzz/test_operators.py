@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import re
@@ -14,7 +15,7 @@ import torch
 from rows import COMMON, singles
 
 from fuzz.arguments import DTYPES as GENERATED_DTYPES
-from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Operator
+from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Mismatch, Operator
 from fuzz.operators.dtypes import DTYPES, HALF, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
 from fuzz.operators.row import Meta
@@ -58,6 +59,29 @@ def test_rows_that_raise() -> None:
         eval(source)
     with torch.device("meta"):
         assert eval(source).shape == (2, 2)
+
+
+ANY_SIZE = [(), (0,), (1,), (3,), (2, 3), (0, 3), (3, 3), (2, 1, 3), (2, 2, 3, 2), (2, 2, 2, 1, 2)]
+
+
+@pytest.mark.parametrize("name", RUNNING)
+def test_a_rule_answers_operands_of_any_size(name: str) -> None:
+    """A later call has others than were drawn for the statement: what does not fit is a Mismatch."""
+    row = OPERATORS[name]
+    tensors = [i for i, operand in enumerate(row.operands) if not operand.number]
+    answers = 0
+    for program in singles(row, 4, dtypes=DTYPES):
+        statement = program.statements[0]
+        use = begin(program).use(row, statement.operands, dict(statement.attributes))
+        for size, chosen in itertools.product(ANY_SIZE, [*([i] for i in tensors), tensors]):
+            metas = [
+                meta._replace(size=size, stride=contiguous(size)) if i in chosen else meta
+                for i, meta in enumerate(use.metas)
+            ]
+            with contextlib.suppress(Mismatch):
+                assert isinstance(row.rule(metas, use.attributes), tuple)
+            answers += 1
+    assert answers
 
 
 @pytest.mark.parametrize("name", RUNNING)

@@ -32,7 +32,8 @@ print(json.dumps([fuzz.builder.__file__, found.hexdigest()]))
 @pytest.mark.timeout(1200)
 def test_a_compiled_generator_makes_the_same_programs(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "fuzz", tmp_path / "fuzz", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    shutil.copytree(ROOT / "oracles", tmp_path / "oracles")
+    for name in ("aot", "oracles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     interpreted = _look(tmp_path)
