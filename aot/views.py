@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.geometry import Geometry
@@ -67,6 +69,18 @@ def may_alias(op: internals.OpOverload) -> bool:
     """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
     neither says so."""
     return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
+
+
+def memory_root(node: fx.Node) -> fx.Node:
+    """The value in whose memory another one may lie: where its views begin."""
+    while True:
+        made = node.args[0] if node.target is operator.getitem else node
+        assert isinstance(made, fx.Node)
+        first = made.args[0] if made.args else None
+        declared = isinstance(made.target, internals.OpOverload) and may_alias(made.target)
+        if not (declared and isinstance(first, fx.Node)):
+            return node
+        node = first
 
 
 def is_undeclared_view(op: internals.OpOverload) -> bool:

@@ -8,18 +8,16 @@ is scattered into the old base instead of replacing it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder, is_contiguous
 from aot.capture.steps import ViewStep, apply_step, invert_step, same_layout
 from aot.geometry import Geometry, is_dense
-from aot.views import may_alias
+from aot.views import memory_root
 
 aten = torch.ops.aten
 
@@ -253,9 +251,8 @@ class Contents:
         fits = same_layout(self._builder.meta(value), where)
         if fits and 0 not in where.size and self._builder.meta(value).stride != where.stride:
             # Convolutions, for one, look at the strides of dimensions of size 1 as well.
-            size, stride = list(where.size), list(where.stride)
-            offset = self._builder.offsets.get(value, 0)
-            value = self._builder.emit(aten.as_strided.default, value, size, stride, offset)
+            # (Where the value begins is left to it: torch's scatters keep where their argument does.)
+            value = self._builder.emit(aten.as_strided.default, value, list(where.size), list(where.stride))
         if where == base and fits:
             self._replace(base, value)
             return
@@ -312,7 +309,9 @@ class Contents:
             entry = self.entries[0]
             alone = len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry)
         if alone:
-            self._nodes[entry.geometry] = node = self._at_zero(entry.node)
+            node = self._at_zero(entry.node)
+            if node is not entry.node:  # what views of the argument showed begins elsewhere
+                self._nodes = {entry.geometry: node}
             return entry.geometry, node
         assert self.stretch is not None
         entries = [e.geometry for e in self.entries]
@@ -335,7 +334,7 @@ class Contents:
 
     def _even(self, node: fx.Node) -> fx.Node:
         """The same value in a storage that holds a whole number of elements, as torch's scatters want it."""
-        root = _root(node)
+        root = memory_root(node)
         if root.op == "placeholder":
             nbytes = self._storage.nbytes()
         else:
@@ -352,15 +351,3 @@ class Contents:
             if n != m:
                 value = self._builder.emit(aten.slice.Tensor, value, dim, 0, 1)
         return once, value
-
-
-def _root(node: fx.Node) -> fx.Node:
-    """The value in whose memory another one may lie: where its views begin."""
-    while True:
-        made = node.args[0] if node.target is operator.getitem else node
-        assert isinstance(made, fx.Node)
-        first = made.args[0] if made.args else None
-        declared = isinstance(made.target, internals.OpOverload) and may_alias(made.target)
-        if not (declared and isinstance(first, fx.Node)):
-            return node
-        node = first

@@ -7,7 +7,7 @@ that the backward consists of: what comes in, what goes out to where, and what o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,11 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, laid_out, without_autocast
+from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
 from aot.capture.kept import Kept, find_kept, find_kept_entrances, frees_something
-from aot.capture.operations import is_sum
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -29,7 +29,6 @@ from aot.capture.segments import (
     Exposed,
     Graph,
     Key,
-    NodeSet,
     Target,
     key_of,
 )
@@ -77,6 +76,9 @@ class Gradient:
         tangents: bit j is set when it depends on tangent j; without any of those it is None, as in eager.
         layout: how they lie, if it is a wrapper subclass.
         shared: the parts that it shares with others: a tensor of the call, or an output.
+        viewed: whether it is another tensor in the memory of what has its value, as the gradient that comes
+            in is where a formula takes a view that shows all of it. Autograd keeps a tensor that nobody else
+            holds for the `grad` of a leaf, and copies others.
     """
 
     target: Target
@@ -84,6 +86,7 @@ class Gradient:
     tangents: int
     layout: Layout | None = None
     shared: tuple[Shared, ...] = ()
+    viewed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +270,9 @@ class _Recording:
         entered: set[int | None] = set()
         firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
         turns = {first: turn for turn, first in enumerate(sorted(firsts), 1)}
-        behind = _tangents_behind(recorder.builder.graph, engine.segments)
+        behind = tangents_behind(recorder.builder.graph, engine.segments)
         results = [self._read(recorded) for recorded in engine.segments]
-        constant = _with_constants(recorder.builder.graph, engine.segments, results)
+        constant = with_constants(recorder.builder.graph, engine.segments, results)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
             entered.update(nodes.entrances.values())
             if not recorded.gradients:
@@ -277,15 +280,17 @@ class _Recording:
             tangents.extend(node for e in sorted(recorded.tangents) for node in recorded.tangents[e].nodes)
             gradients.extend(results[len(segments)])
             further = self._further(nodes.nodes, recorded)
-            segment = self._segment(nodes.entrances, recorded, keeps, mine)
+            segment = self._segment(
+                nodes.entrances, recorded, keeps, mine, viewed(recorded, results[len(segments)])
+            )
             frees = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
-            whole, needed = _needed(graph, nodes, recorded, behind)
+            whole, lacking = needed(graph, nodes, recorded, behind)
             if len(segments) in constant:
-                needed = (0,)
+                lacking = (0,)
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
             segment = replace(segment, further=tuple(further), frees=frees, turn=turn, vain=vain)
-            segment = replace(segment, whole=whole, needed=needed)
+            segment = replace(segment, whole=whole, needed=lacking)
             segments.append(segment)
             self.levels.append(self._level(nodes.entrances, recorded, segment, further.values()))
         for value in self.histories:
@@ -352,6 +357,7 @@ class _Recording:
         recorded: Recorded,
         kept: tuple[Kept, ...],
         own: Collection[Key],
+        viewed: Collection[Hashable],
     ) -> Segment:
         gradients: list[Gradient] = []
         for target, gradient in recorded.gradients.items():
@@ -362,7 +368,7 @@ class _Recording:
             count = 1 if layout is None else len(layout.wheres)
             results = tuple(range(first, first + count))
             shared = tuple(map(self._shared, shared_parts(gradient)))
-            gradients.append(Gradient(target, results, mask, layout, shared))
+            gradients.append(Gradient(target, results, mask, layout, shared, target in viewed))
         # What gives nothing (a norm of order 0, a custom function) runs all the same, and so does what is
         # below it.
         never = [t for t in recorded.exits if isinstance(t, Target) and t not in recorded.gradients]
@@ -490,76 +496,6 @@ def _is_vain(graph: Graph, target: Target) -> bool:
         return False
     node, _ = list(graph.segments[target.segment].entrances)[target.entrance]
     return node not in graph.fruitful
-
-
-def _tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.Node, frozenset[fx.Node]]:
-    """For what comes to custom functions, the tangents that it is computed from."""
-    asked = {node for recorded in segments for nodes in recorded.given.values() for node in nodes}
-    if not asked:
-        return {}
-    tangents = [t for recorded in segments for one in recorded.tangents.values() for t in one.nodes]
-    bits = {node: 1 << i for i, node in enumerate(tangents)}
-    masks: dict[fx.Node, int] = {}
-    for node in graph.nodes:
-        mask = bits.get(node, 0)
-        for one in node.all_input_nodes:
-            mask |= masks[one]
-        masks[node] = mask
-    return {node: frozenset(t for t in tangents if masks[node] & bits[t]) for node in asked}
-
-
-def _with_constants(
-    graph: fx.Graph, segments: Sequence[Recorded], results: Sequence[Sequence[fx.Node]]
-) -> set[int]:
-    """Which segments with several tangents have a gradient that is computed from none of them, or is a sum
-    with such a term: the formula of a tensor without elements makes zeros. The graph does not tell for which
-    tangents that is."""
-    several = [k for k, one in enumerate(segments) if sum(len(t.nodes) for t in one.tangents.values()) > 1]
-    if not several:
-        return set()
-    dependent = {node for k in several for t in segments[k].tangents.values() for node in t.nodes}
-    with_constants: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node in dependent or not dependent.isdisjoint(node.all_input_nodes):
-            dependent.add(node)
-            terms = node.all_input_nodes if is_sum(node) else ()
-            if not dependent.issuperset(terms) or not with_constants.isdisjoint(node.all_input_nodes):
-                with_constants.add(node)
-    return {k for k in several if any(n not in dependent or n in with_constants for n in results[k])}
-
-
-def _needed(
-    graph: Graph, nodes: NodeSet, recorded: Recorded, behind: Mapping[fx.Node, Collection[fx.Node]]
-) -> tuple[bool, tuple[int, ...]]:
-    """A segment's `whole` and `needed`.
-
-    A custom function to which no gradient comes says what that gives. So does a wrapper subclass's own code
-    where it adds gradients up, or joins them: in the graph that looks like anything else.
-    """
-    tangents = [tangent for _, tangent in sorted(recorded.tangents.items())]
-    nested = any(is_wrapper(one.fake) and is_nested(one.fake) for one in tangents)
-    whole = bool(recorded.given) and not nested  # (which is not recorded again)
-    wrapped = any(is_wrapper(one.fake) for one in tangents)
-    if _joins(graph, nodes) or (wrapped and not nested and len(tangents) > 1):
-        return whole, (0,)
-    if not whole:
-        return False, ()
-    masks: set[int] = set()
-    for given in recorded.given.values():
-        needed = {tangent for node in given for tangent in behind[node]}
-        flat = [node for one in tangents for node in one.nodes]
-        masks.add(sum(1 << j for j, node in enumerate(flat) if node in needed))
-    return True, tuple(sorted(masks))
-
-
-def _joins(graph: Graph, nodes: NodeSet) -> bool:
-    """Whether gradients come to several results of one custom function."""
-    within = (edge for node in nodes.nodes for _, edge in graph.below(node))
-    known: dict[Node, int] = {}
-    for node, number in (*nodes.entrances, *within):
-        if known.setdefault(node, number) != number and internals.is_function_node(node):
-            return True
-    return False
 
 
 def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:

@@ -150,6 +150,8 @@ def write_backward(
             ]
             ours = [f"ctx.shared[{shared.index(one)}]" for one in gradient.shared]
             result = rewrapped(writer, gradient.layout.meta, laid, ours)
+        elif gradient.viewed:
+            result = f"(None if {result} is None else {result}.view_as({result}))"
         if several and gradient.tangents != everything:
             result = f"{result} if given & {gradient.tangents} else None"
         results.append(result)

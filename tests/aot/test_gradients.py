@@ -762,3 +762,45 @@ def test_a_backward_that_raises_for_all_strides_raises_for_all() -> None:
             x = torch.ones(3, requires_grad=True)
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 function(x).backward(gradient)
+
+
+class _AsItComes(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.view(gradient.shape)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a, b: a.sum() + b,
+        lambda a, b: a + b,
+        lambda a, b: (a.sum() + b) * 2,
+        lambda a, b: (a.sum() + b.sum()) * 2,
+        lambda a, b: a.sum() * 2 + b.sum(),
+        lambda a, b: _AsItComes.apply(a) + b,
+        lambda a, b: (_AsItComes.apply(a) + _AsItComes.apply(b)) * 2,
+        lambda a, b: torch.stack([a, b]).sum(),
+    ],
+)
+def test_gradients_that_show_the_memory_of_others(f: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Autograd keeps a view of the gradient that comes in as the `grad` of a leaf: it is written to when
+    another gradient is added."""
+
+    def story(function: Callable[..., Tensor]) -> list[Any]:
+        leaves = [torch.tensor(3.0, requires_grad=True) for _ in range(2)]
+        first, second = torch.tensor(2.0), torch.tensor(5.0)
+        torch.autograd.backward(function(*leaves), first)
+        grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        told: list[Any] = [[one.data_ptr() == other.data_ptr() for one in (first, *grads)] for other in grads]
+        torch.autograd.backward(function(*leaves), second)
+        found = torch.autograd.grad(function(*leaves), leaves, second)
+        told += [[one is other for one in (second, *found)] for other in found]
+        told += [[one.data_ptr() == other.data_ptr() for one in (second, *found)] for other in found]
+        return [*told, first.item(), second.item(), [grad.item() for grad in grads]]
+
+    assert_same_story(f, story)

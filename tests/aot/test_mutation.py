@@ -479,3 +479,34 @@ def test_strides_of_single_elements_are_kept() -> None:
         return torch.nn.functional.conv1d(x, x, padding=1)
 
     assert_agrees(f, lambda: [values(2, 1, 2)])
+
+
+def _three_times(x: Tensor) -> None:
+    x.unsqueeze(0).select(1, 0).mul_(2)
+    x.as_strided((2,), (2,), 2).mul_(3)
+    x.view(-1)[2:].add_(1)
+
+
+@pytest.mark.parametrize(
+    "make, write",
+    [
+        (lambda: values(12).as_strided((1, 3), (4, 1), 1), lambda x: x.unsqueeze(0).select(2, 0).mul_(2)),
+        (lambda: values(2, 3), lambda x: x[1:, 1:].unsqueeze(0).select(2, 0).mul_(2)),
+        (lambda: values(12).as_strided((2, 3), (3, 1), 1), _three_times),
+        (
+            lambda: values(24).as_strided((1, 2, 1, 3), (9, 3, 1, 1), 2),
+            lambda x: (x.squeeze(0).transpose(0, 1).select(2, 1).mul_(2), x[:, 1:].unsqueeze(0).neg_()),
+        ),
+    ],
+    ids=["argument that begins later", "view that begins later", "several writes", "rows of single elements"],
+)
+def test_writes_to_views_of_what_begins_later(
+    make: Callable[[], Tensor], write: Callable[[Tensor], Any]
+) -> None:
+    """torch's scatters keep the storage offset of their argument."""
+
+    def f(x: Tensor) -> Tensor:
+        write(x)
+        return x + 1
+
+    assert_agrees(f, lambda: [make()])

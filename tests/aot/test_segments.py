@@ -469,3 +469,23 @@ def test_gradients_without_elements_are_missing_too(function: Callable[..., Any]
         return found
 
     assert_same_story(function, story)
+
+
+def test_zeros_that_no_sum_shows_are_a_gradient() -> None:
+    """The formula of `sgn` makes zeros that ATen leaves out of a sum."""
+
+    def function(a: Tensor) -> list[Tensor]:
+        return torch._foreach_exp([a, a.sgn()])
+
+    def story(f: Callable[..., Any]) -> list[Any]:
+        a = torch.ones(2, requires_grad=True)
+        results = f(a)
+        found = []
+        for chosen in ((0,), (1,), (0, 1)):
+            (gradient,) = torch.autograd.grad(
+                [results[i].sum() for i in chosen], a, retain_graph=True, allow_unused=True
+            )
+            found.append(None if gradient is None else gradient.tolist())
+        return found
+
+    assert_same_story(function, story)
