@@ -35,6 +35,7 @@ from fuzz.ir import (
     Tree,
     View,
     Write,
+    called_once,
     calls,
     references,
 )
@@ -160,7 +161,7 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
                 for _ in range(choices.pick(_COUNTS)):
                     call = _changed(choices, profile, call, _CHANGES)
             some = (*some, call)
-            follow = calls(replace(program, later=some))[1:]
+            follow = [called_once(program, call) for call in some]
             if all(map(partial(refuses if refused else runs, sizes=sizes), follow)):
                 later += some
                 break
@@ -212,13 +213,12 @@ def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
         return False
     if state.undefined:
         return False
-    if any(name not in state.names or state.is_outdated(name) for name in references(program.returns)):
-        return False
-    watched = [*references(program.returns)]
-    watched += [step.name for step in program.scenario.steps if isinstance(step, Write)]
-    if any(state.is_stale(name) or state.is_unwatched(name) for name in watched):
+    returned = [*references(program.returns)]
+    if any(name not in state.names or state.is_outdated(name) for name in returned):
         return False
     written = [step.name for step in program.scenario.steps if isinstance(step, Write)]
+    if any(state.is_stale(name) or state.is_unwatched(name) for name in (*returned, *written)):
+        return False
     return all(isinstance(state.names.get(name), Tensor) for name in written)
 
 
@@ -314,15 +314,21 @@ def _shifted(choices: Choices, _profile: Profile, call: Call) -> Call:
     view = call.arguments[place]
     assert isinstance(view, View)
     storage = call.storages[view.storage]
-    others = [replace(view, offset=n) for n in range(_room(view, storage)) if n != view.offset]
-    others = [other for other in others if _fits(other, storage)]
-    return replace(call, arguments=_put(call.arguments, place, choices.pick(others))) if others else call
+    room = _room(view, storage)
+    offsets = [n for n in range(min(room, room - _last(view))) if n != view.offset]
+    if not offsets:
+        return call
+    return replace(call, arguments=_put(call.arguments, place, replace(view, offset=choices.pick(offsets))))
 
 
 def _fits(view: View, storage: Storage) -> bool:
     """Whether a root has the elements of a view."""
-    last = sum((n - 1) * step for n, step in zip(view.size, view.stride, strict=True))
-    return view.offset + last < _room(view, storage)
+    return view.offset + _last(view) < _room(view, storage)
+
+
+def _last(view: View) -> int:
+    """How many elements after its first one a view's last one lies."""
+    return sum((n - 1) * step for n, step in zip(view.size, view.stride, strict=True))
 
 
 def _room(view: View, storage: Storage) -> int:

@@ -273,10 +273,23 @@ def calls(program: Program) -> tuple[Program, ...]:
     """
     if not program.later:
         return (program,)
-    first = replace(program, later=())
-    return first, *(
-        replace(first, storages=call.storages, arguments=call.arguments, scenario=call.scenario)
-        for call in program.later
+    first = Call(program.storages, program.arguments, program.scenario)
+    return tuple([called_once(program, call) for call in (first, *program.later)])
+
+
+def called_once(program: Program, call: Call) -> Program:
+    """The program of one call that makes another of the same function. (The generator makes many of these,
+    and `replace` takes several times as long.)"""
+    return Program(
+        call.storages,
+        call.arguments,
+        program.parameters,
+        program.statements,
+        program.returns,
+        call.scenario,
+        (),
+        program.blocks,
+        program.module,
     )
 
 
@@ -326,4 +339,14 @@ def references(tree: Tree) -> Iterator[str]:
     >>> list(references(Seq("tuple", (Ref("a0"), Lit(None), Ref("v0")))))
     ['a0', 'v0']
     """
-    return (name for name, _ in paths(tree, ""))
+    match tree:
+        case Ref(name):
+            yield name
+        case Seq(_, items):
+            for item in items:
+                yield from references(item)
+        case Dict(entries):
+            for _, item in entries:
+                yield from references(item)
+        case Lit():
+            pass
