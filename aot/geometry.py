@@ -90,7 +90,7 @@ class Geometry(NamedTuple):
 
 def geometry(tensor: Tensor) -> Geometry:
     """The geometry of a strided tensor, fake or real."""
-    offset: Any = tensor.storage_offset()  # an int, or a symbol
+    offset: Any = internals.offset_of(tensor)  # an int, or a symbol
     return Geometry(
         tuple(tensor.shape), tensor.stride(), offset, tensor.dtype, tensor.is_conj(), tensor.is_neg()
     )

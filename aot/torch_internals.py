@@ -1355,13 +1355,26 @@ def append_node(
     if graph.owning_module is not None:  # which may have asked to be told
         return graph.create_node(op, target, args, kwargs, name)
     space = graph._graph_namespace
-    name = space.create_name(_name_of_target(target) if name is None else name, None)
+    name = _unused_name(space, _name_of_target(target)) if name is None else space.create_name(name, None)
     node = torch.fx.Node(graph, name, op, target, args, kwargs)
     space.associate_name_with_obj(name, node)
     graph._insert(node)
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     return node
+
+
+def _unused_name(space: Any, wanted: str) -> str:
+    """`space.create_name`, which takes a name apart to find by what others of the kind were counted."""
+    names, counts = space._used_names, space._base_count
+    if wanted in names and wanted in counts:
+        name = f"{wanted}_{counts[wanted] + 1}"
+        if name not in names:
+            names.add(name)
+            counts[wanted] += 1
+            return name
+    made: str = space.create_name(wanted, None)
+    return made
 
 
 def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, copies: Mapping[Any, Any]) -> torch.fx.Node:

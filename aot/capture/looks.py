@@ -62,8 +62,8 @@ def note_of(tensor: Tensor) -> None:
     if (
         now is not None
         and not now.asked
-        and (now.thread == threading.get_ident() or internals.is_memoryless(tensor))
         and not isinstance(tensor, internals.FakeTensor)
+        and (now.thread == threading.get_ident() or internals.is_memoryless(tensor))
         and not str(sys._getframe(2).f_globals.get("__name__")).startswith("aot.")
     ):
         now.asked = True
