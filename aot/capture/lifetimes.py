@@ -20,6 +20,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.errors import EscapedTensor
+from aot.subclasses import is_wrapper, plain_parts
 
 
 class Lifetimes:
@@ -49,11 +50,7 @@ class Lifetimes:
         # A cycle inside autograd (an in-place operation that keeps what it writes to) holds some as well, and
         # for good, as it does in eager; but no Python object does. (Of the objects that were there before a
         # `gc.freeze` none is a referrer: where it is one of them, its place tells.)
-        held = [
-            fake
-            for fake in alive
-            if any(r is not alive and not isinstance(r, types.FrameType) for r in gc.get_referrers(fake))
-        ]
+        held = [fake for fake in alive if _is_held(fake, {id(alive)})]  # (a generator would be a referrer)
         self.reserve()
         if held or path is not None:
             raise _escaped(path)
@@ -80,6 +77,30 @@ class Lifetimes:
     def alive(self) -> list[Tensor]:
         """Those that are still there."""
         return [fake for ref in self._made if (fake := ref()) is not None]
+
+
+def _is_held(tensor: Tensor, known: set[int]) -> bool:
+    """Whether a Python object refers to a tensor, other than the `known` ones, frames, and wrappers of the
+    trace that it is a part of and that nothing refers to."""
+    referrers = gc.get_referrers(tensor)
+    for referrer in referrers:
+        if id(referrer) in known or isinstance(referrer, types.FrameType):
+            continue
+        wrapper = _wrapper(referrer)
+        if wrapper is None or _is_held(wrapper, known | {id(referrers), id(referrer)}):
+            return True
+    return False
+
+
+def _wrapper(referrer: object) -> Tensor | None:
+    """The wrapper of a trace that this is, or whose attributes these are."""
+    owners = gc.get_referrers(referrer) if isinstance(referrer, dict) else [referrer]
+    for owner in owners:
+        own = isinstance(owner, Tensor) and (referrer is owner or referrer is vars(owner))
+        if own and is_wrapper(owner) and all(map(internals.is_memoryless, plain_parts(owner))):
+            assert isinstance(owner, Tensor)
+            return owner
+    return None
 
 
 def _escaped(path: str | None) -> EscapedTensor:

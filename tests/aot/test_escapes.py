@@ -20,6 +20,7 @@ import pytest
 import torch
 from agree import checking_nop, leaf, values
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import aot
 from aot import errors
@@ -384,3 +385,25 @@ def test_a_tensor_that_only_autograd_keeps_has_not_escaped() -> None:
     x = torch.ones(2, requires_grad=True) * 1
     aot.aot_function(f, aot.nop)(x)
     assert torch.equal(x, torch.full((2,), 3.0))
+
+
+def test_nor_have_the_parts_of_a_wrapper_that_only_autograd_keeps() -> None:
+    def f(x: Tensor) -> None:
+        x.addcmul_(x, x, value=2.0)
+
+    parts = [torch.ones(2, requires_grad=True) for _ in range(2)]
+    x = TwoTensor(*parts) * 1
+    aot.aot_function(f, aot.nop)(x)
+    assert x.a.tolist() == x.b.tolist() == [3.0, 3.0]
+
+
+def test_a_part_that_is_stored_besides_has_escaped() -> None:
+    kept: list[Tensor] = []
+
+    def f(x: TwoTensor) -> None:
+        x.addcmul_(x, x, value=2.0)
+        kept.append(x.a)
+
+    x = TwoTensor(*(torch.ones(2, requires_grad=True) for _ in range(2))) * 1
+    with pytest.raises(errors.EscapedTensor):
+        aot.aot_function(f, aot.nop)(x)
