@@ -175,7 +175,7 @@ def run_once(
     made = _take_apart(recorder, entry, wrapped, flat)
     replaced = _replaced(recorder, entry, flat)
     recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
-    recorder.parts.check_current(recorder.results)
+    recorder.parts.check_returned(recorder.results)
     return Forward(
         recorder,
         entry,

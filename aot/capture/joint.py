@@ -250,6 +250,9 @@ class _Recording:
             raise
         except Exception as error:
             failing = self._failing()
+            if not failing:  # each alone leads nowhere, and is not run
+                nowhere = {e.value for e in self.exposed if e.edge.node not in graph.fruitful}
+                failing.update((v, _Failure(error, None)) for v in self.histories if v in nowhere)
             if not failing:
                 raise error
             if any(n.name() == "CheckpointFunctionBackward" for n in graph.segment_of):

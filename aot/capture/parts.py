@@ -62,13 +62,34 @@ class Parts:
         """
         self.check_current(tensors_in(args, kwargs))
         for tensor in () if is_view else tensors_in(args, kwargs):
-            unrecorded = tensor._is_view() and internals.creation_meta(tensor) in _UNRECORDED
-            if unrecorded and _is_of(tensor, self._parts):
+            if self._is_unrecorded(tensor):
                 raise errors.AutogradStateMutation(
                     "a view that was taken under no_grad or inference mode, of what is by way of a leaf a "
                     "part of a tensor that does not require grad, is used in grad mode; detach it, or take "
                     "it in grad mode"
                 )
+
+    def check_returned(self, tensors: Iterable[Tensor]) -> None:
+        """Refuse results whose history is another one in eager.
+
+        Raises:
+            AutogradStateMutation: there is one.
+        """
+        tensors = tuple(tensors)
+        self.check_current(tensors)
+        for tensor in tensors:
+            # (It requires grad here already, so what is asked of it changes nothing that shows.)
+            if self._is_unrecorded(tensor) and internals.accumulates(tensor):
+                raise errors.AutogradStateMutation(
+                    "a view that was taken under no_grad or inference mode, of what is by way of a leaf a "
+                    "part of a tensor that does not require grad, is made to require grad, and returned; "
+                    "call requires_grad_ outside"
+                )
+
+    def _is_unrecorded(self, tensor: Tensor) -> bool:
+        """Whether it is a view of a part, and eager knows of no history of it."""
+        unrecorded = tensor._is_view() and internals.creation_meta(tensor) in _UNRECORDED
+        return unrecorded and _is_of(tensor, self._parts)
 
     def check_current(self, tensors: Iterable[Tensor]) -> None:
         """Refuse views of which autograd forgets the history in eager, as the leaf was written to since.

@@ -13,7 +13,7 @@ from aot.capture.journal import Rebind, Reshape, ViewOrigin
 from aot.capture.operations import functional_form
 from aot.capture.steps import Mode, ViewStep
 from aot.effects.world import is_current
-from aot.geometry import Geometry, alike, covers
+from aot.geometry import Geometry, alike, covers, geometry
 
 aten = torch.ops.aten
 
@@ -90,6 +90,12 @@ def derived_anew(
     while chain[0].before is not None and chain[0].parent is not root:
         chain.insert(0, chain[0].before)
     where: Geometry | None = chain[-1].where
+    first = chain[0]
+    # An argument may show other numbers than its base: then what is a view of it is repeated, too.
+    otherwise = first.parent is not root and not alike(geometry(root), first.parent_where)
+    if otherwise and any(map(_shows_besides, chain)):
+        repeated = [_strided(v.where) if alike(v.parent_where, v.where) else v.step for v in chain]
+        return first.parent_where, tuple(repeated)
     steps: list[ViewStep] = []
     for one in chain:
         if not alike(one.parent_where, one.where):
@@ -99,10 +105,14 @@ def derived_anew(
         elif steps:
             steps.append(_strided(one.where))
     last = chain[-1]
-    besides = last.step.op is aten.as_strided.default and not covers(last.parent_where, last.where)
-    if besides and not stale and not steps:
+    if _shows_besides(last) and not stale and not steps:
         return last.parent_where, (_strided(last.where),)
     return where, tuple(steps)
+
+
+def _shows_besides(origin: ViewOrigin) -> bool:
+    """Whether a view shows elements that what it was taken of does not."""
+    return origin.step.op is aten.as_strided.default and not covers(origin.parent_where, origin.where)
 
 
 def _strided(where: Geometry) -> ViewStep:

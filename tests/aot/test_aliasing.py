@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from agree import KINDS, assert_agrees, checking_nop, leaf, non_leaf, values
+from agree import KINDS, assert_agrees, assert_same_story, checking_nop, leaf, non_leaf, values
 from torch import Tensor, fx
 
 import aot
+from aot import errors
 from oracles import Arguments
 
 PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
@@ -862,3 +863,51 @@ def test_a_stretch_of_numbers_beside_an_argument_of_another_dtype(last: Callable
         return [whole.as_strided((1, 4), (4, 1), 4), whole.as_strided((4,), (1,), 4), last(whole[0, 2:])]
 
     assert_agrees(f, make)
+
+
+@pytest.mark.parametrize("lazily", [torch._neg_view, torch.conj, lambda x: x], ids=["neg", "conj", "not"])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a.as_strided((7,), (1,), 0),
+        lambda a: a.as_strided((7,), (1,), 0)[1:],
+        lambda a: a[1:].as_strided((7,), (1,), 0),
+        lambda a: a.as_strided((3,), (2,), 2),
+    ],
+)
+def test_what_a_view_of_a_lazy_argument_shows_besides(
+    view: Callable[[Tensor], Tensor], lazily: Callable[[Tensor], Tensor]
+) -> None:
+    """No gradient comes to that, where autograd repeats the operation on the lazy view."""
+
+    def f(a: Tensor) -> Tensor:
+        shown = view(a)
+        a.mul_(2.0)
+        return shown
+
+    def story(function: Callable[..., Tensor]) -> list[Any]:
+        given = (torch.arange(1.0, 9.0) * (1 + 2j)).requires_grad_()
+        result = function(lazily((given * 1).as_strided((4,), (2,), 0)))
+        cotangent = torch.arange(1.0, result.numel() + 1) * (1 - 1j)
+        (gradient,) = torch.autograd.grad(result, given, cotangent)
+        return [result.tolist(), gradient.tolist()]
+
+    assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("kind", ["leaf in a buffer", "detached since"])
+def test_a_view_without_grad_of_a_part_is_not_made_to_require_grad(kind: str) -> None:
+    if kind == "detached since":
+        base = torch.ones(4, requires_grad=True) * 1
+        part = base.view(2, 2)
+        base.detach_()
+    else:
+        part = torch.ones(4).view(2, 2).requires_grad_()
+
+    def f(a: Tensor) -> Tensor:
+        with torch.no_grad():
+            view = a.view(4)
+        return view.requires_grad_()
+
+    with pytest.raises(errors.AutogradStateMutation, match="made to require grad"):
+        aot.aot_function(f, aot.nop)(part)

@@ -804,3 +804,27 @@ def test_gradients_that_show_the_memory_of_others(f: Callable[[Tensor, Tensor], 
         return [*told, first.item(), second.item(), [grad.item() for grad in grads]]
 
     assert_same_story(f, story)
+
+
+def test_what_leads_nowhere_and_was_modified_raises_in_its_backward() -> None:
+    """Neither result leads to the argument, so that no backward runs while the function is compiled."""
+
+    def f(a: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            part, *_ = a.chunk(3, 0)
+        first, second = torch._foreach_exp([part, part])
+        taken = second.take(torch.arange(1))
+        second.mul_(2.0)
+        return first, taken
+
+    def story(function: Callable[..., Any]) -> list[Any]:
+        told: list[Any] = []
+        for i in range(2):
+            x = leaf(3)
+            result = function(x)[i]
+            told += torch.autograd.grad(result, x, allow_unused=True)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                result.backward()
+        return told
+
+    assert_same_story(f, story)
