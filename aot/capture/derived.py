@@ -59,14 +59,14 @@ def with_constants(
     if not several or any(node.target is torch.ops.aten._efficientzerotensor.default for node in graph.nodes):
         return set(several)
     dependent = {node for k in several for t in segments[k].tangents.values() for node in t.nodes}
-    with_constants: set[fx.Node] = set()
+    constant: set[fx.Node] = set()
     for node in graph.nodes:
         if node in dependent or not dependent.isdisjoint(node.all_input_nodes):
             dependent.add(node)
             terms = node.all_input_nodes if is_sum(node) else ()
-            if not dependent.issuperset(terms) or not with_constants.isdisjoint(node.all_input_nodes):
-                with_constants.add(node)
-    return {k for k in several if any(n not in dependent or n in with_constants for n in results[k])}
+            if not dependent.issuperset(terms) or not constant.isdisjoint(node.all_input_nodes):
+                constant.add(node)
+    return {k for k in several if any(n not in dependent or n in constant for n in results[k])}
 
 
 def needed(
@@ -87,9 +87,9 @@ def needed(
         return False, ()
     masks: set[int] = set()
     for given in recorded.given.values():
-        needed = {tangent for node in given for tangent in behind[node]}
+        wanted = {tangent for node in given for tangent in behind[node]}
         flat = [node for one in tangents for node in one.nodes]
-        masks.add(sum(1 << j for j, node in enumerate(flat) if node in needed))
+        masks.add(sum(1 << j for j, node in enumerate(flat) if node in wanted))
     return True, tuple(sorted(masks))
 
 
