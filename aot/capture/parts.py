@@ -48,9 +48,9 @@ class Parts:
         """Whether there are any."""
         return bool(self._parts)
 
-    def viewed(self, source: Tensor, views: Any) -> None:
+    def viewed(self, source: Any, views: Any) -> None:
         """A view operation in grad mode has made `views` from `source`."""
-        if _is_of(source, self._leaves):
+        if isinstance(source, Tensor) and _is_of(source, self._leaves):  # (`aten.conj` takes numbers, too)
             for view in views if isinstance(views, (list, tuple)) else (views,):
                 self._views[id(view)] = weakref.ref(view), version_of(source)
 

@@ -584,3 +584,15 @@ def test_no_custom_function_is_called_without_gradients(chosen: tuple[int, ...])
         return told
 
     assert_same_story(_demanded, story)
+
+
+def test_numbers_that_a_formula_conjugates_beside_a_leaf_in_a_buffer() -> None:
+    """`aten.conj` of a number makes no view of an argument."""
+
+    def story(f: Callable[..., Tensor]) -> list[Any]:
+        part = torch.ones(4).view(2, 2).requires_grad_()
+        x = torch.ones(2, requires_grad=True)
+        (gradient,) = torch.autograd.grad(f(part, x).abs().sum(), x, create_graph=True)
+        return [gradient.tolist(), gradient.requires_grad]
+
+    assert_same_story(lambda part, x: x * 1j, story)
