@@ -962,7 +962,13 @@ def hides_saved(node: Node) -> bool:
     operators on lists unpack all of it, and most have no class of their own; a write to a view has the node
     of what was written inside of its own."""
     name = type(node).__name__
-    return name in ("CppFunction", "CopySlices") or name.startswith("Foreach")
+    return name == "CppFunction" or name.startswith("Foreach") or is_view_write(node)
+
+
+def is_view_write(node: Node) -> bool:
+    """Whether a node of the autograd graph is that of an operation in place on a view, in its base's
+    history."""
+    return type(node).__name__ == "CopySlices"
 
 
 def run_node(node: Any, gradients: Sequence[Tensor]) -> None:

@@ -53,6 +53,8 @@ class Recorded:
         reach: for each of these, the entrances (bit j for the j-th) that it depends on.
         exits: the edges where gradients go out, and where that is.
         given: for each custom function, the nodes of the gradients that come to it.
+        written: the same for each write to a view. Autograd's node for it looks at nothing where none comes.
+        wrapped: those of the latter gradients that are wrapper subclasses.
     """
 
     tangents: dict[int, Tangent] = field(default_factory=dict)
@@ -60,11 +62,19 @@ class Recorded:
     reach: dict[Hashable, int] = field(default_factory=dict)
     exits: dict[Hashable, Key] = field(default_factory=dict)
     given: dict[Node, list[fx.Node]] = field(default_factory=dict)
+    written: dict[Node, list[fx.Node]] = field(default_factory=dict)
+    wrapped: dict[Node, Tensor] = field(default_factory=dict)
 
     def mask(self, reached: int) -> int:
         """The tangents (bit j for the j-th) that come in at entrances, of which there is a bit for each."""
         numbers = [e for e in sorted(self.tangents) for _ in self.tangents[e].nodes]
         return sum(1 << j for j, entrance in enumerate(numbers) if reached >> entrance & 1)
+
+    def behind(self, nodes: Iterable[fx.Node], known: Mapping[fx.Node, Collection[fx.Node]]) -> int:
+        """The tangents (bit j for the j-th) that any of some nodes is computed from, as is `known`."""
+        wanted = {tangent for node in nodes for tangent in known[node]}
+        flat = (node for _, tangent in sorted(self.tangents.items()) for node in tangent.nodes)
+        return sum(1 << j for j, node in enumerate(flat) if node in wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +211,11 @@ class Engine:
                     if internals.is_function_node(node):
                         nodes = self.segments[number].given[node] = []
                         stack.callback(node.register_prehook(self._noting(nodes)).remove)
+                    elif internals.is_view_write(node):
+                        nodes = self.segments[number].written[node] = []
+                        stack.callback(node.register_prehook(self._noting(nodes)).remove)
+                        stack.callback(node.register_prehook(self._keeping(number, node)).remove)
             self._differentiate(range(len(self.segments)), nothing)
-
-    def try_segment(self, number: int) -> None:
-        """Run everything that a backward through one segment runs, to see whether it raises; what this
-        records is read by nobody."""
-        self._differentiate([number])
 
     def _nothing(self) -> dict[Key, Tensor]:
         """For each node that only edges without a gradient lead to, one of these, with something that is like
@@ -231,6 +240,15 @@ class Engine:
                 for gradient in gradients:
                     if gradient is not None:
                         nodes.extend(self._recorder.read(part) for part in plain_parts(gradient))
+
+        return hook
+
+    def _keeping(self, number: int, node: Node) -> Callable[[tuple[Tensor | None, ...]], None]:
+        """A hook that keeps the gradient which comes to a write, if it is a wrapper subclass."""
+
+        def hook(gradients: tuple[Tensor | None, ...]) -> None:
+            if gradients[0] is not None and is_wrapper(gradients[0]):
+                self.segments[number].wrapped[node] = gradients[0]
 
         return hook
 

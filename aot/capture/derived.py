@@ -21,8 +21,9 @@ from aot.views import memory_root
 
 
 def tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.Node, frozenset[fx.Node]]:
-    """For what comes to custom functions, the tangents that it is computed from."""
-    asked = {node for recorded in segments for nodes in recorded.given.values() for node in nodes}
+    """For what comes to custom functions and to writes to views, the tangents that it is computed from."""
+    coming = (nodes for one in segments for nodes in (*one.given.values(), *one.written.values()))
+    asked = {node for nodes in coming for node in nodes}
     if not asked:
         return {}
     tangents = [t for recorded in segments for one in recorded.tangents.values() for t in one.nodes]
@@ -85,12 +86,7 @@ def needed(
         return whole, (0,)
     if not whole:
         return False, ()
-    masks: set[int] = set()
-    for given in recorded.given.values():
-        wanted = {tangent for node in given for tangent in behind[node]}
-        flat = [node for one in tangents for node in one.nodes]
-        masks.add(sum(1 << j for j, node in enumerate(flat) if node in wanted))
-    return True, tuple(sorted(masks))
+    return True, tuple(sorted({recorded.behind(given, behind) for given in recorded.given.values()}))
 
 
 def _joins(graph: Graph, nodes: NodeSet) -> bool:

@@ -107,6 +107,7 @@ class Segment:
             recorded again. What it computes is not to be told from this one.
         turn: grows with the place that it has in eager's graph.
         vain: those of the gradients that go to a result which leads nowhere.
+        idle: whether it looks at nothing where no gradient comes in: what it keeps is for writes to views.
     """
 
     entrances: tuple[Entrance, ...]
@@ -120,6 +121,7 @@ class Segment:
     needed: tuple[int, ...] = ()
     turn: int = 0
     vain: tuple[int, ...] = ()
+    idle: bool = False
 
     @property
     def tangents(self) -> tuple[int, ...]:
@@ -267,13 +269,13 @@ class _Recording:
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         own = find_kept_entrances(recorder, graph)
         arguments, roots = self.forward.entry.all, self.effects.root_fakes
+        behind = tangents_behind(recorder.builder.graph, engine.segments)
         with torch.autograd.set_multithreading_enabled(False):
-            kept = find_kept(recorder, graph, engine, arguments, roots)
+            kept = find_kept(recorder, graph, engine, arguments, roots, behind)
         segments: list[Segment] = []
         entered: set[int | None] = set()
         firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
         turns = {first: turn for turn, first in enumerate(sorted(firsts), 1)}
-        behind = tangents_behind(recorder.builder.graph, engine.segments)
         results = [self._read(recorded) for recorded in engine.segments]
         constant = with_constants(recorder.builder.graph, engine.segments, results)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
@@ -286,14 +288,14 @@ class _Recording:
             segment = self._segment(
                 nodes.entrances, recorded, keeps, mine, viewed(recorded, results[len(segments)])
             )
-            frees = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
+            frees, idle = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
             whole, lacking = needed(graph, nodes, recorded, behind)
             if len(segments) in constant:
                 lacking = (0,)
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
             segment = replace(segment, further=tuple(further), frees=frees, turn=turn, vain=vain)
-            segment = replace(segment, whole=whole, needed=lacking)
+            segment = replace(segment, whole=whole, needed=lacking, idle=idle and not whole)
             segments.append(segment)
             self.levels.append(self._level(nodes.entrances, recorded, segment, further.values()))
         for value in self.histories:
@@ -388,7 +390,7 @@ class _Recording:
     def _further(self, nodes: Iterable[Node], recorded: Recorded) -> dict[ArgumentEdge, Key]:
         """The edges of arguments that only the gradients of a segment's gradients may go to, with the edge in
         the trace: a write to a view keeps the view, and goes to its base."""
-        if not recorded.gradients or not any(n.name().endswith("CopySlices") for n in nodes):
+        if not recorded.gradients or not any(map(internals.is_view_write, nodes)):
             return {}
         fakes, joined = self.forward.entry.all, self.forward.recorder.joined
         return {

@@ -7,13 +7,14 @@ it for the values at hand.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
@@ -32,6 +33,7 @@ class Kept:
         tensor, root: which argument or which root of the outputs; one of the two.
         tangents: the segment's tangents (bit j for the j-th), each of which has it unpacked; 0 if it is not
             counted.
+        always: whether a backward that none of these comes to unpacks it, too.
         counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
         attached: the same, if it is the very tensor that is unpacked, which has a history, and raises when
             that has been taken from it (`detach_`).
@@ -44,23 +46,51 @@ class Kept:
     tensor: int | None
     root: int | None
     tangents: int
+    always: bool = True
     counted: bool = True
     attached: int = 0
     vain: bool = False
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """That a segment's node unpacks a tensor, if any of some tangents comes, or (None) whatever comes; and
+    what it says when the tensor was written to, if that was tried."""
+
+    segment: int
+    tensor: Tensor
+    tangents: int | None
+    vain: bool
+    reason: str = ""
+
+
 def find_kept(
-    recorder: Recorder, graph: Graph, engine: Engine, arguments: Sequence[Tensor], roots: Sequence[Tensor]
+    recorder: Recorder,
+    graph: Graph,
+    engine: Engine,
+    arguments: Sequence[Tensor],
+    roots: Sequence[Tensor],
+    behind: Mapping[fx.Node, Collection[fx.Node]],
 ) -> list[tuple[Kept, ...]]:
-    """What each segment keeps of the arguments and of the roots of the outputs."""
+    """What each segment keeps of the arguments and of the roots of the outputs.
+
+    Args:
+        behind: the tangents that what comes to a write to a view is computed from.
+    """
 
     def tangents(number: int) -> int:
         # All nodes of a segment run, whichever of its tangents come, and unpack what they keep.
         return engine.segments[number].mask((1 << len(graph.segments[number].entrances)) - 1)
 
-    # By storage: the tensor, from where it is reached, and whether in vain.
-    saved: list[dict[int, list[tuple[Tensor, int, bool]]]] = [{} for _ in graph.segments]
+    def look(number: int, tensor: Tensor, node: Node, reason: str = "") -> _Look:
+        recorded = engine.segments[number]
+        vain = bool(recorded.gradients) and node not in graph.fruitful
+        mask = recorded.behind(recorded.written.get(node, ()), behind)
+        # (A custom function may make zeros, whatever comes.)
+        return _Look(number, tensor, None if not mask or recorded.given else mask, vain, reason)
+
+    looks: list[_Look] = []
     attached: list[dict[int, int]] = [{} for _ in graph.segments]  # masks by tensor
     # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
     # counts as well. A custom function unpacks it whichever of its results are differentiated.
@@ -72,9 +102,7 @@ def find_kept(
         if node is not None and number is not None and packed[node]:
             unchecked[number].add(internals.storage_key(fake))
         elif node is not None and number is not None:
-            reached = graph.segments[number].reach[node] if internals.is_function_node(node) else 0
-            in_vain = bool(engine.segments[number].gradients) and node not in graph.fruitful
-            saved[number].setdefault(internals.storage_key(fake), []).append((fake, reached, in_vain))
+            looks.append(look(number, fake, node))
     # What wrapper subclasses are made of is kept with them, and a write to it is not noticed.
     for storage, node in recorder.inside_reads:
         if node in graph.segment_of:
@@ -91,53 +119,51 @@ def find_kept(
                     attached[number][id(tensor)] = attached[number].get(id(tensor), 0) | reach
             saved_here = (*own, *_given_to_checkpoints(node))
             for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
-                known = saved[number].setdefault(internals.storage_key(tensor), [])
-                known.append((tensor, reach, was_run and node not in graph.fruitful))
+                looks.append(look(number, tensor, node))
     earlier = {id(fake): _edge_of_view(fake) for fake in (*arguments, *roots)}
-    reasons: dict[tuple[int, int], str] = {}  # by the segment and the tensor
-    for number, node, reach in _hidden(graph, engine):
-        in_vain = bool(engine.segments[number].gradients) and node not in graph.fruitful
+    for number, node in _hidden(graph, engine):
         for tensor, reason in _found_out(recorder, node, (*arguments, *roots)):
-            known = saved[number].setdefault(internals.storage_key(tensor), [])
-            known.append((tensor, reach, in_vain))
-            reasons.setdefault((number, id(tensor)), reason)
+            looks.append(look(number, tensor, node, reason))
+    every = {id(t): t for t in (*arguments, *roots, *(one.tensor for one in looks))}
+    counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
+    storages = [set(found) for found in unchecked]
+    for one in looks:
+        storages[one.segment].add(internals.storage_key(one.tensor))
 
-    pairs = [(number, *one) for number, found in enumerate(saved) for ones in found.values() for one in ones]
-    every = {id(t): t for t in (*arguments, *roots, *(tensor for _, tensor, _, _ in pairs))}
-    groups = counter_groups(tuple(every.values()))
-    counters = dict(zip(every, groups, strict=True))
-    masks: dict[tuple[int, int], int] = {}
-    vain: set[tuple[int, int]] = set()
-    for number, tensor, reached, in_vain in sorted(pairs, key=lambda pair: pair[3]):
-        key = number, counters[id(tensor)]
-        if in_vain and key not in masks:
-            vain.add(key)
-        masks[key] = masks.get(key, 0) | reached
-
+    # Nor do writes to views show what they keep.
     joined = {
         counters[id(fake)]: fake
         for fake in (*arguments, *roots)
         if internals.storage_key(fake) in recorder.joined and has_counter(fake)
     }
-    for number, segment in enumerate(graph.segments):
-        unknown = [fake for counter, fake in joined.items() if (number, counter) not in masks]
-        for fake, reason in _checked(unknown, partial(engine.try_segment, number)):
-            masks[number, counters[id(fake)]] = (1 << len(segment.entrances)) - 1
-            reasons.setdefault((number, id(fake)), reason)
+    known = {(one.segment, counters[id(one.tensor)]) for one in looks if one.tangents is None}
+    for number, recorded in enumerate(engine.segments):
+        for node in (node for node, coming in recorded.written.items() if coming):
+            unknown = [fake for counter, fake in joined.items() if (number, counter) not in known]
+            for fake, reason in _found_out(recorder, node, unknown, recorded.wrapped.get(node)):
+                looks.append(look(number, fake, node, reason))
     # Autograd makes the edge of a view anew when it is unpacked under another version.
     for fake in (*arguments, *roots):
         edge, before = _edge_of_view(fake), earlier[id(fake)]
         if edge is not None and before is not None and edge != before:
             recorder.renewed[edge] = before
 
+    by_counter: dict[tuple[int, int], list[_Look]] = {}
+    for one in looks:
+        by_counter.setdefault((one.segment, counters[id(one.tensor)]), []).append(one)
+
     def kept_as(number: int, fake: Tensor, argument: int | None, root: int | None) -> Kept | None:
-        key = number, counters[id(fake)]
-        if key in masks:
+        mine = by_counter.get((number, counters[id(fake)]), ())
+        if mine:
             history = tangents(number) if id(fake) in attached[number] else 0
-            reason = reasons.get((number, id(fake)), "")
-            known = None if not reason or reason.startswith(_MODIFIED) else reason
-            return Kept(argument, root, tangents(number), True, history, key in vain, known)
-        if internals.storage_key(fake) in unchecked[number] | saved[number].keys():
+            reason = next((one.reason for one in mine if one.tensor is fake and one.reason), "")
+            said = None if not reason or reason.startswith(_MODIFIED) else reason
+            always = any(one.tangents is None for one in mine)
+            mask = tangents(number)
+            if not always:
+                mask = reduce(or_, (one.tangents or 0 for one in mine))
+            return Kept(argument, root, mask, always, True, history, all(one.vain for one in mine), said)
+        if internals.storage_key(fake) in storages[number]:
             return Kept(argument, root, 0, counted=False)
         return None
 
@@ -149,53 +175,59 @@ def find_kept(
     return found
 
 
-def _hidden(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node, int]]:
-    """The nodes that do not show what they keep, each with its segment's number and from where it is reached.
+def _hidden(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
+    """The nodes that do not show what they keep, each with its segment's number.
 
     Not those that pack hooks may have been there for, which would have to run again; nor writes to views that
-    a backward through their segment runs (`_checked`).
+    a backward through their segment runs, of which it is known which gradients come.
     """
     if any(_is_packed(node) for segment in graph.segments for node in segment.nodes):
         return
     for number, segment in enumerate(graph.segments):
         was_run = bool(engine.segments[number].gradients)
-        for node, reach in (segment.reach if was_run else segment.reach | graph.idle(number)).items():
-            if internals.hides_saved(node) and not (was_run and node.name().endswith("CopySlices")):
-                yield number, node, reach
+        for node in segment.nodes if was_run else (*segment.nodes, *graph.idle(number)):
+            if internals.hides_saved(node) and not (was_run and internals.is_view_write(node)):
+                yield number, node
 
 
-def _found_out(recorder: Recorder, node: Node, tensors: Sequence[Tensor]) -> Iterator[tuple[Tensor, str]]:
+def _found_out(
+    recorder: Recorder, node: Node, tensors: Sequence[Tensor], gradient: Tensor | None = None
+) -> Iterator[tuple[Tensor, str]]:
     """Those of some tensors that a node checks, by running it after each was written to, as it were; with
-    what it says then."""
-    if _reads(recorder, node) is None:
+    what it says then. If `gradient` is None, it is given zeros."""
+    if _reads(recorder, node, gradient) is None:
         return
     counted = [tensor for tensor in tensors if has_counter(tensor)]
     groups = counter_groups(counted)
     apart = [tensor for i, tensor in enumerate(counted) if groups[i] == i]
-    yield from _checked(apart, partial(_run, recorder, node))
+    yield from _checked(apart, partial(_run, recorder, node, gradient))
 
 
-def _reads(recorder: Recorder, node: Node) -> int | None:
+def _reads(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int | None:
     """How often a node reads something but the gradients that come to it; None if it raises."""
     try:
-        return _run(recorder, node)
+        return _run(recorder, node, gradient)
     except Exception:
         return None
 
 
-def _run(recorder: Recorder, node: Node) -> int:
+def _run(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
     """Run a node by itself; how often it reads something but the gradients that come to it."""
     before = len(recorder.backward_reads)
     given: set[int] = set()
     try:
         with recording_backward(recorder), without_autocast(), torch.no_grad():
-            looks = internals.looks_of_gradients(node)
-            zeros = [torch.zeros(size, dtype=dtype, device=device) for size, dtype, device in looks]
-            given.update(map(internals.storage_key, zeros))
-            internals.run_node(node, zeros)
+            gradients = [gradient] if gradient is not None else _zeros(node)
+            given.update(map(internals.storage_key, gradients))
+            internals.run_node(node, gradients)
         return sum(internals.storage_key(fake) not in given for fake, _ in recorder.backward_reads[before:])
     finally:
         del recorder.backward_reads[before:]
+
+
+def _zeros(node: Node) -> list[Tensor]:
+    looks = internals.looks_of_gradients(node)
+    return [torch.zeros(size, dtype=dtype, device=device) for size, dtype, device in looks]
 
 
 def _edge_of_view(tensor: Tensor) -> Key | None:
@@ -232,8 +264,9 @@ def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]
 
 def frees_something(
     recorder: Recorder, graph: Graph, engine: Engine, number: int, tensors: Sequence[Tensor]
-) -> bool:
-    """Whether eager's backward frees something in a segment, so that it runs once unless it is retained.
+) -> tuple[bool, bool]:
+    """Whether eager's backward frees something in a segment, so that it runs once unless it is retained; and
+    whether nothing but writes to views has saved something, which do not ask where no gradient comes.
 
     Args:
         tensors: what it may have saved that is the caller's.
@@ -241,18 +274,17 @@ def frees_something(
     nodes = list(graph.segments[number].nodes)
     if not engine.segments[number].gradients:
         nodes += graph.idle(number)
-    return any(map(_saves_something, nodes)) or any(
+    frees = any(_saves_something(node) for node in nodes if not internals.is_view_write(node)) or any(
         _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
-        for of, node, _ in _hidden(graph, engine)
+        for of, node in _hidden(graph, engine)
         if of == number
     )
+    return frees or any(map(internals.is_view_write, nodes)), not frees
 
 
 def _saves_something(node: Node) -> bool:
     raw: tuple[Any, ...] = getattr(node, "_raw_saved_tensors", ())
-    if raw or node.name().endswith("CopySlices"):
-        return True
-    return _is_packed(node) or any(True for _ in _saved_tensors(node))
+    return bool(raw) or _is_packed(node) or any(True for _ in _saved_tensors(node))
 
 
 def _is_packed(node: Node, in_checkpoints: bool = True) -> bool:

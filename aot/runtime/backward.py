@@ -73,6 +73,11 @@ def write_backward(
     if several:
         bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
         writer.line(f"given = {' | '.join(bits)}")
+    missing = "not given" if several else f"g{tangents[0]} is None" if tangents else ""
+    returning = f"    return (None,) * {1 + len(segment.gradients)}"
+    if missing and segment.idle:
+        writer.line(f"if {missing}:")
+        writer.line(returning)
     if segment.frees and not part.saved:
         writer.line("if ctx.spent:")
         writer.line("    raise freed()")
@@ -83,6 +88,8 @@ def write_backward(
         writer.line("    raise spent()")
     for i, watch in enumerate(part.watched):
         needed = f"runs(ctx, {segment.vain}) and " if watch.vain else ""
+        if watch.tangents is not None and (several or not segment.idle):
+            needed += f"given & {watch.tangents} and " if several else f"g{tangents[0]} is not None and "
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
         said = f"modified(*ctx.watched[{i}])" if watch.reason is None else f"RuntimeError({watch.reason!r})"
         writer.line(f"    raise {said}")
@@ -96,10 +103,10 @@ def write_backward(
     resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
     if resident:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
-    if not several and tangents and segment.results and not segment.whole:
+    if tangents and not (several or segment.whole or segment.idle):
         # (Its nodes run in eager, and check what they keep, although nothing comes of it.)
-        writer.line(f"if g{tangents[0]} is None:")
-        writer.line(f"    return (None,) * {1 + len(segment.gradients)}")
+        writer.line(f"if {missing}:")
+        writer.line(returning)
     again = ""
     if segment.results and tangents:
         given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))

@@ -60,10 +60,12 @@ class Saved:
 @dataclass(frozen=True, slots=True)
 class Watch:
     """An argument (`tensor`) or a root of the outputs (`root`) whose version the backward compares; if
-    `vain`, when what a vain gradient goes to is run. It raises `reason`, or that the tensor was modified."""
+    `vain`, when what a vain gradient goes to is run; if there are `tangents` (bits), when one of these comes.
+    It raises `reason`, or that the tensor was modified."""
 
     tensor: int | None
     root: int | None
+    tangents: int | None = None
     vain: bool = False
     reason: str | None = None
 
@@ -270,13 +272,14 @@ class Savings:
         for kept in segment.kept:
             if not kept.counted:
                 continue
+            tangents = None if kept.always else kept.tangents
             if kept.vain or kept.reason is not None:
-                watched.append(Watch(kept.tensor, kept.root, kept.vain, kept.reason))
+                watched.append(Watch(kept.tensor, kept.root, tangents, kept.vain, kept.reason))
                 continue
             memory = _memory_of(kept, self._effects, self._storages)
             is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._touched
             if memory is None or is_touched or memory in unchecked or memory not in needs:
-                watched.append(Watch(kept.tensor, kept.root))
+                watched.append(Watch(kept.tensor, kept.root, tangents))
         return tuple(watched)
 
 

@@ -489,3 +489,28 @@ def test_zeros_that_no_sum_shows_are_a_gradient() -> None:
         return found
 
     assert_same_story(function, story)
+
+
+@pytest.mark.parametrize("returned", ["one", "both", "both, and what counts for the written one"])
+def test_a_write_to_a_view_checks_nothing_where_no_gradient_comes(returned: str) -> None:
+    def function(a: Tensor) -> list[Tensor]:
+        a = a.clone() if "counts" in returned else a
+        view = a[...]
+        view.exp_()
+        results = torch._foreach_neg([view.detach(), view])
+        return [a.detach() if "counts" in returned else a, *results[: 1 if returned == "one" else 2]]
+
+    def story(f: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for one in range(1, 2 if returned == "one" else 3):
+            whole = torch.ones(2, requires_grad=True)
+            results = f(whole * 1)
+            with torch.no_grad():
+                results[0].mul_(2)
+            try:
+                found += torch.autograd.grad(results[one].sum(), whole, allow_unused=True)
+            except RuntimeError as error:
+                found.append("modified by an inplace operation" in str(error))
+        return found
+
+    assert_same_story(function, story)
