@@ -105,7 +105,7 @@ def _holds_no_indices(meta: Meta) -> bool:
 def _factor(value: Any) -> int | None:
     """By how much an argument that is no tensor may enlarge the result; None if by too much."""
     if isinstance(value, torch.device):
-        return 1 if value.type == "cpu" else None
+        return 1 if value.type in ("cpu", "meta") else None
     if isinstance(value, (list, tuple)):
         return _product(item for item in value if type(item) is int)
     if type(value) is int and abs(value) > _LARGEST:

@@ -514,3 +514,21 @@ def test_a_write_to_a_view_checks_nothing_where_no_gradient_comes(returned: str)
         return found
 
     assert_same_story(function, story)
+
+
+@pytest.mark.parametrize("number", [2.0, 2, 2j])
+def test_zeros_without_memory_take_the_dtype_of_a_number(number: complex) -> None:
+    def function(a: Tensor) -> Tensor:
+        total = a.sum()
+        # The derivative of `sgn` begins with such zeros. Of no dimensions, they become what the number is.
+        total.register_hook(lambda gradient: gradient * number)
+        return total.sgn()
+
+    def story(f: Callable[..., Any]) -> list[Any]:
+        a = torch.ones(2, requires_grad=True)
+        try:
+            return list(torch.autograd.grad(f(a), a))
+        except RuntimeError as error:
+            return ["has changed the type of value" in str(error)]
+
+    assert_same_story(function, story)
