@@ -6,7 +6,7 @@ and how autograd remembers the making of a view, are the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -164,6 +164,7 @@ def check_current(
     fakes: Sequence[Tensor],
     versions: Sequence[int],
     edges: Sequence[GradientEdge | None],
+    turned: Callable[[], Sequence[Tensor]],
 ) -> None:
     """Look at fakes when the function has run: whether eager forbids what it did, for what a view's base is.
 
@@ -173,6 +174,7 @@ def check_current(
     Args:
         versions: the fakes' version counters when the function began.
         edges: where gradients of each went then.
+        turned: the views whose metadata the function has changed in grad mode.
 
     Raises:
         AutogradStateMutation: eager forbids it.
@@ -184,7 +186,9 @@ def check_current(
             continue
         base = tensor._base
         # (Of a view that stands for one, its history may not be asked for now; this one stands by itself.)
-        if _was_let_go(tensor) and edge is not None and fake.grad_fn is not edge.node:
+        if _was_let_go(tensor) and (
+            (edge is not None and fake.grad_fn is not edge.node) or any(one._base is fake for one in turned())
+        ):
             raise errors.AutogradStateMutation(
                 f"the function writes in grad mode to tensor {position}, a view of a tensor that was "
                 f"detached in place since, which eager forbids; write under torch.no_grad, or to a clone"

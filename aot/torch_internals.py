@@ -1070,15 +1070,15 @@ def _inputs_of_checkpoints(saved: Sequence[Any]) -> Iterator[Tensor]:
 def accumulates(tensor: Tensor) -> bool:
     """Whether gradients may be accumulated into a tensor without a history. A view that was taken of a leaf
     without grad mode says that it requires grad, and does so only once `requires_grad_` was called on it."""
-    if not (tensor.is_leaf and tensor.requires_grad):
-        return False
     if not tensor._is_view():
-        return True
-    with outside_inference_mode():
-        try:
-            get_gradient_edge(tensor)
-        except (AssertionError, RuntimeError):
+        return tensor.is_leaf and tensor.requires_grad
+    try:
+        if not (tensor.is_leaf and tensor.requires_grad):
             return False
+        with outside_inference_mode():
+            get_gradient_edge(tensor)
+    except (AssertionError, RuntimeError):  # (Autograd may not even say whether a view is a leaf.)
+        return False
     return True
 
 

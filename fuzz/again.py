@@ -73,6 +73,7 @@ _ALIKE = {
     "detach": ("data",),
     "data": ("detach",),
 }  # ways to take a view
+_FOLLOWED = ("view", "multi", "no_grad")  # those by which a view has a base
 _Change = Callable[[Choices, Profile, Call], Call]
 _WATCHED = 0.4  # the steps are a write, and backwards that may notice it
 _TWICE = 0.15  # they are two backwards, of which the first frees what it can
@@ -111,17 +112,25 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
         for name, value in state.names.items()
         if isinstance(value, Tensor)
         and (name[0] == "a" or name in returned)
-        and not (state.is_stale(name) or state.is_unwatched(name))
+        and not state.is_stale(name)
+        and (state.is_kept(name) or not state.is_unwatched(name))  # (Of what is kept, eager raises.)
     ]
     steps: list[Step] = []
     if tensors and choices.chance(_WATCHED):
         # Whether a backward notices a write shows where nothing else is done before, from each result alone.
         kept = [name for name in tensors if state.is_kept(name)]
-        chosen = choices.pick(kept if kept and choices.chance(0.7) else tensors)
+        # Or what eager does not keep, and a compiler may.
+        used = [name for name in tensors if name[0] == "a" and name not in kept and name not in returned]
+        rather = choices.pick((kept, kept, kept, kept, used, used, tensors))
+        chosen = choices.pick(rather or tensors)
         count = sum(state.tensor(name).requires_grad for name in tensors if name in returned)
         return Write(chosen), *(Backward((i,), "plain", True) for i in range(min(max(count, 1), 3)))
     if choices.chance(_TWICE):
         return (Backward(), Backward())
+    if not state.kept.hooked and choices.chance(_TWICE):
+        return (Backward(None if choices.chance(0.5) else (choices.integer(0, 3),), "double", True),)
+    if tensors and choices.chance(_TWICE):
+        return Backward(), Write(choices.pick(tensors))  # which shows what a backward wrote to
     for _ in range(choices.integer(1, 4)):
         if tensors and choices.chance(0.3):
             steps.append(Write(choices.pick(tensors)))
@@ -463,6 +472,24 @@ def _based(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
 
 
+def _regrouped(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """Of three views of two aliases of a root one goes over to the other alias."""
+    groups: dict[int, list[tuple[int, View]]] = {}
+    for i, argument in enumerate(call.arguments):
+        if isinstance(argument, View) and argument.wrapped is None and argument.via in _FOLLOWED:
+            groups.setdefault(argument.storage, []).append((i, argument))
+    places: list[tuple[int, View, str]] = []
+    for views in groups.values():
+        bases = [view.base for _, view in views]
+        for i, view in views if len(set(bases)) == 2 else ():
+            if bases.count(view.base) > 1:
+                places.append((i, view, next(base for base in bases if base != view.base)))
+    if not places:
+        return call
+    place, view, base = choices.pick(places)
+    return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
+
+
 def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A wrapper subclass is made otherwise, or what it wraps is passed itself."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is not None]
@@ -484,6 +511,8 @@ def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
     storage = call.storages[place]
     if not storage.requires_grad and storage.leaf and choices.chance(0.2):
         storage = replace(storage, inference=not storage.inference)
+    elif storage.requires_grad and storage.leaf and choices.chance(0.3):
+        storage = replace(storage, leaf=False, detached=True)  # and it is a leaf after all
     elif choices.chance(0.6):
         storage = replace(storage, requires_grad=not storage.requires_grad)
     elif storage.requires_grad and not storage.leaf and choices.chance(0.3):
@@ -580,6 +609,7 @@ _CHANGES = (
     _hidden,
     _lazily,
     _based,
+    _regrouped,
     _gradient,
     _gradient,
     _leaf,
@@ -591,7 +621,7 @@ _CHANGES = (
 )
 _SELDOM = (  # which few calls have a place for, or show
     *(_moved, _moved, _number, _shifted, _dtype, _hidden),
-    *(_lazily, _based, _leaf),
+    *(_lazily, _based, _regrouped, _regrouped, _leaf),
 )
 _REFUSED = (
     _hidden,

@@ -63,11 +63,11 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
                 argument = _view(choices, profile, len(storages) - 1, storages[-1])
         arguments.append(argument)
     if choices.chance(profile.flat):
-        storage, slices = _flat_buffer(choices, len(storages))
+        storage, slices = choices.pick((_flat_buffer, _flat_buffer, _halves))(choices, len(storages))
         storages.append(storage)
         arguments += slices
     if windowed:
-        storage, windows = _matrix(choices, len(storages))
+        storage, windows = choices.pick((_matrix, _matrix, _columns))(choices, len(storages))
         storages.append(storage)
         arguments += windows
     module = _hold(choices, storages, arguments) if choices.chance(profile.module) else None
@@ -137,6 +137,9 @@ def _set_apart(choices: Choices, storages: list[Storage], arguments: list[Argume
         storages[number] = replace(storage, detached=True)
         return
     base = choices.pick(("detach", "detach", "data"))
+    if len(arguments) < 4 and choices.chance(0.5):  # which of three views have one base shows most
+        view = next(a for a in arguments if isinstance(a, View) and a.storage == number)
+        arguments.append(replace(view, via="view", leaf=False, wrapped=None))
     for i, argument in enumerate(arguments):
         plain = isinstance(argument, View) and argument.storage == number and argument.wrapped is None
         if isinstance(argument, View) and plain and choices.chance(0.6):
@@ -200,6 +203,8 @@ def _sizes(choices: Choices) -> tuple[Size, ...]:
         (m,),
         (2, m, n),
         (2, n, m),
+        (2, 2, 2),
+        (1, n, 1),
         (1, n),
         (m, 1),
         (),
@@ -223,6 +228,9 @@ def _on(choices: Choices, profile: Profile, number: int, storages: list[Storage]
     """Another argument on a storage: its root, or a view."""
     if choices.chance(0.25):
         return Root(number)
+    if choices.chance(0.08):  # an alias that lies as the root does
+        size = storages[number].size
+        return View(number, size, contiguous(size), 0, choices.pick(("data", "detach")))
     return _view(choices, profile, number, storages[number])
 
 
@@ -301,9 +309,10 @@ def _flat_buffer(choices: Choices, number: int) -> tuple[Storage, list[Argument]
     many = choices.chance(0.2)
     count = choices.integer(8, 16) if many else choices.integer(2, 4)
     length = choices.integer(1, 3) if many else choices.integer(1, 6)
-    needs = choices.chance(0.3)
-    storage = Storage("float32", (count * length,), choices.integer(0, 12), needs, not needs)
-    via = choices.pick(("detach", "data", "view", "detach"))
+    dtype = "complex64" if choices.chance(0.25) else "float32"
+    needs = dtype == "float32" and choices.chance(0.3)
+    storage = Storage(dtype, (count * length,), choices.integer(0, 12), needs, not needs)
+    via = choices.pick(("detach", "data", "view", "detach")) if dtype == "float32" else "view"
     slices: list[Argument] = [
         View(number, (length,), (1,), i * length, via, None, via != "view" and choices.chance(0.5))
         for i in range(count)
@@ -327,6 +336,36 @@ def _matrix(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
         size = choices.integer(2, rows - row), choices.integer(2, columns - column)
         windows.append(View(number, size, (columns, 1), row * columns + column, via))
     return storage, windows
+
+
+def _columns(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+    """A matrix and columns of it, of which some are the lower end of one."""
+    rows, columns = choices.integer(3, 5), choices.integer(3, 5)
+    needs = choices.chance(0.3)
+    storage = Storage("float32", (rows, columns), choices.integer(0, 12), needs, not needs)
+    via = choices.pick(("view", "view", "detach"))
+    column, start = choices.integer(0, columns - 2), choices.integer(1, rows - 2)
+    found: list[Argument] = [
+        View(number, (rows,), (columns,), column, via),
+        View(number, (rows - start,), (columns,), start * columns + column, via),
+        View(number, (rows,), (columns,), column + 1, via),
+    ]
+    return storage, found
+
+
+def _halves(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+    """A piece of a buffer, and one of half as wide a dtype that ends within an element."""
+    wide, narrow = choices.pick(
+        (("int32", "int16"), ("float32", "float16"), ("float32", "int16"), ("int64", "int32"))
+    )
+    storage = Storage(wide, (choices.integer(3, 5),), choices.integer(0, 12))
+    length = choices.integer(1, 2)
+    start, stop = choices.integer(0, 2 * length - 1), 2 * length + 1
+    halves: list[Argument] = [
+        View(number, (length,), (1,), 0),
+        View(number, (stop - start,), (1,), start, "view", narrow),
+    ]
+    return storage, halves
 
 
 Layout = tuple[Size, Size, int]
@@ -366,7 +405,7 @@ def _layouts(choices: Choices, size: Size) -> list[Layout]:
         half = elements // 2
         layouts += [((half,), (1,), 0), ((half,), (1,), half)]
     if 1 <= len(size) <= 2 and 2 * elements <= MAX_ELEMENTS:
-        layouts += [((2, *size), (0, *stride), 0)]
+        layouts += [((2, *size), (0, *stride), 0)] * 2
     if elements >= 1:
         layouts += [((), (), choices.integer(0, elements - 1))]
     return layouts

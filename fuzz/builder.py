@@ -149,7 +149,7 @@ class Builder:
         """Now and then fill what the last statement has expanded: eager writes nothing else to that."""
         for name in self.statements[-1].results[:1]:
             meta = self.state.meta(name)
-            if self.fills and _repeats(meta) and not self.over and self.choices.chance(self.profile.filled):
+            if self.fills and repeats(meta) and not self.over and self.choices.chance(self.profile.filled):
                 row = OPERATORS[self.choices.pick(self.fills)]
                 if meta.dtype in row.operands[0].dtypes:
                     self.append(row, (name,), [meta])
@@ -394,7 +394,7 @@ class Builder:
 Tickets = Sequence[tuple[Kind, Sequence[str]]]
 
 
-def _repeats(meta: Meta) -> bool:
+def repeats(meta: Meta) -> bool:
     return meta.stride is not None and any(
         length > 1 and step == 0 for length, step in zip(meta.size, meta.stride, strict=True)
     )

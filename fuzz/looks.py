@@ -81,7 +81,8 @@ wanted = [name for name in edges if name in leaves or name not in tensors]
 STEPS = """
 def take(number, how, chosen, retain):
     if how == "write":
-        with torch.no_grad():
+        made = chosen in inputs and everything[chosen].is_inference()
+        with torch.inference_mode(made), torch.no_grad():
             everything[chosen].mul_(2)
         for name, tensor in everything.items():
             seen[f"{name} after step {number}"] = tensor.detach().clone()

@@ -30,7 +30,7 @@ _KINDS: Weights = (
     (Kind.RANDOM, 1),
     (Kind.SCATTER, 2),
     (Kind.NEURAL, 1),
-    (Kind.NORMALIZATION, 2),
+    (Kind.NORMALIZATION, 3),
     (Kind.ALGEBRA, 1),
     (Kind.FUNCTION, 2),
 )  # hooks and grad modes are drawn with blocks, where there are functions
@@ -57,15 +57,15 @@ class Profile:
     apart: float = 0.04  # views of a storage are views of something else than others, or than they were
     conjugated: float = 0.25  # a complex argument is lazily conjugated, or negated
     negated: float = 0.01  # a floating argument is lazily negated
-    flat: float = 0.02  # there are slices of one flat buffer, too
-    windows: float = 0.03  # the arguments are windows of one matrix, and at most one other
+    flat: float = 0.03  # there are slices of one flat buffer, too, or pieces of several dtypes
+    windows: float = 0.03  # the arguments are windows or columns of one matrix, and at most one other
     requires_grad: float = 0.6  # a floating storage requires grad
     special: float = 0.02  # a floating storage holds NaN, infinities, signed zeros and denormals as well
     leaf: float = 0.4  # such a storage's root is the leaf itself
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
     reuse: float = 0.15  # the operands of a statement are drawn from those of the last one
     aliases: float = 0.2  # operand 0 is drawn from what else shows the memory that was written to last
-    motif: float = 0.08  # there are a few statements that hardly come together by chance
+    motif: float = 0.12  # there are a few statements that hardly come together by chance
     mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
     inference: float = 0.02  # the call is made in inference mode
@@ -114,6 +114,7 @@ def _profiles() -> Mapping[str, Profile]:
             share=0.5,
             focus=0.6,
             statements=(2, 8),
+            flat=0.08,
             undo=0.08,
         ),
         replace(_BASE, name="duplicates", arguments=(2, 4), same=0.5, share=0.4, passed=0.5),
@@ -155,6 +156,17 @@ def _profiles() -> Mapping[str, Profile]:
             steps=0.0,
         ),
         replace(_BASE, name="swarm", swarm=True, share=0.5, motif=0.0),
+        replace(
+            _BASE,
+            name="inferring",
+            requires_grad=0.1,
+            statements=(1, 4),
+            arguments=(1, 2),
+            strided=0.6,
+            share=0.5,
+            motif=0.2,
+            undo=0.05,
+        ),
     )
     # What forgets one thing about a call shows in few later calls: they are drawn twice as often.
     mixed = replace(_BASE, name="mixed", mixture=(*(profile.name for profile in named), "calls"))

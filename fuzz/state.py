@@ -274,8 +274,8 @@ class State:
     def infer(self, use: Use) -> tuple[Result, ...]:
         """What a statement would give. Raises Breach where it is not valid; changes nothing."""
         row = use.row
-        if use.repeated and (row.writes or row.change is not None or row.random or row.defines):
-            raise Breach("a write or a draw that a backward repeats")
+        if use.repeated and (row.writes or row.change is not None or row.defines):
+            raise Breach("a write that a backward repeats")
         if use.repeated and use.handles_inference:
             raise Breach("a tensor made under inference mode, which checkpoint would keep")
         if row.kind in SPECIAL:

@@ -38,7 +38,8 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`tensor.mul_(2)` under no_grad, of the argument or result at a path such as `arg[0]`, `out[1]['k']`."""
+    """`tensor.mul_(2)` of the argument or result at a path such as `arg[0]`, `out[1]['k']`: under no_grad, or
+    in inference mode if it is an argument that was made in that."""
 
     path: str
 
@@ -72,8 +73,10 @@ class Steps:
                 return
             match step:
                 case Write(path) if path in self.tensors:
-                    with torch.no_grad():
-                        yield later_write(path, self.tensors[path], self.known)
+                    tensor = self.tensors[path]
+                    made = tensor.is_inference() and not path.startswith("out")
+                    with torch.inference_mode(made), torch.no_grad():
+                        yield later_write(path, tensor, self.known)
                 case Backward():
                     yield from self._backward(step)
 

@@ -195,7 +195,11 @@ class Contents:
         if self.stretch is None or 0 in where.size or (first <= start and stop <= last):
             return self._base
         low = min(start, first) // base.dtype.itemsize
-        high = max(stop, last) // base.dtype.itemsize
+        high = -(-max(stop, last) // base.dtype.itemsize)  # (A smaller dtype may end within an element.)
+        if high * base.dtype.itemsize > self._storage.nbytes():  # which may not be there in full
+            begin, row = self._bytes()
+            self._replace(Geometry((last - first,), (1,), begin, torch.uint8), row)
+            return self._reach(where)
         pieces = [self._row()]
         if low < base.offset:
             pieces.insert(0, self.stretch(base.dtype, low, base.offset))

@@ -152,7 +152,7 @@ def run_once(
         raise
     torch.set_grad_enabled(grad)
     check_apart(arguments.tensors, entry.fakes)
-    check_current(arguments.tensors, entry.fakes, entry.versions, entry.edges)
+    check_current(arguments.tensors, entry.fakes, entry.versions, entry.edges, recorder.journal.turned)
     flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     wrapped: dict[int, Tensor] = {}
     for position, value in enumerate(flat):

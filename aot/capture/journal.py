@@ -158,6 +158,17 @@ class Journal:
         known = self._changes.get(id(fake))
         return 0 if known is None else len(known[1])
 
+    def turned(self) -> list[Tensor]:
+        """The views with a history whose metadata were changed in grad mode."""
+        found: list[Tensor] = []
+        for view, last in self.origins.values():
+            origin: ViewOrigin | None = last if view.requires_grad else None
+            while origin is not None and not (origin.step.in_place and origin.step.mode is Mode.GRAD):
+                origin = origin.before
+            if origin is not None:
+                found.append(view)
+        return found
+
     def note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
         """Note that `view` was made of `parent`, or that `step` changed its metadata."""
         known = self.origins.get(id(parent))

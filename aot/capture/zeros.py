@@ -25,6 +25,7 @@ from aot.torch_internals import OpOverload
 _MOST = 1 << 24
 _LARGEST = 1 << 12  # of one argument, and of a number
 
+_META = torch.device("meta")
 _UNASKED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _TAKE_INDICES = (torch.Tag.core, torch.Tag.pointwise)
 # Of the others, those that look at whole numbers as numbers, or as indices that they check.
@@ -64,7 +65,8 @@ def may_be_run(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: di
     # (Of a list of tensors the result is made one by one or one after the other.)
     count = sum(elements) if any(isinstance(a, (list, tuple)) for a in args) else math.prod(elements)
     for value in (*args, *kwargs.values()):
-        factor = _factor(value)
+        # (A number that is copied to the meta device has no values there, and the kernel's dtype.)
+        factor = 1 if value == _META and not given else _factor(value)
         if factor is None:
             return False
         count *= factor
@@ -105,7 +107,7 @@ def _holds_no_indices(meta: Meta) -> bool:
 def _factor(value: Any) -> int | None:
     """By how much an argument that is no tensor may enlarge the result; None if by too much."""
     if isinstance(value, torch.device):
-        return 1 if value.type in ("cpu", "meta") else None
+        return 1 if value.type == "cpu" else None
     if isinstance(value, (list, tuple)):
         return _product(item for item in value if type(item) is int)
     if type(value) is int and abs(value) > _LARGEST:

@@ -278,8 +278,7 @@ class ArgumentEffects:
             c for c in candidates if not c.overlaps_itself_somehow and all(covers(c, w) for w in wheres)
         ]
         if fitting:
-            region = min(fitting, key=lambda c: (not alike(c, geometry(root)), math.prod(c.size)))
-            return self._entry_of(root) if self._is_all_of(root, region) else region
+            return min(fitting, key=lambda c: (not alike(c, geometry(root)), math.prod(c.size)))
         where = geometry(root)
         start = min(w.bytes[0] for w in wheres) // where.dtype.itemsize
         stop = -(-max(w.bytes[1] for w in wheres) // where.dtype.itemsize)
@@ -289,14 +288,6 @@ class ArgumentEffects:
         """How a root lay when the function began."""
         index = self.world.index_of.get(id(root))
         return geometry(root) if index is None else self.forward.entry.before[index]
-
-    def _is_all_of(self, root: Tensor, region: Geometry) -> bool:
-        """Whether a region shows all elements of a root, which shows each of them once. (A write through a
-        view lets gradients pass by it: in eager they end where something was written to the root itself.)
-        """
-        where = self._entry_of(root)
-        enough = math.prod(region.size) >= math.prod(where.size)
-        return enough and not where.overlaps_itself_somehow and covers(region, where)
 
     def _touched(self, state: StorageState) -> dict[int, list[Geometry]]:
         """What was written of the storage, or reshaped, by the identity of the root."""

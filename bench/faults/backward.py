@@ -45,9 +45,11 @@ FAULTS = (
     ),
     _fault(
         name="zeros in place of None",
-        module="aot.capture.backward",
-        find="return sum(1 << j for j, entrance in enumerate(numbers) if reached >> entrance & 1)",
-        replace="return (1 << len(numbers)) - 1",
+        module="aot.partition.parts",
+        find="            elif gradients and len(lacking) == len(gradients):\n"
+        "                copies[node] = None\n",
+        replace="            elif gradients and len(lacking) == len(gradients):\n"
+        "                copies[node] = _zeros(graph, node)\n",
         clauses=_GRADIENTS,
         wrong="An argument that some results do not depend on gets a gradient from them.",
     ),
@@ -85,9 +87,10 @@ FAULTS = (
     ),
     _fault(
         name="second derivatives stop at arguments beside",
-        module="aot.capture.joint",
-        find="segment = replace(segment, further=tuple(further),",
-        replace="segment = replace(segment, further=(),",
+        module="aot.runtime.codegen",
+        find="edges += [self._edge(target, self._target(target)) for target in segment.further]",
+        replace='edges += [f"{self._edge(t, self._target(t))}.detach().requires_grad_()" '
+        "for t in segment.further]",
         clauses=("double-backward", "errors"),
         wrong="What an in-place operation on a view reads gets no second derivative.",
     ),

@@ -101,12 +101,12 @@ FAULTS = (
         wrong="A read across arguments that lie side by side does not see a write to one of them.",
     ),
     _fault(
-        name="a column is looked for at an absolute offset",
+        name="a part of a column is counted in the storage",
         module="aot.capture.packing",
-        find="(where.offset - self.origin) % self.period",
-        replace="where.offset % self.period",
+        find="stride=tuple(strides), offset=self._count(first))",
+        replace="stride=tuple(strides), offset=where.offset - self.whole.offset)",
         clauses=(*_DATA, "errors"),
-        wrong="Of interleaved arguments, another one is read or written.",
+        wrong="Of interleaved arguments, other elements of a part of one are read or written.",
     ),
     _fault(
         name="a column has no end",

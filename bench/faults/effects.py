@@ -31,8 +31,8 @@ FAULTS = (
         module="aot.effects.arguments",
         find="not c.overlaps_itself_somehow and all(covers(c, w) for w in wheres)",
         replace="not c.overlaps_itself_somehow and any(covers(c, w) for w in wheres)",
-        clauses=_DATA,
-        wrong="Of two parts of an argument that are written in grad mode one is not written back.",
+        clauses=("double-backward",),
+        wrong="A second derivative does not reach an argument of which two parts were written in grad mode.",
     ),
     _fault(
         name="data are written after changes of metadata",
@@ -49,14 +49,6 @@ FAULTS = (
         replace="return Write(tensor, value, True, True, True, through, base, reinterpreted=other)",
         clauses=_DATA,
         wrong="What is written after `t_` under no_grad is written before it.",
-    ),
-    _fault(
-        name="a write to all of a tensor lets gradients pass by",
-        module="aot.effects.arguments",
-        find="return self._entry_of(root) if self._is_all_of(root, region) else region",
-        replace="return region",
-        clauses=("gradients", "autograd-metadata"),
-        wrong="The old value of an argument that is overwritten through a view gets a gradient of zeros.",
     ),
     _fault(
         name="what nothing shows is not written back",
@@ -99,12 +91,12 @@ FAULTS = (
         wrong="A write to `x.data` makes the backward of `x` raise, or one that is to raise does not.",
     ),
     _fault(
-        name="views of detached arguments are derived late",
-        module="aot.effects",
-        find="pinned=arguments.pinned((*released, *detached)),",
-        replace="pinned=(),",
+        name="the edges of detached arguments are taken late",
+        module="aot.runtime.codegen",
+        find="        moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}\n",
+        replace="",
         clauses=("gradients", "autograd-metadata"),
-        wrong="A view that leads to where its base was, before that was detached in place, leads nowhere.",
+        wrong="A result leads nowhere where an argument was, as that has been detached in place by then.",
     ),
     _fault(
         name="retain_grad is lost",

@@ -189,14 +189,13 @@ FAULTS = (
         wrong="A write to a view that autograd refuses in eager is allowed.",
     ),
     _fault(
-        name="a base that is no leaf has the edge of its views",
+        name="a base that is a leaf is taken for none",
         module="aot.imitation",
         find="            if real.is_leaf:\n                fake.detach_().requires_grad_(True)\n"
         "            else:\n                internals.make_non_leaf(fake)\n    return fakes, roots",
-        replace="            if real.is_leaf:\n                fake.detach_().requires_grad_(True)\n"
-        "    return fakes, roots",
-        clauses=("gradients", "autograd-metadata"),
-        wrong="The gradients through a view and through its base are not told apart.",
+        replace="            internals.make_non_leaf(fake)\n    return fakes, roots",
+        clauses=("errors", "autograd-metadata"),
+        wrong="A write to a view of a leaf, which eager forbids, is begun.",
     ),
     _fault(
         name="aliases of a storage count their writes apart",

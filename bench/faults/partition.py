@@ -76,6 +76,7 @@ FAULTS = (
         replace="roots[node] = node",
         clauses=("errors", "versions", *_GRADIENTS),
         wrong="A saved part of an argument is not known to be one, and overwritten.",
+        target="aot-min-cut",
     ),
     _fault(
         name="random draws are repeated in the backward",

@@ -207,11 +207,12 @@ FAULTS = (
     ),
     _fault(
         name="inference tensors are saved as they are",
-        module="aot.runtime.saving",
-        find="(tensor in self._effects.written or tensor in self._effects.inference)",
-        replace="(tensor in self._effects.written)",
-        clauses=("errors",),
-        wrong="An inference tensor that the backward reads makes the call raise.",
+        module="aot.runtime.codegen",
+        find='Saving.COPY: "copied({0}, {1})"',
+        replace='Saving.COPY: "({0}.new_empty(0).set_({0}) if {0}.is_inference() else copied({0}, {1}))"',
+        clauses=_NOTICED,
+        wrong="A backward reads what was written in inference mode to an inference tensor since.",
+        target="aot-min-cut",
     ),
     _fault(
         name="what eager does not keep is not copied",
@@ -245,6 +246,7 @@ FAULTS = (
         replace="False\n            or (",
         clauses=_NOTICED,
         wrong="A saved value is read from an argument that the caller may have written to.",
+        target="aot-min-cut",
     ),
     _fault(
         name="copies lie at the beginning",

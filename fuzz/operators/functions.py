@@ -67,6 +67,20 @@ class Weigh(torch.autograd.Function):
         return gradient * weight, None
 """.strip()
 
+# Keeps what it does not read before its backward does.
+_LATER = """
+class Later(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(weight)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (weight,) = ctx.saved_tensors
+        return gradient * weight, None
+""".strip()
+
 # Its gradient is not that of what it does, and is made of a number that it keeps as an attribute.
 _SCALE = """
 class Scale(torch.autograd.Function):
@@ -130,6 +144,12 @@ def _weighed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return (Result(Meta(x.dtype, x.size, contiguous(x.size) if plain else None)),)
 
 
+def _doubled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[0][:2] != metas[1][:2]:
+        raise Mismatch("a weight of another size or dtype")
+    return (Result(like(metas[0])),)
+
+
 def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return ()
 
@@ -148,6 +168,15 @@ ROWS = (
         _weighed,
         ((1, (0, 1)),),
         defines=_WEIGH,
+    ),
+    _row(
+        "function_later",
+        Kind.FUNCTION,
+        "Later.apply({0}, {1})",
+        (_REAL, _TWIN),
+        _doubled,
+        ((1, (0,)),),
+        defines=_LATER,
     ),
     _row(
         "function_scale",

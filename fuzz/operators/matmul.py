@@ -101,7 +101,9 @@ def _added(ranks: int) -> Rule:
 
 def _linear(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     x, weight, bias = metas
-    if not x.size or len(weight.size) != 2 or bias.size != weight.size[:1] or x.size[-1] != weight.size[1]:
+    if len(x.size) != 2:  # others end in a view of a tensor that nobody sees
+        raise Mismatch("a matrix is needed")
+    if len(weight.size) != 2 or bias.size != weight.size[:1] or x.size[-1] != weight.size[1]:
         raise Mismatch("input, weight and bias do not fit")
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")

@@ -911,3 +911,18 @@ def test_a_view_without_grad_of_a_part_is_not_made_to_require_grad(kind: str) ->
 
     with pytest.raises(errors.AutogradStateMutation, match="made to require grad"):
         aot.aot_function(f, aot.nop)(part)
+
+
+def test_a_view_of_what_was_detached_since_is_written_to_without_grad_and_returned() -> None:
+    def make() -> list[Tensor]:
+        base = non_leaf(3)
+        part = base.view(3)
+        base.detach_()
+        return [part]
+
+    def f(a: Tensor) -> Tensor:
+        view = a[...]
+        view.mul_(2)
+        return view
+
+    assert_agrees(f, make, grad=False)

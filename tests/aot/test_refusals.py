@@ -259,6 +259,7 @@ REFUSALS = (
             "written": lambda x: x.mul_(2),
             "a part written": lambda x: x[1:].mul_(2),
             "of another shape": lambda x: x.unsqueeze_(0),
+            "a view of another shape": lambda x: x[...].unsqueeze_(0),
         }.items()
     ),
     Refusal("stored outside", errors.EscapedTensor, "return it", _stores, lambda: [values(3)]),

@@ -205,3 +205,21 @@ def test_what_the_function_has_made_and_reshaped_is_shown_otherwise(
         return shown, y
 
     assert_agrees(f, lambda: [numbers(2, 3, kind="non_leaf")])
+
+
+GROWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "by resize_": lambda y: y.resize_(3),
+    "by strides": lambda y: y.as_strided((2,), (1,), 1),
+}
+
+
+@pytest.mark.parametrize("shown", [4, 3])
+@pytest.mark.parametrize("grown", GROWN)
+def test_a_smaller_dtype_reaches_into_the_element_beside_an_argument(grown: str, shown: int) -> None:
+    def f(a: Tensor) -> Tensor:
+        a.add_(1)
+        return GROWN[grown](a.view(torch.int16)) * 1
+
+    assert_agrees(f, lambda: [torch.arange(shown, dtype=torch.int32)[:1]])
+    # (The storage does not end with an element of the argument's dtype.)
+    assert_agrees(f, lambda: [torch.arange(shown | 1, dtype=torch.int16)[:2].view(torch.int32)])

@@ -225,3 +225,29 @@ def test_cudas_allocator_counts_what_nobody_sees() -> None:
     observe(lambda w: w * 2, make)
     assert observe(lambda w: w * 2, make).grown == 0
     assert observe(keeps, make).grown == 512  # the least that it gives out
+
+
+def test_an_argument_made_in_inference_mode_is_written_to_in_that() -> None:
+    def make() -> Arguments:
+        with torch.inference_mode():
+            weight = torch.full((2,), 3.0)
+        return Arguments((torch.ones(2, requires_grad=True), weight))
+
+    def early(x: Tensor, weight: Tensor) -> Tensor:
+        return x * weight.sin()
+
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            ctx.weight = weight
+            return x * weight.sin()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+            return gradient * ctx.weight.sin(), None
+
+    steps = (Write("arg[1]"), Backward())
+    write, _ = observe(early, make, steps=steps).steps
+    assert isinstance(write, LaterWrite) and write.raised is None
+    findings = compare(observe(early, make, steps=steps), observe(Late.apply, make, steps=steps))
+    assert [finding.clause for finding in findings] == ["gradients"]

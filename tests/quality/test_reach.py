@@ -40,7 +40,7 @@ RARE = {
     "metadata": {
         *("data: beside a result", "metadata: mul_resized_out"),
         *("data: expanded", "data: filled through expand", "alias: many slices"),
-        "repeat: other number",
+        *("repeat: other number", "repeat: other inference"),
         "data: channels-last",
     },
     "scenarios": {

@@ -1,0 +1,211 @@
+"""Motifs of memory: writes through chains of views, beside what a tensor shows, and turned tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fuzz.builder import Builder, repeats
+from fuzz.motifs.parts import WRITES, append, is_followed, shown, twins, within, write
+from fuzz.operators.dtypes import COMPLEX
+from fuzz.operators.layout import is_dense
+from fuzz.operators.row import Constant, Meta
+
+_TURNS = ("t_", "transpose_", "unsqueeze_")
+_ANEW = ("cumsum_", "tril_", "triu_", "renorm_")  # whose results do not lie as what they are written to
+_SMALLER = {"float64": "int32", "int64": "int32", "float32": "int16", "int32": "int16"}
+_ONTO = ("mul_number_", "sin_", "add_number_")
+
+
+def turned(builder: Builder) -> None:
+    """A tensor with a history is written to and laid out otherwise, so that autograd notices it and so that
+    it does not, in any order."""
+    choices = builder.choices
+    names = [n for n, t in builder.pool if is_followed(t) and alike(t.meta)]
+    names = shown(builder, names) or names
+    if not names:
+        return
+    name = choices.pick(names)
+    for what in choices.pick(_ORDERS):
+        if what == "write":
+            write(builder, name, _ONTO)
+        elif what == "noticed":
+            _turn(builder, name, choices.pick(_TURNS))
+        else:
+            within(builder, "no_grad", lambda: _swap(builder, name))
+
+
+_ORDERS = (
+    ("hidden",),
+    ("hidden", "write"),
+    ("write", "hidden"),
+    ("write", "noticed", "hidden"),
+    ("write", "noticed", "noticed", "hidden"),
+    ("write", "hidden", "noticed"),
+    ("noticed", "write", "hidden"),
+)
+
+
+def _turn(builder: Builder, name: str, operator: str) -> None:
+    rank = len(builder.state.meta(name).size)
+    if operator == "t_":
+        append(builder, operator, (name,))
+    elif operator == "unsqueeze_":
+        append(builder, operator, (name,), dim=builder.choices.integer(0, rank))
+    elif rank > 1:
+        first = builder.choices.integer(0, rank - 2)
+        append(builder, operator, (name,), dim0=first, dim1=first + 1)
+
+
+def _swap(builder: Builder, name: str) -> None:
+    """Exchange two dimensions of one length: the shape stays."""
+    size = builder.state.meta(name).size
+    pairs = [(i, j) for j in range(len(size)) for i in range(j) if size[i] == size[j] > 1]
+    if pairs:
+        dim0, dim1 = builder.choices.pick(pairs)
+        append(builder, "transpose_", (name,), dim0=dim0, dim1=dim1)
+
+
+def through(builder: Builder) -> None:
+    """A tensor is written to through a chain of views."""
+    choices = builder.choices
+    names = [n for n, t in builder.pool if t.meta.size]
+    names = shown(builder, names) or names
+    if not names:
+        return
+    name: str | None = choices.pick(names)
+    for _ in range(choices.integer(1, 3)):
+        assert name is not None
+        rank = len(builder.state.meta(name).size)
+        order = [*range(1, rank), 0]
+        name = choices.pick(_VIEWS)(builder, name, rank, order) or name
+    assert name is not None
+    write(builder, name, WRITES)
+
+
+_View = Callable[[Builder, str, int, Sequence[int]], "str | None"]
+_VIEWS: tuple[_View, ...] = (
+    lambda b, n, rank, order: append(b, "permute", (n,), dims=tuple(order)),
+    lambda b, n, rank, order: append(b, "transpose", (n,), dim0=0, dim1=rank - 1),
+    lambda b, n, rank, order: append(b, "slice", (n,), dim=0, start=0, end=4, step=2),
+    lambda b, n, rank, order: append(b, "unsqueeze", (n,), dim=0),
+    lambda b, n, rank, order: append(b, "select", (n,), dim=rank - 1, index=0),
+)
+
+
+def beside(builder: Builder) -> None:
+    """A view shows what lies between the elements of a tensor, which is written to then."""
+    names = [n for n, t in builder.pool if n[0] == "a" and is_followed(t) and has_gaps(t.meta)]
+    if not names:
+        return
+    name = builder.choices.pick(names)
+    meta = builder.state.meta(name)
+    assert meta.stride is not None
+    span = 1 + sum((n - 1) * step for n, step in zip(meta.size, meta.stride, strict=True))
+    if builder.choices.chance(0.5):
+        if append(builder, "as_strided", (name,), size=(span,), stride=(1,), offset=meta.offset):
+            write(builder, name, _ONTO)
+        return
+    write(builder, name, ("mul_number_", "add_number_"))
+    view = append(builder, "as_strided", (name,), size=(span,), stride=(1,), offset=meta.offset)
+    if view:
+        write(builder, view, ("mul_number_", "sin_", "add_number_", "exp_", "tanh_", "sigmoid_"))
+        builder.used.discard(view)  # so that it is a result
+
+
+def across(builder: Builder) -> None:
+    """Of two arguments that lie apart on one storage one is written to, and grows over the other."""
+    flat = [
+        (n, t.memory, t.meta)
+        for n, t in builder.pool
+        if n[0] == "a" and t.meta.stride == (1,) and 0 not in t.meta.size
+    ]
+    pairs = [
+        (name, last.offset + last.size[0] - first.offset)
+        for name, memory, first in flat
+        for _, other, last in flat
+        if memory == other and first.dtype == last.dtype and first.offset + first.size[0] <= last.offset
+    ]
+    if not pairs:
+        return
+    name, length = builder.choices.pick(pairs)
+    write(builder, name, ("mul_number_", "add_number_"))
+    if append(builder, "resize_", (name,), size=(length,)) is not None:
+        append(builder, "mul_number", (name,))
+
+
+def cycled(builder: Builder) -> None:
+    """A cube whose dimensions were turned in a cycle, twice, is written by what lays its result out anew."""
+    choices, state = builder.choices, builder.state
+    names = [n for n, t in builder.pool if t.meta.size and 0 not in t.meta.size]
+    names = shown(builder, names) or names
+    cubes = [n for n in names if len(state.meta(n).size) == 3 and len(set(state.meta(n).size)) == 1]
+    rows = [n for n in names if len(state.meta(n).size) == 1 and state.meta(n).size[0] >= 8]
+    if not (cubes or rows):
+        return
+    name: str | None = choices.pick(cubes or rows)
+    if not cubes:
+        name = append(builder, "slice", (str(name),), dim=0, start=0, end=8, step=1)
+        name = name and append(builder, "view", (name,), size=(2, 2, 2))
+    for _ in range(2):
+        name = name and append(builder, "permute", (name,), dims=(1, 2, 0))
+    if name:
+        write(builder, name, _ANEW)
+
+
+def reread(builder: Builder) -> None:
+    """Numbers are seen as others, turned, and written by what lays its result out anew."""
+    ways: list[tuple[str, str, dict[str, Constant]]] = []
+    for name, tensor in builder.pool:
+        size, dtype = tensor.meta.size, tensor.meta.dtype
+        if dtype in COMPLEX and size:
+            ways.append((name, "view_as_real", {}))
+        elif dtype in _SMALLER and len(size) > 1:
+            ways.append((name, "view_dtype", {"dtype": _SMALLER[dtype]}))
+    if not ways:
+        return
+    name, way, attributes = builder.choices.pick(ways)
+    view = append(builder, way, (name,), **attributes)
+    if view:
+        last = len(builder.state.meta(view).size) - 1
+        view = append(builder, "transpose", (view,), dim0=0, dim1=last)
+    if view:
+        write(builder, view, _ANEW)
+
+
+def nothing(builder: Builder) -> None:
+    """A view that shows no element is written to."""
+    choices = builder.choices
+    names = [n for n, t in builder.pool if t.meta.size]
+    names = shown(builder, names) or names
+    names = [n for n in names if repeats(builder.state.meta(n))] or names
+    if not names:
+        return
+    name = choices.pick(names)
+    size = builder.state.meta(name).size
+    dim = choices.integer(0, len(size) - 1)
+    start = choices.integer(0, size[dim])
+    view = append(builder, "slice", (name,), dim=dim, start=start, end=start, step=1)
+    if view:
+        write(builder, view, WRITES)
+
+
+def conjugates(builder: Builder) -> None:
+    """A product of two lazily conjugated vectors, which is lazily conjugated itself."""
+    names = [n for n, t in builder.pool if t.meta.dtype in COMPLEX and len(t.meta.size) == 1]
+    if not names:
+        return
+    first = builder.choices.pick(names)
+    second = builder.choices.pick(twins(builder, first, names))
+    made = [append(builder, "conj", (one,)) for one in (first, second)]
+    if all(made):
+        append(builder, "dot", tuple(map(str, made)))
+
+
+def alike(meta: Meta) -> bool:
+    """Whether two dimensions have one length."""
+    long = [n for n in meta.size if n > 1]
+    return len(long) > len(set(long))
+
+
+def has_gaps(meta: Meta) -> bool:
+    return meta.stride is not None and 0 not in meta.size and not is_dense(meta.size, meta.stride)
