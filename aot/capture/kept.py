@@ -153,7 +153,8 @@ def find_kept(
         by_counter.setdefault((one.segment, counters[id(one.tensor)]), []).append(one)
 
     def kept_as(number: int, fake: Tensor, argument: int | None, root: int | None) -> Kept | None:
-        mine = by_counter.get((number, counters[id(fake)]), ())
+        # (Nobody counts what is written to an inference tensor.)
+        mine = by_counter.get((number, counters[id(fake)]), ()) if has_counter(fake) else ()
         if mine:
             history = tangents(number) if id(fake) in attached[number] else 0
             reason = next((one.reason for one in mine if one.tensor is fake and one.reason), "")

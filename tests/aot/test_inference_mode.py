@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from agree import KINDS, checking_nop, fresh, leaf, values
+from agree import KINDS, assert_agrees, checking_nop, fresh, leaf, values
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import aot
 from aot import errors
@@ -358,3 +359,32 @@ def test_lists_of_inference_tensors_are_written_in_that_mode_only(count: int, in
     for function in (f, compiled):
         with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
             function(values(3))
+
+
+class KeptAsAttribute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.weight = weight
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.weight, None
+
+
+KEEPING: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "an attribute": KeptAsAttribute.apply,
+    "a checkpoint": lambda x, weight: checkpoint(lambda y: y * weight.sin(), x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("keeping", KEEPING)
+def test_a_backward_keeps_inference_tensors_that_autograd_does_not_save(keeping: str) -> None:
+    """Nobody counts writes to them, so that none is watched for."""
+
+    def make() -> list[Tensor]:
+        with torch.inference_mode():
+            weight = values(3)
+        return [leaf(3), weight]
+
+    assert_agrees(KEEPING[keeping], make, grad=True)
