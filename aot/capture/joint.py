@@ -482,7 +482,8 @@ class _Recording:
                 "a nested tensor on the way between results that are differentiated apart; return it as well"
             )
         if like is None:
-            return Entrance(None, (), torch.get_default_dtype(), torch.device("cpu"), None)
+            _, dtype, device = internals.looks_of_gradient(*edge)
+            return Entrance(None, (), dtype, device, None)
         layout = None if tangent is None else tangent.layout
         return Entrance(value, tuple(like.shape), like.dtype, like.device, layout, kept)
 
