@@ -98,18 +98,22 @@ ROOTS
         for name, tensor in inputs.items():
             seen[f"grad of {name} after step {number}"] = tensor.grad if tensor.is_leaf else None
         return
-    targets, double = [edges[name] for name in wanted], how == "double"
+    by, double = {name: edges[name] for name in wanted}, how == "double"
+    for name, tensor in inputs.items() if double else ():
+        if edge(tensor) not in (None, edges.get(name)) and not tensor._is_view():
+            by[f"{name} (as it is now)"] = edge(tensor)
+    targets = list(by.values())
     gradients = torch.autograd.grad(
         picked, targets, cotangents, retain_graph=retain or double, create_graph=double, allow_unused=True
     )
-    for name, gradient in zip(wanted, gradients):
+    for name, gradient in zip(by, gradients):
         seen[f"gradient of {name} in step {number}"] = gradient if gradient is None else gradient.detach()
     again = [gradient for gradient in gradients if gradient is not None and gradient.requires_grad]
     if double and again:
         seen[f"gradients with a history in step {number}"] = len(again)
         cotangents = [cotangent(gradient, n) for n, gradient in enumerate(again)]
         second = torch.autograd.grad(again, targets, cotangents, retain_graph=True, allow_unused=True)
-        for name, gradient in zip(wanted, second):
+        for name, gradient in zip(by, second):
             seen[f"second derivative by {name} in step {number}"] = gradient
 everything = {**outputs, **inputs}
 for number, step in enumerate(STEP_LIST, start=1):

@@ -231,6 +231,7 @@ def _with_steps(
     )
     steps = Steps(
         lambda: differentiable(results) + inputs.history.moved(),
+        inputs.history.moved,
         inputs.history.targets(),
         leaves,
         tensors | dict(results),

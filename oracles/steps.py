@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch.autograd.graph import GradientEdge
 
-from .gradients import Differentiated, Roots, accumulate, differentiate_roots, later_write
+from .gradients import Differentiated, Roots, accumulate, differentiate_roots, edge_of, later_write
 from .observation import GradientRun, LaterWrite, Refusal
 from .states import Known
 
@@ -51,12 +51,14 @@ Step = Backward | Write
 class Steps:
     """The steps of one observation under way.
 
-    `roots` gives what a backward may start from, now; `targets` are what gradients are taken of; `leaves`
-    are the known leaves; `tensors` are the arguments and results by path. `refused` is why one of the
-    backwards was refused, `broken` whether one raised half-way.
+    `roots` gives what a backward may start from, now, and `moved` those of the inputs. Gradients are taken of
+    `targets`, and in a double backward of the inputs that have moved as well; `leaves` are the known leaves;
+    `tensors` are the arguments and results by path. `refused` is why one of the backwards was refused,
+    `broken` whether one raised half-way.
     """
 
     roots: Callable[[], Roots]
+    moved: Callable[[], Roots]
     targets: Mapping[str, GradientEdge]
     leaves: Roots
     tensors: Mapping[str, torch.Tensor]
@@ -95,19 +97,25 @@ class Steps:
             yield self._noted(accumulated)
             return
         double = step.how == "double"
-        first = differentiate_roots(picked, self.targets, chosen, retain=step.retain, create=double)
+        targets = {**self.targets, **self._written()} if double else self.targets
+        first = differentiate_roots(picked, targets, chosen, retain=step.retain, create=double)
         self.broken = first.error is not None and not step.retain
         yield self._noted(first)
         if not double or first.error is not None:
             return
         gradients = tuple(
             (f"grad of {path}", gradient)
-            for path, gradient in zip(self.targets, first.gradients, strict=True)
+            for path, gradient in zip(targets, first.gradients, strict=True)
             if gradient is not None and gradient.requires_grad
         )
         if gradients:
             ordinals = range(len(gradients))
-            yield self._noted(differentiate_roots(gradients, self.targets, ordinals, "double backward"))
+            yield self._noted(differentiate_roots(gradients, targets, ordinals, "double backward"))
+
+    def _written(self) -> dict[str, GradientEdge]:
+        """The edges of inputs that have another history than before the call."""
+        found = {path: edge_of(tensor) for path, tensor in self.moved() if not tensor._is_view()}
+        return {f"{path} (as it is now)": edge for path, edge in found.items() if edge is not None}
 
     def _noted(self, differentiated: Differentiated) -> GradientRun:
         if differentiated.error is not None and self.refusal is not None:

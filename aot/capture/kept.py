@@ -121,7 +121,7 @@ def find_kept(
             for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
                 looks.append(look(number, tensor, node))
     earlier = {id(fake): _edge_of_view(fake) for fake in (*arguments, *roots)}
-    for number, node in _hidden(graph, engine):
+    for number, node in _hidden(recorder, graph, engine):
         for tensor, reason in _found_out(recorder, node, (*arguments, *roots)):
             looks.append(look(number, tensor, node, reason))
     every = {id(t): t for t in (*arguments, *roots, *(one.tensor for one in looks))}
@@ -176,18 +176,20 @@ def find_kept(
     return found
 
 
-def _hidden(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
+def _hidden(recorder: Recorder, graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
     """The nodes that do not show what they keep, each with its segment's number.
 
-    Not those that pack hooks may have been there for, which would have to run again; nor writes to views that
+    Not those that pack hooks were there for, which would have to run again; nor writes to views that
     a backward through their segment runs, of which it is known which gradients come.
     """
-    if any(_is_packed(node) for segment in graph.segments for node in segment.nodes):
-        return
     for number, segment in enumerate(graph.segments):
         was_run = bool(engine.segments[number].gradients)
         for node in segment.nodes if was_run else (*segment.nodes, *graph.idle(number)):
-            if internals.hides_saved(node) and not (was_run and internals.is_view_write(node)):
+            if (
+                internals.hides_saved(node)
+                and not (was_run and internals.is_view_write(node))
+                and internals.sequence_number(node) not in recorder.under_hooks
+            ):
                 yield number, node
 
 
@@ -277,7 +279,7 @@ def frees_something(
         nodes += graph.idle(number)
     frees = any(_saves_something(node) for node in nodes if not internals.is_view_write(node)) or any(
         _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
-        for of, node in _hidden(graph, engine)
+        for of, node in _hidden(recorder, graph, engine)
         if of == number
     )
     return frees or any(map(internals.is_view_write, nodes)), not frees

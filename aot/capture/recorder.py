@@ -147,6 +147,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return result
         if self.symbols is not None and func in ASKS_FOR_NUMBERS:
             return ASKS_FOR_NUMBERS[func](args[0])
+        if not self.builder.backward and internals.saved_tensor_hooks() is not None:
+            self.under_hooks.add(internals.next_sequence_number() - 1)
         operation = classify(func)
         kind = operation.kind
         if operation.placed:

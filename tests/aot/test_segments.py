@@ -11,6 +11,7 @@ import pytest
 import torch
 from agree import assert_same_story, checking_nop, leaf, non_leaf, values
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import aot
 
@@ -530,5 +531,45 @@ def test_zeros_without_memory_take_the_dtype_of_a_number(number: complex) -> Non
             return list(torch.autograd.grad(f(a), a))
         except RuntimeError as error:
             return ["has changed the type of value" in str(error)]
+
+    assert_same_story(function, story)
+
+
+def test_what_a_list_keeps_is_checked_beside_a_checkpoint() -> None:
+    """The hooks of which do not stand before other nodes."""
+
+    def function(a: Tensor) -> list[Tensor]:
+        first, second = torch._foreach_exp([a, a])
+        third, _ = torch._foreach_neg([a, second])
+        return [first, third, checkpoint(lambda b: b * b, a, use_reentrant=False)]
+
+    def story(f: Callable[..., Any]) -> list[Any]:
+        found: list[Any] = []
+        for one in range(3):
+            a = torch.ones(2, requires_grad=True)
+            results = f(a * 1)
+            with torch.no_grad():
+                results[0].mul_(2)
+            try:
+                found += torch.autograd.grad(results[one].sum(), a)
+            except RuntimeError as error:
+                found.append("modified by an inplace operation" in str(error))
+        return found
+
+    assert_same_story(function, story)
+
+
+def test_a_complex_gradient_comes_to_a_value_that_leads_nowhere() -> None:
+    def function(a: Tensor) -> list[Tensor]:
+        first, second = torch._foreach_sin([a, a])
+        return [first, second.masked_fill(second.logical_not(), 2.0)]
+
+    def story(f: Callable[..., Any]) -> list[Any]:
+        base = torch.ones(2, dtype=torch.complex64, requires_grad=True)
+        with torch.no_grad():
+            a = base[:]
+        results = f(a)
+        torch.autograd.backward(results, [torch.ones_like(one) for one in results])
+        return [base.grad, *(one.requires_grad for one in results)]
 
     assert_same_story(function, story)

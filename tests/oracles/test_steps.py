@@ -251,3 +251,31 @@ def test_an_argument_made_in_inference_mode_is_written_to_in_that() -> None:
     assert isinstance(write, LaterWrite) and write.raised is None
     findings = compare(observe(early, make, steps=steps), observe(Late.apply, make, steps=steps))
     assert [finding.clause for finding in findings] == ["gradients"]
+
+
+def test_a_double_backward_is_one_with_respect_to_what_was_written_as_well() -> None:
+    def make() -> Arguments:
+        return Arguments((torch.ones(2, requires_grad=True) * 1,))
+
+    def written(x: Tensor) -> Tensor:
+        return x.exp_().sin()
+
+    class Apart(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * ctx.saved_tensors[0].detach().cos()  # which leads no further
+
+    step = Backward((0,), "double")
+    records = observe(written, make, steps=(step,)).steps
+    assert [[path for path, _ in one.gradients] for one in records if isinstance(one, GradientRun)] == [
+        ["arg[0]", "arg[0] (as it is now)"]
+    ] * 2
+    findings = compare(
+        observe(written, make, steps=(step,)), observe(lambda x: Apart.apply(x.exp_()), make, steps=(step,))
+    )
+    assert "double-backward" in {finding.clause for finding in findings}
