@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,8 @@ def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
     tangents = tuple(n for n in placeholders if is_tangent(n))
     tags = {n: n.meta.get("partitioner_tag") for n in nodes}
     recorded = frozenset(n for n in nodes if tags[n] in BACKWARD_TAGS).union(tangents)
+    # (A backward that repeats a draw reads its results, which are saved one by one, and not together.)
+    recorded -= {n for n in recorded if n.target is operator.getitem and n.args[0] not in recorded}
     return JointParts(
         module=module,
         primals=tuple(n for n in placeholders if not is_tangent(n)),
@@ -73,7 +76,7 @@ def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
         gradients=outputs[num_fwd_outputs:],
         acts=tuple(n for n in nodes if n in recorded and is_act(n)),
         recorded_backward=recorded,
-        pinned=frozenset(n for n in nodes if tags[n] == "must_be_in_backward"),
+        pinned=frozenset(n for n in recorded if tags[n] == "must_be_in_backward"),
     )
 
 

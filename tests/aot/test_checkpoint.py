@@ -178,3 +178,18 @@ def test_the_reentrant_kind_is_refused_by_name() -> None:
     with pytest.raises(aot.Unsupported, match="use_reentrant=False"):
         aot.aot_function(f, aot.nop)(x, w)
     assert torch.equal(x, values(4, 3))
+
+
+@pytest.mark.parametrize("partition", PARTITIONERS)
+def test_a_backward_repeats_a_draw_of_several_results(partition: str) -> None:
+    """Of which each is saved, and not all of them together."""
+
+    def part(a: Tensor) -> tuple[Tensor, Tensor]:
+        turned = a.t()
+        return turned, torch.nn.functional.dropout(turned, 0.5)
+
+    def f(a: Tensor) -> Tensor:
+        result: Tensor = checkpoint(part, a, use_reentrant=False)[1]
+        return result
+
+    assert_agrees(f, lambda: [leaf(3, 2)], grad=True, partition=PARTITIONERS[partition])
