@@ -26,7 +26,7 @@ GENERATOR = [
         "fuzz/motifs/memory.py",
         "fuzz/motifs/parts.py",
     ),
-    *("fuzz/refusals.py", "fuzz/state.py", "fuzz/tensors.py"),
+    *("fuzz/refusals.py", "fuzz/scenario.py", "fuzz/state.py", "fuzz/tensors.py"),
     *("fuzz/operators/dtypes.py", "fuzz/operators/layout.py", "fuzz/operators/parts.py"),
     "fuzz/operators/row.py",
 ]

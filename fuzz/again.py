@@ -1,4 +1,4 @@
-"""The generator's last part: what is done after a call, later calls of the same function, and threads.
+"""The generator's last part: later calls of the same function.
 
 A later call is the first one with something else about it: values, sizes, how its arguments lie and alias,
 how autograd sees views, what requires grad, dtypes, Python numbers, the mode. What eager would refuse of it,
@@ -21,7 +21,6 @@ from fuzz.document import ProgramError
 from fuzz.follow import check_module
 from fuzz.ir import (
     Argument,
-    Autocast,
     Branch,
     Call,
     Program,
@@ -30,13 +29,10 @@ from fuzz.ir import (
     Scalar,
     Scenario,
     Statement,
-    Step,
     Storage,
-    Tree,
     View,
     Write,
     called_once,
-    calls,
     references,
 )
 from fuzz.kinds import BASES, LAZY, unfit_call
@@ -47,7 +43,6 @@ from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import WRAPPED, Sizes, begin, sizes_in_text
 from fuzz.state import Breach, State, Tensor
-from oracles.steps import Backward, How
 
 TRIES = 6  # for one later call, before there is none
 _COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed
@@ -75,71 +70,6 @@ _ALIKE = {
 }  # ways to take a view
 _FOLLOWED = ("view", "multi", "no_grad")  # those by which a view has a base
 _Change = Callable[[Choices, Profile, Call], Call]
-_WATCHED = 0.4  # the steps are a write, and backwards that may notice it
-_TWICE = 0.15  # they are two backwards, of which the first frees what it can
-_HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
-
-
-def draw_threads(choices: Choices, profile: Profile, program: Program) -> Program:
-    """The program, of which one call may be made in two threads at once.
-
-    Not where the two would disturb each other in eager: they share the generators, the tensors of a module,
-    and what autocast has converted.
-    """
-    shared = (
-        program.module is not None
-        or any(OPERATORS[statement.operator].random for statement in program.statements)
-        or any(isinstance(block, Autocast) for block in program.blocks)
-        or any(call.scenario.autocast for call in calls(program))
-    )
-    if shared or not choices.chance(profile.threads):
-        return program
-    number = choices.integer(0, len(program.later))
-    if number == 0:
-        return replace(program, scenario=replace(program.scenario, threads=True))
-    call = program.later[number - 1]
-    call = replace(call, scenario=replace(call.scenario, threads=True))
-    return replace(program, later=(*program.later[: number - 1], call, *program.later[number:]))
-
-
-def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) -> tuple[Step, ...]:
-    """What is done after a call, if anything else than usual; `state` is the one at the function's end."""
-    if not choices.chance(profile.steps):
-        return ()
-    returned = set(references(returns))
-    tensors = [
-        name
-        for name, value in state.names.items()
-        if isinstance(value, Tensor)
-        and (name[0] == "a" or name in returned)
-        and not state.is_stale(name)
-        and (state.is_kept(name) or not state.is_unwatched(name))  # (Of what is kept, eager raises.)
-    ]
-    steps: list[Step] = []
-    if tensors and choices.chance(_WATCHED):
-        # Whether a backward notices a write shows where nothing else is done before, from each result alone.
-        kept = [name for name in tensors if state.is_kept(name)]
-        # Or what eager does not keep, and a compiler may.
-        used = [name for name in tensors if name[0] == "a" and name not in kept and name not in returned]
-        rather = choices.pick((kept, kept, kept, kept, used, used, tensors))
-        chosen = choices.pick(rather or tensors)
-        count = sum(state.tensor(name).requires_grad for name in tensors if name in returned)
-        return Write(chosen), *(Backward((i,), "plain", True) for i in range(min(max(count, 1), 3)))
-    if choices.chance(_TWICE):
-        return (Backward(), Backward())
-    if not state.kept.hooked and choices.chance(_TWICE):
-        return (Backward(None if choices.chance(0.5) else (choices.integer(0, 3),), "double", True),)
-    if tensors and choices.chance(_TWICE):
-        return Backward(), Write(choices.pick(tensors))  # which shows what a backward wrote to
-    for _ in range(choices.integer(1, 4)):
-        if tensors and choices.chance(0.3):
-            steps.append(Write(choices.pick(tensors)))
-        else:
-            roots = None if choices.chance(0.5) else (choices.integer(0, 5),)
-            # (A compiler may refuse to differentiate what hooks have done.)
-            how = choices.pick(_HOW[:-2] if state.kept.hooked else _HOW)
-            steps.append(Backward(roots, how, choices.chance(0.6)))
-    return tuple(steps)
 
 
 def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Call, ...]:

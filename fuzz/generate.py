@@ -3,7 +3,8 @@
 It draws arguments (`arguments`), builds statements (`builder`) in blocks (`enclose`) on a `State`, which
 knows every tensor's metadata, memory and standing with autograd, and keeps only statements that eager
 accepts; torch never runs. Now and then (`Profile.reckless`) a program may do what eager refuses, because a
-compiler must refuse it, too. Last come results and later calls (`again`).
+compiler must refuse it, too. Last come results, what is done after the call (`scenario`), and later calls
+(`again`).
 
 >>> from fuzz.choices import Random
 >>> generate(Random(seed=0, index=1)) == generate(Random(seed=0, index=1))
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.again import draw_later, draw_steps, draw_threads
+from fuzz.again import draw_later
 from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
 from fuzz.builder import MAX_RANK, Builder
 from fuzz.choices import Choices
@@ -22,6 +23,7 @@ from fuzz.enclose import build
 from fuzz.follow import defined, sizes_if_taken
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
+from fuzz.scenario import draw_steps, draw_threads
 from fuzz.state import State
 
 __all__ = ["MAX_ELEMENTS", "MAX_RANK", "MAX_RETURNS", "generate"]

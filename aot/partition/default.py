@@ -1,7 +1,7 @@
 """The default partitioner: save what eager saves.
 
 A partitioner takes ``(joint_module, joint_inputs, *, num_fwd_outputs)`` and returns two modules, as
-`functorch.compile`'s do: the forward returns its outputs and then the saved values, the backward takes the
+torch's do: the forward returns its outputs and then the saved values, the backward takes the
 saved values and then the tangents.
 """
 

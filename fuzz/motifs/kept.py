@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.builder import Builder
-from fuzz.motifs.parts import CURVED, REAL, append, multiplied, smooth, twins, within, write
+from fuzz.motifs.parts import CURVED, REAL, append, append_product, smooth, twins, within, write
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import shares_elements
 
@@ -59,7 +59,7 @@ def beside_written(builder: Builder) -> None:
     write(builder, written, ("mul_number_", "add_number_"))
     real = append(builder, "view_as_real", (kept,))
     if real:
-        multiplied(builder, real)
+        append_product(builder, real)
 
 
 def kept_twice(builder: Builder) -> None:
@@ -77,7 +77,7 @@ def kept_twice(builder: Builder) -> None:
     if builder.state.tensor(one).requires_grad:
         first = append(builder, "square", (one,))
     else:
-        first = multiplied(builder, one)
+        first = append_product(builder, one)
     if first:
         append(builder, "mul", (first, other))
 
@@ -98,7 +98,7 @@ def recomputed(builder: Builder) -> None:
         size, stride = (count, count), (1, 1)
         source = append(builder, "as_strided", (name,), size=size, stride=stride, offset=meta.offset) or name
     made = [append(builder, operator, (source,)) for operator in ("sin", "cos")]
-    product = multiplied(builder, str(made[0])) if all(made) else None
+    product = append_product(builder, str(made[0])) if all(made) else None
     product = product and append(builder, "mul", (product, str(made[1])))
     if product and choices.chance(0.4):  # what is there now is kept as well
         write(builder, name, ("mul_number_",))
@@ -108,7 +108,7 @@ def recomputed(builder: Builder) -> None:
 
 def first_read_later(builder: Builder) -> None:
     """What a backward is the first to read lies in memory that was written to beside it."""
-    choices, state = builder.choices, builder.state
+    choices = builder.choices
     entries = [
         (n, t)
         for n, t in builder.pool
@@ -126,5 +126,4 @@ def first_read_later(builder: Builder) -> None:
     followed = twins(builder, kept, [n for n, t in builder.pool if t.requires_grad])
     if followed:
         write(builder, written, ("mul_number_", "add_number_"))
-        if state.tensor(kept).memory == state.tensor(written).memory:
-            append(builder, "function_later", (choices.pick(followed), kept))
+        append(builder, "function_later", (choices.pick(followed), kept))

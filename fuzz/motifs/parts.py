@@ -74,7 +74,7 @@ def is_followed(tensor: Tensor) -> bool:
     return tensor.requires_grad and (tensor.base or tensor).grad_fn and tensor.made == "plain"
 
 
-def multiplied(builder: Builder, name: str) -> str | None:
+def append_product(builder: Builder, name: str) -> str | None:
     """Multiply something that requires grad by a tensor that is as large: the product, if there is one."""
     meta = builder.state.meta(name)
     names = [

@@ -573,3 +573,21 @@ def test_a_complex_gradient_comes_to_a_value_that_leads_nowhere() -> None:
         return [base.grad, *(one.requires_grad for one in results)]
 
     assert_same_story(function, story)
+
+
+def test_a_write_to_a_view_does_not_ask_for_what_was_freed_where_no_gradient_comes() -> None:
+    def function(a: Tensor) -> list[Tensor]:
+        view = a[...]
+        view.exp_()
+        return [torch._foreach_neg([view.detach(), view])[0], view.neg()]
+
+    def story(f: Callable[..., Any]) -> list[Any]:
+        whole = torch.ones(2, requires_grad=True)
+        without, through = f(whole.clone())
+        found = list(torch.autograd.grad(through.sum(), whole))  # which frees what the write has kept
+        found += torch.autograd.grad(without.sum(), whole, allow_unused=True)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(through.sum(), whole)
+        return found
+
+    assert_same_story(function, story)

@@ -20,7 +20,7 @@ from fuzz.features import features
 from fuzz.follow import defined
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
 from fuzz.operators import OPERATORS, Kind
-from fuzz.operators.dtypes import DTYPES
+from fuzz.operators.dtypes import DTYPES, ITEM_SIZE
 from fuzz.profiles import PROFILES
 from fuzz.program import (
     Call,
@@ -28,6 +28,7 @@ from fuzz.program import (
     Lit,
     Program,
     Ref,
+    Root,
     Same,
     Scalar,
     Seq,
@@ -93,6 +94,32 @@ def test_windows_of_a_matrix() -> None:
     found = [features(generate(Random(0, index), profile)) for index in range(200)]
     assert sum("alias: windows" in one for one in found) > 80
     assert sum({"alias: windows", "data: member of a group"} <= one for one in found) > 40
+
+
+def test_arguments_that_share_a_storage_lie_in_every_way() -> None:
+    """Columns of a matrix and the lower end of one, pieces of two dtypes, complex slices, and aliases that
+    lie as their root does."""
+    profile = dataclasses.replace(PROFILES["aliasing"], windows=0.5, flat=0.5)
+    found: Counter[str] = Counter()
+    for index in range(300):
+        program = generate(Random(0, index), profile)
+        for view in (a for a in program.arguments if isinstance(a, View)):
+            storage = program.storages[view.storage]
+            others = [a for a in program.arguments if isinstance(a, View) and a.storage == view.storage]
+            if len(view.size) == 1 and len(storage.size) == 2 and view.offset >= (step := view.stride[0]) > 1:
+                found["column"] += any(
+                    a.stride == view.stride and a.offset == view.offset % step for a in others
+                )
+            if view.dtype is not None and len(storage.size) == 1:
+                wide, narrow = ITEM_SIZE[storage.dtype], ITEM_SIZE[view.dtype]
+                stop = (view.offset + (view.size[0] if view.size else 1)) * narrow
+                found["within an element"] += stop % wide > 0
+            if storage.dtype == "complex64" and view.stride == (1,) and view.dtype is None:
+                found["complex slice"] += len(others) > 1
+            if view.size == storage.size and view.offset == 0 and view.via in ("data", "detach"):
+                found["as the root"] += Root(view.storage) in program.arguments
+    assert found.keys() == {"column", "within an element", "complex slice", "as the root"}
+    assert min(found.values()) > 5
 
 
 def test_what_went_into_several_results_is_used_once_more() -> None:
