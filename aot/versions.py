@@ -61,6 +61,18 @@ def version_of(tensor: Tensor) -> int:
 
 
 @contextlib.contextmanager
+def counted_as(tensor: Tensor, version: int) -> Iterator[None]:
+    """As if the version counter of `tensor` were at `version`, for as long as it lasts."""
+    with _setting_counters:
+        before = tensor._version
+        internals.set_versions((tensor,), (version,))
+        try:
+            yield
+        finally:
+            internals.set_versions((tensor,), (before,))
+
+
+@contextlib.contextmanager
 def moved_version(tensor: Tensor) -> Iterator[None]:
     """As if `tensor` had been written to, for as long as it lasts."""
     before = tensor._version

@@ -60,14 +60,11 @@ class Parts:
         Raises:
             AutogradStateMutation: it is.
         """
-        self.check_current(tensors_in(args, kwargs))
-        for tensor in () if is_view else tensors_in(args, kwargs):
-            if self._is_unrecorded(tensor):
-                raise errors.AutogradStateMutation(
-                    "a view that was taken under no_grad or inference mode, of what is by way of a leaf a "
-                    "part of a tensor that does not require grad, is used in grad mode; detach it, or take "
-                    "it in grad mode"
-                )
+        tensors = tuple(tensors_in(args, kwargs))
+        self.check_current(tensors)
+        for tensor in tensors:
+            if (self._is_unrecorded(tensor) and not is_view) or _leads_nowhere(tensor):
+                raise _used()
 
     def check_returned(self, tensors: Iterable[Tensor]) -> None:
         """Refuse results whose history is another one in eager.
@@ -78,6 +75,8 @@ class Parts:
         tensors = tuple(tensors)
         self.check_current(tensors)
         for tensor in tensors:
+            if self._parts and _leads_nowhere(tensor):
+                raise _used()
             # (It requires grad here already, so what is asked of it changes nothing that shows.)
             if self._is_unrecorded(tensor) and internals.accumulates(tensor):
                 raise errors.AutogradStateMutation(
@@ -105,6 +104,28 @@ class Parts:
                     "returned, after its memory was written to: autograd forgets what it was made from; "
                     "write outside, or take the view after the write"
                 )
+
+
+def _used() -> errors.AutogradStateMutation:
+    return errors.AutogradStateMutation(
+        "a view that was taken under no_grad or inference mode, of what is by way of a leaf a part of a "
+        "tensor that does not require grad, is used in grad mode; detach it, or take it in grad mode"
+    )
+
+
+def _leads_nowhere(tensor: Tensor) -> bool:
+    """Whether custom functions have made it of nothing that has a history.
+
+    They compute without grad mode, so that nobody has seen which views they were given. Of an unrecorded one
+    autograd notes no edge; that it is not of a part is not known.
+    """
+    root = tensor._base if tensor._is_view() else tensor  # (what is asked of a view may make a node)
+    nodes = [None if root is None else root.grad_fn]
+    for node in nodes:
+        if node is None or not internals.is_function_node(node):
+            return False
+        nodes.extend(before for before, _ in node.next_functions if before is not None)
+    return True
 
 
 def _is_of(tensor: Tensor, some: dict[int, Tensor]) -> bool:

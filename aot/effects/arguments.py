@@ -312,7 +312,8 @@ class ArgumentEffects:
             return self._is_left(root)
         unnoticed = [goes_unnoticed(event) for event in changes]
         if not any(unnoticed):
-            return True  # autograd takes note of the changes, whichever came first
+            # Autograd takes note of the changes, whichever came first; the root is what the last one made.
+            return not changes or self._ends_in_change(root)
         edge = self.forward.entry.edges[self.world.index_of[id(root)]]
         start = None if edge is None else edge.node
         before = [node is start for node in self.recorder.journal.histories_of(root)]
@@ -324,6 +325,12 @@ class ArgumentEffects:
             f"the metadata of tensor {self.world.index_of[id(root)]} was changed under torch.no_grad() "
             f"before and after it was written to in grad mode; change it outside"
         )
+
+    def _ends_in_change(self, root: Tensor) -> bool:
+        """Whether a root was written to in grad mode last before its metadata was changed last."""
+        last = self.recorder.journal.histories_of(root)[-1]
+        node = root.grad_fn
+        return node is None or node is last or any(below is last for below, _ in node.next_functions)
 
     def _is_left(self, root: Tensor) -> bool:
         """Whether all writes to a root that carry history went to the storage that it lay in when the

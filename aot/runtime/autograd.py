@@ -31,7 +31,7 @@ from aot.runtime.saving import Own
 from aot.runtime.tangents import OtherTangent, fails, restrided
 from aot.subclasses import is_nested, is_wrapper
 from aot.symbols import Symbols
-from aot.versions import detached_in_place, uncounted
+from aot.versions import counted_as, detached_in_place, uncounted
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +192,14 @@ def _edge_of(result: Tensor | None) -> Tensor | None:
 
 def _edge_of_written(ctx: Any, entrance: int) -> Tensor | None:
     """The same for what was written to an argument; None when nobody has its edge any more."""
-    node = ctx.written[entrance]()
+    of, counter, version = ctx.written[entrance]
+    node = of()
     if node is None:
         return None
     try:
-        saved = node.saved_tensors
-    except RuntimeError:  # freed, or written to since: so is what would be added up there
+        with counted_as(counter, version):  # the call itself may have counted what it did since
+            saved = node.saved_tensors
+    except RuntimeError:  # freed: so is what would be added up there
         return None
     return _edge_of(*saved) if saved else None
 
@@ -237,7 +239,7 @@ class _Written(torch.autograd.Function):
         if copies:
             tensor.data.copy_(history)
         if keeper is not None:
-            keeper.written[entrance] = weakref.ref(ctx)
+            keeper.written[entrance] = weakref.ref(ctx), _counter(tensor), tensor._version + 1
             if internals.saved_tensor_hooks() is None:
                 ctx.save_for_backward(tensor)
         return tensor

@@ -895,22 +895,69 @@ def test_what_a_view_of_a_lazy_argument_shows_besides(
     assert_same_story(f, story)
 
 
-@pytest.mark.parametrize("kind", ["leaf in a buffer", "detached since"])
-def test_a_view_without_grad_of_a_part_is_not_made_to_require_grad(kind: str) -> None:
-    if kind == "detached since":
-        base = torch.ones(4, requires_grad=True) * 1
-        part = base.view(2, 2)
-        base.detach_()
-    else:
-        part = torch.ones(4).view(2, 2).requires_grad_()
+def _part(kind: str) -> Tensor:
+    """What requires grad, and is a view of what does not."""
+    if kind == "leaf in a buffer":
+        return torch.ones(4).view(2, 2).requires_grad_()
+    base = torch.ones(4, requires_grad=True) * 1
+    part = base.view(2, 2)
+    base.detach_()
+    return part
 
+
+PARTS = ["leaf in a buffer", "detached since"]
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_a_view_without_grad_of_a_part_is_not_made_to_require_grad(kind: str) -> None:
     def f(a: Tensor) -> Tensor:
         with torch.no_grad():
             view = a.view(4)
         return view.requires_grad_()
 
     with pytest.raises(errors.AutogradStateMutation, match="made to require grad"):
-        aot.aot_function(f, aot.nop)(part)
+        aot.aot_function(f, aot.nop)(_part(kind))
+
+
+class _Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+# What computes without grad mode, and says that its result requires grad where its argument says so.
+IN_FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "returned": _Same.apply,
+    "one after another": lambda view: _Same.apply(_Same.apply(view)),
+    "viewed": lambda view: _Same.apply(view)[1:],
+    "used": lambda view: _Same.apply(view) * 2,
+    "put into another": lambda view: torch.zeros(4).copy_(_Same.apply(view)),
+    "max": torch.max,
+    "cumprod": lambda view: view.cumprod(0),
+}
+
+
+@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("use", IN_FUNCTIONS)
+def test_nor_are_custom_functions_given_one(kind: str, use: str) -> None:
+    def f(a: Tensor) -> Any:
+        with torch.no_grad():
+            view = a.view(4)
+        return IN_FUNCTIONS[use](view)
+
+    assert not f(_part(kind)).requires_grad
+    with pytest.raises(errors.AutogradStateMutation, match="used in grad mode"):
+        aot.aot_function(f, aot.nop)(_part(kind))
+
+
+@pytest.mark.parametrize("kind", PARTS)
+@pytest.mark.parametrize("use", IN_FUNCTIONS)
+def test_custom_functions_are_given_views_that_have_a_history(kind: str, use: str) -> None:
+    assert_agrees(lambda a: IN_FUNCTIONS[use](a.view(4)), lambda: [_part(kind)])
 
 
 def test_a_view_of_what_was_detached_since_is_written_to_without_grad_and_returned() -> None:

@@ -250,6 +250,11 @@ def _a_part_of_an_argument(x: Tensor) -> Tensor:
     return functional.hardswish(x)
 
 
+def _an_argument_that_was_turned(x: Tensor) -> None:
+    x.unsqueeze_(0)
+    x.exp_()
+
+
 KEPT = (
     _a_result,
     _a_result_of_a_custom_function,
@@ -258,6 +263,7 @@ KEPT = (
     _all_of_an_argument,
     _an_argument_beside_a_result,
     _a_part_of_an_argument,
+    _an_argument_that_was_turned,
 )
 
 
@@ -355,6 +361,30 @@ def test_derivatives_go_to_a_view_that_another_view_was_written_with(f: Function
             )
             told.append([None if g is None else g.detach() for g in gradients])
             loss = _weighted(*gradients[:3])
+        return told
+
+    assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("turn", [Tensor.squeeze_, Tensor.t_, lambda x: x.unsqueeze_(0).exp_()])
+def test_second_derivatives_go_to_the_base_of_what_was_turned_and_written(turn: Function) -> None:
+    """The call counts the turn after the write, which is what the node keeps."""
+
+    def f(x: Tensor) -> None:
+        turn(x)
+        x.tanh_()
+
+    def story(function: Function) -> Any:
+        start = leaf(2, 3, dtype=F64)
+        base = start * 1
+        x = base.as_strided((2, 1), (3, 1), 1)  # (as long as it is there)
+        function(x)
+        loss = _weighted(base)
+        told = []
+        for _ in range(3):
+            gradients = torch.autograd.grad(loss, [start, base], create_graph=True, allow_unused=True)
+            told.append([None if g is None else g.detach() for g in gradients])
+            loss = _weighted(gradients[0])
         return told
 
     assert_same_story(f, story)
