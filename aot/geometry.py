@@ -221,8 +221,9 @@ def is_stretch(where: Geometry) -> bool:
 
 
 def elements(where: Geometry) -> Tensor:
-    """The storage offsets of all elements, int64, flat."""
-    offsets = torch.full((), where.offset, dtype=torch.int64)
+    """The storage offsets of all elements, int64, flat. Of symbols it is asked what they are in this call."""
+    offsets = torch.full((), int(where.offset), dtype=torch.int64)
     for n, s in zip(where.size, where.stride, strict=True):
-        offsets = offsets.unsqueeze(-1) + torch.arange(n, dtype=torch.int64) * s
+        # (Torch takes a symbol that a tensor is multiplied by for 7777777.)
+        offsets = offsets.unsqueeze(-1) + torch.arange(int(n), dtype=torch.int64) * int(s)
     return offsets.reshape(-1)

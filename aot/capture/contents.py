@@ -247,6 +247,8 @@ class Contents:
             self._base = self._entry_base()
         if where.overlaps_itself:
             where, value = self._without_overlap(where, value)
+        elif _may_lie_otherwise(where) and same_layout(self._builder.meta(value), where):
+            value = self._builder.emit(aten.as_strided.default, value, list(where.size), list(where.stride))
         self._store(where, value)
 
     def _store(self, where: Geometry, value: fx.Node) -> None:
@@ -355,3 +357,10 @@ class Contents:
             if n != m:
                 value = self._builder.emit(aten.slice.Tensor, value, dim, 0, 1)
         return once, value
+
+
+def _may_lie_otherwise(where: Geometry) -> bool:
+    """Whether a kernel may give dimensions of size 1 other strides than its shape function says, as some do
+    where sizes are symbols."""
+    numbers = (*where.size, *where.stride)
+    return any(isinstance(n, torch.SymInt) for n in numbers) and any(n == 1 for n in where.size)

@@ -256,7 +256,10 @@ def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]
         seen: set[Key] = set()
         while stack:
             edge = stack.pop()
-            if edge in seen or graph.is_end(edge) or graph.segment_of.get(edge[0], number) != number:
+            there = graph.segment_of.get(edge[0], number)
+            # (A view of what was written may lead to that by way of what was computed from the view.)
+            elsewhere = there != number and edge in graph.segments[there].entrances
+            if edge in seen or graph.is_end(edge) or elsewhere:
                 continue
             seen.add(edge)
             if edge not in segment.entrances:

@@ -390,6 +390,24 @@ def test_second_derivatives_go_to_the_base_of_what_was_turned_and_written(turn: 
     assert_same_story(f, story)
 
 
+def test_second_derivatives_go_to_what_was_written_by_way_of_what_a_view_of_it_was_put_into() -> None:
+    """The view is gone, and a result was computed from it."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        view = x[0]
+        view.sigmoid_()
+        return x[1], view.sum()
+
+    def story(function: Function) -> Any:
+        start = leaf(2, 3, dtype=F64)
+        base = start * 1
+        _, total = function(base)
+        (first,) = torch.autograd.grad(total, start, create_graph=True)
+        return torch.autograd.grad(_weighted(first), [start, base], allow_unused=True)
+
+    assert_same_story(f, story)
+
+
 @pytest.mark.parametrize("f", KEPT)
 def test_what_is_kept_for_second_derivatives_is_let_go(f: Function) -> None:
     compiled = aot.aot_function(f, aot.nop)

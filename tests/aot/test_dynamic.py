@@ -6,6 +6,7 @@ import logging
 import numbers
 import pprint
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,6 +124,29 @@ def _second_is_written(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def test_arguments_that_share_memory(together: Callable[[int, int], list[Tensor]]) -> None:
     compiled = assert_each_agrees(_second_is_written, _makes(together), specializations=1, dynamic=True)
     assert compiled.specializations[0].sizes is not None
+
+
+def test_a_write_beside_what_another_argument_shows() -> None:
+    """Its elements are looked for one by one, where neither argument is a stretch of storage."""
+
+    def f(x: Tensor, y: Tensor) -> None:
+        x[:, 0].mul_(2)
+
+    def make(n: int, m: int) -> list[Tensor]:
+        x = values(n, m)
+        return [x, x.as_strided((3,), (2,), 0)]
+
+    makes = [partial(make, n, m) for n, m in ((2, 3), (3, 4), (5, 3))]
+    assert_each_agrees(f, makes, specializations=3, dynamic=True)
+
+
+def test_a_written_dimension_of_one_element_that_lies_otherwise() -> None:
+    """By symbols `triu` lays out its result as it lies itself, by numbers anew."""
+
+    def f(x: Tensor) -> None:
+        x.unsqueeze(0).view(torch.int16).transpose(0, 2).triu_(1)
+
+    assert_each_agrees(f, _makes(lambda n, m: [values(1, n + m)]), specializations=1, dynamic=True)
 
 
 def test_what_the_function_asks_of_sizes_is_asked_of_later_calls() -> None:
