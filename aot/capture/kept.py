@@ -252,7 +252,10 @@ def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]
     found: list[frozenset[Key]] = []
     for number, segment in enumerate(graph.segments):
         saved = (tensor for node in segment.nodes for tensor in _saved_tensors(node))
-        stack = [key_of(get_gradient_edge(t)) for t in (*saved, *read[number]) if t.grad_fn is not None]
+        kept = (
+            tensor if tensor.grad_fn is not None else _base_of(tensor) for tensor in (*saved, *read[number])
+        )
+        stack = [key_of(get_gradient_edge(t)) for t in kept if t is not None and t.grad_fn is not None]
         seen: set[Key] = set()
         while stack:
             edge = stack.pop()
@@ -266,6 +269,11 @@ def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]
                 stack.extend(below for _, below in graph.below(edge[0]))
         found.append(frozenset(seen.intersection(segment.entrances)))
     return found
+
+
+def _base_of(tensor: Tensor) -> Tensor | None:
+    """What a view was taken of: a formula may read what is kept by way of one (`conj`) without a history."""
+    return tensor._base if tensor._is_view() else None
 
 
 def frees_something(

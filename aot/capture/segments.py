@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 
 from torch.autograd.graph import GradientEdge, Node
 
+from aot import torch_internals as internals
+
 Key = tuple[Node, int]
 
 
@@ -128,6 +130,8 @@ class Graph:
                 self.segments[number].nodes.append(item)
                 self.segment_of[item] = number
         self._enter()
+        while not whole and any(map(_runs_in_part, self.segments)):
+            self._divide()
 
     @property
     def native_edges(self) -> tuple[Key, ...]:
@@ -267,6 +271,22 @@ class Graph:
                 found.add(item)
         return found
 
+    def _divide(self) -> None:
+        """Cut the segments of which eager runs a custom function or does not, by where gradients come in: one
+        that is run makes zeros of a gradient that does not come to it."""
+        segments: list[NodeSet] = []
+        for segment in self.segments:
+            parts: dict[int, NodeSet] = {}
+            for node in segment.nodes:
+                part = segment.reach[node] if _runs_in_part(segment) else 0
+                if part not in parts:
+                    parts[part] = NodeSet()
+                    segments.append(parts[part])
+                parts[part].nodes.append(node)
+        self.segments = segments
+        self.segment_of = {node: i for i, segment in enumerate(segments) for node in segment.nodes}
+        self._enter()
+
     def _enter(self) -> None:
         for one in sorted((e for e in self._exposed if e.value is not None), key=_value):
             number = self.segment_of.get(one.edge.node)
@@ -289,6 +309,12 @@ class Graph:
                 for _, edge in self.below(node):
                     if self.segment_of.get(edge[0]) == number and not self.leaves_segment(node, edge):
                         segment.reach[edge[0]] |= segment.reach[node]
+
+
+def _runs_in_part(segment: NodeSet) -> bool:
+    """Whether a custom function is reached from some of the entrances and not from others."""
+    every = (1 << len(segment.entrances)) - 1
+    return any(internals.is_function_node(node) and segment.reach[node] != every for node in segment.nodes)
 
 
 def _value(one: Exposed) -> int:

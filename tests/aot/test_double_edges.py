@@ -408,6 +408,55 @@ def test_second_derivatives_go_to_what_was_written_by_way_of_what_a_view_of_it_w
     assert_same_story(f, story)
 
 
+def test_second_derivatives_of_complex_numbers_go_to_what_was_written() -> None:
+    """The formula reads the conjugate of what was kept."""
+
+    def f(x: Tensor) -> Tensor:
+        view = x[0]
+        view.exp_()
+        return view
+
+    def story(function: Function) -> Any:
+        start = leaf(2, 3, dtype=torch.complex128)
+        base = start * 1
+        view = function(base)
+        (first,) = torch.autograd.grad(view.abs().sum(), start, create_graph=True)
+        return torch.autograd.grad(first.abs().sum(), [start, base], allow_unused=True)
+
+    assert_same_story(f, story)
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 3
+
+
+def test_a_custom_function_beside_another_operation_has_a_backward_of_its_own() -> None:
+    """It makes zeros of a gradient that it does not get, where it is run: the first backward comes by both,
+    the second by one."""
+
+    def f(x: Tensor, y: Tensor) -> Any:
+        one, other = x.cos(), _Scaled.apply(y)
+        return *torch._foreach_sin([one, other]), one + other
+
+    def story(function: Function) -> Any:
+        starts = [leaf(3, dtype=F64), leaf(3, dtype=F64)]
+        told = []
+        for number in range(3):
+            result = function(*starts)[number]
+            gradients = torch.autograd.grad(result.sum(), starts, create_graph=True, allow_unused=True)
+            followed = [g.sum() for g in gradients if g is not None and g.requires_grad]
+            told += [*gradients, *torch.autograd.grad(followed, starts, allow_unused=True)]
+        return told
+
+    assert_same_story(f, story)
+
+
 @pytest.mark.parametrize("f", KEPT)
 def test_what_is_kept_for_second_derivatives_is_let_go(f: Function) -> None:
     compiled = aot.aot_function(f, aot.nop)
