@@ -236,7 +236,7 @@ class Engine:
         """A hook that notes the gradients which come to a node."""
 
         def hook(gradients: tuple[Tensor | None, ...]) -> None:
-            with torch.no_grad():
+            with internals.modes_off(), torch.no_grad():
                 for gradient in gradients:
                     if gradient is not None:
                         nodes.extend(self._recorder.read(part) for part in plain_parts(gradient))

@@ -114,7 +114,7 @@ class Linearity:
 
     def _after(self, name: str) -> Callable[..., None]:
         def check(results: tuple[Tensor | None, ...], gradients: Any) -> None:
-            with torch.no_grad():
+            with internals.modes_off(), torch.no_grad():
                 parts = (part for r in results if r is not None for part in plain_parts(r))
                 nodes = [self._recorder.read(part) for part in parts]
             for _ in self._advance():

@@ -244,6 +244,38 @@ def test_fifty_shapes_of_a_network() -> None:
     assert len(compiled.compiled.specializations) <= most
 
 
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return (gradient * 3)[:]
+
+
+@pytest.mark.parametrize("custom", [False, True], ids=["written", "custom function"])
+def test_second_derivatives_of_what_was_written_in_part(custom: bool) -> None:
+    """What comes to these nodes is read while the backward is recorded."""
+
+    def f(x: Tensor) -> Tensor:
+        if custom:
+            return _Scaled.apply(x[1:]).exp()  # type: ignore[no-any-return, no-untyped-call]
+        view = x[1:]
+        view.exp_()
+        return view
+
+    compiled = aot.aot_function(f, aot.nop, dynamic=True)
+    for n in (3, 5):
+        found = []
+        for function in (f, compiled):
+            start = leaf(n, 2)
+            base = start * 1  # (as long as it is there)
+            (first,) = torch.autograd.grad(function(base).sum(), start, create_graph=True)
+            found += torch.autograd.grad(first.square().sum(), start)
+        torch.testing.assert_close(*found)
+
+
 def test_parameters_keep_their_sizes() -> None:
     layer = nn.Linear(3, 5)
     compiled = aot.aot_module(layer, aot.nop, dynamic=True)
