@@ -69,7 +69,7 @@ _ALIKE = {
     "data": ("detach",),
 }  # ways to take a view
 _FOLLOWED = ("view", "multi", "no_grad")  # those by which a view has a base
-_Change = Callable[[Choices, Profile, Call], Call]
+Change = Callable[[Choices, Profile, Call], Call]
 
 
 def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Call, ...]:
@@ -105,6 +105,17 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
                 later += some
                 break
     return tuple(later)
+
+
+def draw_changed(choices: Choices, profile: Profile, program: Program, change: Change) -> tuple[Call, ...]:
+    """A later call of a program that has none, with this change, if eager takes it."""
+    sizes = sizes_in_text(program)
+    first = Call(program.storages, program.arguments, program.scenario)
+    for _ in range(TRIES):
+        call = change(choices, profile, first)
+        if call is not first and runs(called_once(program, call), sizes=sizes):
+            return (call,)
+    return ()
 
 
 def followed(program: Program, sizes: Sizes, reckless: bool = False) -> State | None:
@@ -180,7 +191,7 @@ def _answered(call: Call, arm: Branch) -> Call:
     return replace(call, arguments=_put(call.arguments, place, Scalar(other)))
 
 
-def _changed(choices: Choices, profile: Profile, call: Call, changes: Sequence[_Change]) -> Call:
+def _changed(choices: Choices, profile: Profile, call: Call, changes: Sequence[Change]) -> Call:
     """The call with one thing about it changed, if what is picked can be."""
     for _ in range(TRIES):
         changed = choices.pick(changes)(choices, profile, call)
@@ -328,7 +339,7 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
     return _tidied(call.storages, _put(call.arguments, place, moved), call.scenario)
 
 
-def _moved(choices: Choices, _profile: Profile, call: Call) -> Call:
+def moved(choices: Choices, _profile: Profile, call: Call) -> Call:
     """An argument that is another one, or lies on its storage, is a third one or lies, likewise, on its."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, (Same, View)) and i]
     if not places:
@@ -402,7 +413,7 @@ def _based(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
 
 
-def _regrouped(choices: Choices, _profile: Profile, call: Call) -> Call:
+def regrouped(choices: Choices, _profile: Profile, call: Call) -> Call:
     """Of three views of two aliases of a root one goes over to the other alias."""
     groups: dict[int, list[tuple[int, View]]] = {}
     for i, argument in enumerate(call.arguments):
@@ -494,12 +505,12 @@ def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.pick(places)
     scalar = call.arguments[place]
     assert isinstance(scalar, Scalar)
-    alike = _equal_to(scalar.value)
+    alike = equal_to(scalar.value)
     number = choices.pick(alike if alike and choices.chance(0.6) else SCALARS)
     return replace(call, arguments=_put(call.arguments, place, Scalar(number)))
 
 
-def _equal_to(value: Constant) -> tuple[Constant, ...]:
+def equal_to(value: Constant) -> tuple[Constant, ...]:
     """Python numbers that are equal to one, and are another."""
     if not isinstance(value, (int, float)) or value != int(value):
         return ()
@@ -533,13 +544,13 @@ _CHANGES = (
     _layout,
     _alias,
     _alias,
-    _moved,
-    _moved,
+    moved,
+    moved,
     _hidden,
     _hidden,
     _lazily,
     _based,
-    _regrouped,
+    regrouped,
     _gradient,
     _gradient,
     _leaf,
@@ -550,8 +561,8 @@ _CHANGES = (
     _mode,
 )
 _SELDOM = (  # which few calls have a place for, or show
-    *(_moved, _moved, _number, _shifted, _dtype, _hidden),
-    *(_lazily, _based, _regrouped, _regrouped, _leaf),
+    *(moved, moved, _number, _shifted, _dtype, _hidden),
+    *(_lazily, _based, regrouped, regrouped, _leaf),
 )
 _REFUSED = (
     _hidden,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -41,6 +42,25 @@ class Inputs:
 
 def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
     """Storages and arguments, bound in the state."""
+    storages, arguments, module = _draw(choices, profile)
+    return bind(state, storages, arguments, module)
+
+
+def bind(
+    state: State, storages: Sequence[Storage], arguments: Sequence[Argument], module: Module | None = None
+) -> Inputs:
+    """Have a state know storages and arguments."""
+    for storage in storages:
+        state.allocate(storage)
+    for i, argument in enumerate(arguments):
+        _bind(state, f"a{i}", argument)
+    for i, storage in enumerate(storages):
+        if storage.detached:
+            state.detach_root(i)
+    return Inputs(tuple(storages), tuple(arguments), module)
+
+
+def _draw(choices: Choices, profile: Profile) -> tuple[list[Storage], list[Argument], Module | None]:
     storages: list[Storage] = []
     arguments: list[Argument] = []
     sizes = _sizes(choices)
@@ -67,7 +87,7 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
         storages.append(storage)
         arguments += slices
     if windowed:
-        storage, windows = choices.pick((_matrix, _matrix, _columns))(choices, len(storages))
+        storage, windows = choices.pick((_matrix, _matrix, columns))(choices, len(storages))
         storages.append(storage)
         arguments += windows
     module = _hold(choices, storages, arguments) if choices.chance(profile.module) else None
@@ -78,14 +98,7 @@ def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
     _make_lazy(choices, profile, storages, arguments)
     if choices.chance(profile.inferred):
         _infer(choices, storages, arguments)
-    for storage in storages:
-        state.allocate(storage)
-    for i, argument in enumerate(arguments):
-        _bind(state, f"a{i}", argument)
-    for i, storage in enumerate(storages):
-        if storage.detached:
-            state.detach_root(i)
-    return Inputs(tuple(storages), tuple(arguments), module)
+    return storages, arguments, module
 
 
 def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> Module:
@@ -338,17 +351,17 @@ def _matrix(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     return storage, windows
 
 
-def _columns(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
-    """A matrix and columns of it, of which some are the lower end of one."""
-    rows, columns = choices.integer(3, 5), choices.integer(3, 5)
+def columns(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+    """A matrix and columns of it, of which one is the lower end of another, or reaches beyond it."""
+    rows, width = choices.integer(3, 5), choices.integer(3, 5)
     needs = choices.chance(0.3)
-    storage = Storage("float32", (rows, columns), choices.integer(0, 12), needs, not needs)
+    storage = Storage("float32", (rows, width), choices.integer(0, 12), needs, not needs)
     via = choices.pick(("view", "view", "detach"))
-    column, start = choices.integer(0, columns - 2), choices.integer(1, rows - 2)
+    column, start = choices.integer(0, width - 2), choices.integer(1, rows - 2)
     found: list[Argument] = [
-        View(number, (rows,), (columns,), column, via),
-        View(number, (rows - start,), (columns,), start * columns + column, via),
-        View(number, (rows,), (columns,), column + 1, via),
+        View(number, (rows - choices.integer(0, 1),), (width,), column, via),
+        View(number, (rows - start,), (width,), start * width + column, via),
+        View(number, (rows,), (width,), column + 1, via),
     ]
     return storage, found
 

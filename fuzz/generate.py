@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.again import draw_later
-from fuzz.arguments import MAX_ELEMENTS, Inputs, draw_inputs
+from fuzz.again import draw_changed, draw_later
+from fuzz.arguments import MAX_ELEMENTS, Inputs, bind, draw_inputs
 from fuzz.builder import MAX_RANK, Builder
 from fuzz.choices import Choices
 from fuzz.enclose import build
@@ -24,6 +24,7 @@ from fuzz.follow import defined, sizes_if_taken
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
 from fuzz.scenario import draw_steps, draw_threads
+from fuzz.scenes import SCENES
 from fuzz.state import State
 
 __all__ = ["MAX_ELEMENTS", "MAX_RANK", "MAX_RETURNS", "generate"]
@@ -46,14 +47,23 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     cast = choices.chance(profile.autocast)
     autocast = choices.pick(("bfloat16", "bfloat16", "float16")) if cast else None
     state = State(grad, inference, autocast)
-    inputs = draw_inputs(choices, profile, state)
+    scene = choices.pick(SCENES) if profile.scene and choices.chance(profile.scene) else None
+    if scene is None:
+        inputs = draw_inputs(choices, profile, state)
+    else:
+        inputs = bind(state, *scene.arguments(choices))
     builder = Builder(choices, profile, state, inputs)
+    if scene is not None:
+        scene.motif(builder)
     build(builder)
     state = builder.state
     parameters = _parameters(choices, profile, inputs)
     returns = _returns(choices, profile, inputs, builder)
     differentiate = _differentiate(choices, profile)
-    steps = draw_steps(choices, profile, state, returns)
+    if scene is not None and scene.steps is not None:
+        steps = scene.steps(choices, state, returns)
+    else:
+        steps = draw_steps(choices, profile, state, returns)
     program = Program(
         inputs.storages,
         inputs.arguments,
@@ -69,7 +79,10 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
             sizes_if_taken(program)
         except ProgramError:  # what follows a branch does not fit what its other arm leaves
             return generate(choices, profile)
-    later = draw_later(choices, profile, program)
+    if scene is not None and scene.change is not None:
+        later = draw_changed(choices, profile, program, scene.change)
+    else:
+        later = draw_later(choices, profile, program)
     if later:
         program = replace(program, later=later)
     return draw_threads(choices, profile, program)

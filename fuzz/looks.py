@@ -100,7 +100,8 @@ ROOTS
         return
     by, double = {name: edges[name] for name in wanted}, how == "double"
     for name, tensor in inputs.items() if double else ():
-        if edge(tensor) not in (None, edges.get(name)) and not tensor._is_view():
+        plain = not tensor._is_view() and not hasattr(tensor, "__tensor_flatten__")
+        if edge(tensor) not in (None, edges.get(name)) and plain:
             by[f"{name} (as it is now)"] = edge(tensor)
     targets = list(by.values())
     gradients = torch.autograd.grad(

@@ -65,6 +65,7 @@ class Profile:
     focus: float = 0.4  # operand 0 is drawn from what shares memory with an argument
     reuse: float = 0.15  # the operands of a statement are drawn from those of the last one
     aliases: float = 0.2  # operand 0 is drawn from what else shows the memory that was written to last
+    scene: float = 0.0  # arguments, a motif and what shows it are drawn together
     motif: float = 0.12  # there are a few statements that hardly come together by chance
     mode: float = 0.1  # a block begins: under another mode, a loop, or where there are Python values a branch
     grad_off: float = 0.08  # the call is made with grad mode off
@@ -155,6 +156,20 @@ def _profiles() -> Mapping[str, Profile]:
             passed=0.5,
             steps=0.0,
         ),
+        replace(
+            _BASE,
+            name="scenes",
+            statements=(0, 1),
+            scene=1.0,
+            steps=0.3,
+            again=0.1,
+            passed=0.5,
+            nested=0.05,
+            grad_off=0.02,
+            inference=0.0,
+            autocast=0.0,
+            reckless=0.0,
+        ),
         replace(_BASE, name="swarm", swarm=True, share=0.5, motif=0.0),
         replace(
             _BASE,
@@ -168,8 +183,9 @@ def _profiles() -> Mapping[str, Profile]:
             undo=0.05,
         ),
     )
-    # What forgets one thing about a call shows in few later calls: they are drawn twice as often.
-    mixed = replace(_BASE, name="mixed", mixture=(*(profile.name for profile in named), "calls"))
+    # What forgets one thing about a call shows in few later calls, and there are many scenes: these are drawn
+    # twice as often.
+    mixed = replace(_BASE, name="mixed", mixture=(*(profile.name for profile in named), "calls", "scenes"))
     return MappingProxyType({profile.name: profile for profile in (*named, mixed)})
 
 

@@ -38,19 +38,27 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
     return replace(program, later=(*program.later[: number - 1], call, *program.later[number:]))
 
 
+def results_of(state: State, returns: Tree) -> frozenset[str]:
+    """The names of the tensors that a function returns."""
+    return frozenset(n for n in references(returns) if isinstance(state.names.get(n), Tensor))
+
+
+def is_writable(state: State, returned: frozenset[str], name: str) -> bool:
+    """Whether a step may write to what has a name at the function's end."""
+    return (
+        isinstance(state.names.get(name), Tensor)
+        and (name[0] == "a" or name in returned)
+        and not state.is_stale(name)
+        and (state.is_kept(name) or not state.is_unwatched(name))  # (Of what is kept, eager raises.)
+    )
+
+
 def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) -> tuple[Step, ...]:
     """What is done after a call, if anything else than usual; `state` is the one at the function's end."""
     if not choices.chance(profile.steps):
         return ()
-    returned = set(references(returns))
-    tensors = [
-        name
-        for name, value in state.names.items()
-        if isinstance(value, Tensor)
-        and (name[0] == "a" or name in returned)
-        and not state.is_stale(name)
-        and (state.is_kept(name) or not state.is_unwatched(name))  # (Of what is kept, eager raises.)
-    ]
+    returned = results_of(state, returns)
+    tensors = [name for name in state.names if is_writable(state, returned, name)]
     steps: list[Step] = []
     if tensors and choices.chance(_WATCHED):
         # Whether a backward notices a write shows where nothing else is done before, from each result alone.

@@ -113,8 +113,13 @@ class Steps:
             yield self._noted(differentiate_roots(gradients, targets, ordinals, "double backward"))
 
     def _written(self) -> dict[str, GradientEdge]:
-        """The edges of inputs that have another history than before the call."""
-        found = {path: edge_of(tensor) for path, tensor in self.moved() if not tensor._is_view()}
+        """The edges of inputs that have another history than before the call: not of views, nor of wrapper
+        subclasses (docs/contract.md, *Not kept*)."""
+        found = {
+            path: edge_of(tensor)
+            for path, tensor in self.moved()
+            if not tensor._is_view() and not hasattr(tensor, "__tensor_flatten__")
+        }
         return {f"{path} (as it is now)": edge for path, edge in found.items() if edge is not None}
 
     def _noted(self, differentiated: Differentiated) -> GradientRun:

@@ -35,14 +35,6 @@ FAULTS = (
         wrong="A tensor that was read before another one on its storage was written to is not read anew.",
     ),
     _fault(
-        name="the first argument is taken for all of its storage",
-        module="aot.capture.contents",
-        find="alone = len({e.geometry for e in self.entries}) == 1 and is_dense(entry.geometry)",
-        replace="alone = is_dense(entry.geometry)",
-        clauses=(*_DATA, "errors"),
-        wrong="Of arguments that overlap, what the first does not show is not there.",
-    ),
-    _fault(
         name="lazy negation is lost",
         module="aot.capture.contents",
         find="return self._builder.emit(aten.neg.default, value) if where.neg else value",

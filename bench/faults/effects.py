@@ -27,14 +27,6 @@ FAULTS = (
         wrong="What is written between the elements of one argument is written back to that one.",
     ),
     _fault(
-        name="of several written places one keeps its history",
-        module="aot.effects.arguments",
-        find="not c.overlaps_itself_somehow and all(covers(c, w) for w in wheres)",
-        replace="not c.overlaps_itself_somehow and any(covers(c, w) for w in wheres)",
-        clauses=("double-backward",),
-        wrong="A second derivative does not reach an argument of which two parts were written in grad mode.",
-    ),
-    _fault(
         name="data are written after changes of metadata",
         module="aot.effects.arguments",
         find="early += [self._untracked(state, m, self.forward.entry.before[m], True) for m in places]",

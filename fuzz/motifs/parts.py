@@ -39,7 +39,7 @@ def write(builder: Builder, name: str, operators: Sequence[str]) -> None:
             return
 
 
-def within(builder: Builder, mode: str, append: Callable[[], None]) -> None:
+def within(builder: Builder, mode: str, append: Callable[[], object]) -> None:
     """A region around what is appended."""
     before, outer = len(builder.statements), builder.block
     builder.blocks.append(Region(mode, outer))

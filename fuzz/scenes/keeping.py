@@ -1,0 +1,128 @@
+"""Scenes of what a backward keeps, and of what is written to meanwhile."""
+
+from __future__ import annotations
+
+from fuzz.arguments import columns
+from fuzz.builder import Builder
+from fuzz.choices import Choices
+from fuzz.ir import Argument, Root, Storage, View
+from fuzz.motifs import kept
+from fuzz.motifs.parts import append, append_product, write
+from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
+
+
+def _of_complex(choices: Choices) -> Given:
+    """Slices of a complex buffer, and real numbers that require grad."""
+    dtype, parts = choices.pick((("complex64", "float32"), ("complex128", "float64")))
+    length, count = choices.integer(1, 3), choices.integer(2, 3)
+    storage = Storage(dtype, (count * length,), choices.integer(0, 12))
+    followed = Storage(parts, choices.pick(((), (2,), (length, 2))), choices.integer(0, 12), True)
+    via = choices.pick(("view", "detach"))
+    return [storage, followed], [*pieces(0, count, length, via), Root(1)]
+
+
+def _counted_apart(choices: Choices) -> Given:
+    """A tensor, an alias that has a version counter of its own, and something that requires grad."""
+    storage = real(choices, size_of(choices))
+    given: list[Argument] = [Root(0), whole(0, storage, "data")]
+    if choices.chance(0.5):
+        given.reverse()
+    return [storage, like(storage, choices)], [*given, Root(1)]
+
+
+def _inferred(choices: Choices) -> Given:
+    """A tensor that was made in inference mode, and something that requires grad."""
+    storage = real(choices, size_of(choices), inference=True)
+    shown = Root(0) if choices.chance(0.5) else whole(0, storage)
+    return [storage, like(storage, choices)], [shown, Root(1)]
+
+
+def _side_by_side(choices: Choices) -> Given:
+    """Pieces of a buffer of which none begins where it does, often what has them all, and something that
+    requires grad."""
+    length = choices.integer(1, 3)
+    storage = real(choices, (2 * length + choices.integer(1, 2),))
+    start = storage.size[0] - 2 * length
+    ends = [View(0, (length,), (1,), start, "view"), View(0, (length,), (1,), start + length, "view")]
+    if choices.chance(0.5):
+        ends.reverse()
+    if choices.chance(0.7):
+        ends.append(View(0, (2 * length,), (1,), start, "view"))
+    return [storage, like(storage, choices, (length,))], [*ends, Root(1)]
+
+
+def _plain(choices: Choices) -> Given:
+    """A tensor, and something that requires grad."""
+    storage = real(choices, (choices.integer(4, 6),) if choices.chance(0.5) else size_of(choices))
+    return [storage, like(storage, choices, choices.pick(((), storage.size)))], [Root(0), Root(1)]
+
+
+def _hidden(builder: Builder) -> None:
+    """What is kept has a version counter of its own, or is a part of what is written to."""
+    choices = builder.choices
+    name = append(builder, choices.pick(("data", "data", "detach")), ("a0",))
+    if name:
+        append_product(builder, name)
+
+
+def _two(choices: Choices) -> Given:
+    """Something with a history, and two tensors that have none."""
+    storage = real(choices, size_of(choices), requires_grad=True, leaf=False)
+    plain = Storage(storage.dtype, storage.size[1:], choices.integer(0, 12))
+    return [storage, plain], [Root(0), Root(1)]
+
+
+def _part_by_another(builder: Builder) -> None:
+    """A part is written to by what reads another tensor."""
+    choices = builder.choices
+    part = append(builder, "select", ("a0",), dim=0, index=choices.integer(0, 1))
+    if part:
+        append(builder, choices.pick(("mul_", "mul_", "div_", "add_")), (part, "a1"))
+
+
+def _within(choices: Choices) -> Given:
+    """A piece of a buffer that has something before it and after it."""
+    length = choices.integer(1, 3)
+    storage = real(choices, (length + 4,), choices.chance(0.4), leaf=False)
+    return [storage], [View(0, (length,), (1,), 2, choices.pick(("view", "detach")))]
+
+
+def _around(builder: Builder) -> None:
+    """What lies around a piece is shown after that was written to."""
+    choices, meta = builder.choices, builder.state.meta("a0")
+    write(builder, "a0", ("mul_number_", "add_number_", "sin_"))
+    start = choices.integer(0, 2)
+    length = choices.integer(3 - start, meta.size[0] + 4 - start)
+    shown = append(builder, "as_strided", ("a0",), size=(length,), stride=(1,), offset=start)
+    if shown and choices.chance(0.5):
+        write(builder, shown, ("mul_number_", "add_number_"))
+    elif shown:
+        append(builder, choices.pick(("mul_number", "clone", "sin")), (shown,))
+
+
+def _in_columns(choices: Choices) -> Given:
+    """Columns of one matrix, of which one is the lower end of another."""
+    storage, given = columns(choices, 0)
+    return [storage], given
+
+
+def _one_by_one(builder: Builder) -> None:
+    """One is written to, and all are read."""
+    choices = builder.choices
+    names = [name for name, _ in builder.pool]
+    write(builder, choices.pick(names), ("mul_number_", "add_number_", "sin_"))
+    for name in names:
+        append(builder, choices.pick(("mul_number", "sin", "neg")), (name,))
+
+
+SCENES = (
+    Scene(_plain, _hidden, watched(("a0",))),
+    Scene(_two, _part_by_another, watched(("a1",))),
+    Scene(_within, _around),
+    Scene(_in_columns, _one_by_one),
+    Scene(_of_complex, kept.beside_written),
+    Scene(_counted_apart, kept.kept_twice, watched(("a0", "a1"))),
+    Scene(_inferred, kept.recomputed, watched(("a0",))),
+    Scene(_side_by_side, kept.first_read_later),
+    Scene(_plain, kept.recomputed, watched(("a0",))),
+)

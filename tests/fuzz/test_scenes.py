@@ -1,0 +1,61 @@
+"""Scenes: each comes in its whole, with what shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fuzz.choices import Random
+from fuzz.features import features
+from fuzz.generate import generate
+from fuzz.ir import Write
+from fuzz.profiles import PROFILES
+from fuzz.program import Program, check
+from fuzz.scenes import SCENES
+from fuzz.scenes.scene import Scene
+
+PROGRAMS = 60
+
+
+@pytest.mark.parametrize("number", range(len(SCENES)))
+def test_a_scene_is_there_in_its_whole(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = SCENES[number]
+    whole = 0
+    for program in _programs(scene, monkeypatch):
+        check(program)
+        there = bool(program.statements)
+        if scene.change is not None:
+            there = there and len(program.later) == 1
+        if scene.steps is not None:
+            there = there and bool(program.scenario.steps)
+        whole += there
+    assert whole > PROGRAMS // 2
+
+
+@pytest.mark.parametrize("motif, feature", [("turned", "metadata: past a history"), ("cut_off", "detach")])
+def test_a_motif_of_a_scene_finds_what_it_wants(
+    motif: str, feature: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenes = [scene for scene in SCENES if scene.motif.__name__ == motif]
+    assert scenes
+    for scene in scenes:
+        found = sum(
+            feature in features(program)
+            or any(statement.operator.startswith(feature) for statement in program.statements)
+            for program in _programs(scene, monkeypatch)
+        )
+        assert found > PROGRAMS // 4
+
+
+def test_what_is_kept_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenes = [scene for scene in SCENES if scene.motif.__name__ in ("kept_twice", "recomputed")]
+    assert len(scenes) > 2
+    for scene in scenes:
+        programs = list(_programs(scene, monkeypatch))
+        assert sum(any(isinstance(s, Write) for s in p.scenario.steps) for p in programs) > PROGRAMS // 2
+
+
+def _programs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    monkeypatch.setattr("fuzz.generate.SCENES", (scene,))
+    return (generate(Random(7, index), PROFILES["scenes"]) for index in range(PROGRAMS))
