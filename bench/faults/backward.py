@@ -24,7 +24,7 @@ FAULTS = (
         module="aot.capture.backward",
         find="found[target] = gradient if known is None else known + gradient",
         replace="found[target] = gradient",
-        clauses=_GRADIENTS,
+        clauses=(*_GRADIENTS, "double-backward"),
         wrong="An argument that is read twice gets the gradient of one reading.",
     ),
     _fault(
