@@ -17,13 +17,17 @@ turns.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import hashlib
 import json
+import logging
 import math
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 from bench.cases import OURS, REFUSALS, Seen, ended, judged, of_death, program, settle
@@ -32,6 +36,7 @@ from fuzz.campaign.reticence import too_often
 from fuzz.targets import find
 
 _WARM = 8  # programs of each target
+_LOOKED_AT = 4  # programs that reach a fault, for whether they trigger it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,8 @@ class Track:
         reached: of these, those that ran its lines.
         seconds: CPU time of the stream until then, in which it searched for all others, too.
         found: its detection.
+        triggered: whether it was found, or `aot` made something else with it (a graph, a wrapper, guards) of
+            one of the programs that reached it, of which a few were looked at.
     """
 
     fault: str
@@ -51,6 +58,7 @@ class Track:
     reached: int
     seconds: float
     found: Seen | None
+    triggered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class _Run:
     """How a program ran: its outcome, what was seen, which faults were reached; whether the process is as it
-    was, and how much CPU time it has used."""
+    was, how much CPU time it has used, and what was made of the program, if that was asked."""
 
     outcome: str
     reached: frozenset[str]
@@ -83,6 +91,7 @@ class _Run:
     reason: str = ""
     intact: bool = True
     seconds: float = 0.0
+    made: str = ""
 
     @property
     def fails(self) -> bool:
@@ -99,6 +108,7 @@ class _Open:
     refused: int = 0
     found: Seen | None = None
     seconds: float = 0.0
+    reaching: list[int] = field(default_factory=list)  # programs
 
 
 class Stream:
@@ -122,10 +132,18 @@ class Stream:
             while (target := self._turn(cases)) and self._runner.seconds() < seconds:
                 self._case(target)
             spent = self._runner.seconds()
+            triggered = {name for name, one in self._all.items() if one.found or self._triggers(one)}
         finally:
             self._runner.close()
         tracks = tuple(
-            Track(name, one.cases, one.reached, one.seconds if one.found else spent, one.found)
+            Track(
+                name,
+                one.cases,
+                one.reached,
+                one.seconds if one.found else spent,
+                one.found,
+                name in triggered,
+            )
             for name, one in self._all.items()
         )
         return Outcome(tracks, self._next, tuple(self._alarms), self._runs, spent)
@@ -146,7 +164,9 @@ class Stream:
         run = self._try(target, index, pool)
         for name in pool:
             self._all[name].cases += 1
-            self._all[name].reached += name in run.reached
+            if name in run.reached:
+                self._all[name].reached += 1
+                self._all[name].reaching.append(index)
         if run.fails and not self._fails_anyway(target, index):
             self._divide(target, index, [name for name in pool if name in run.reached])
 
@@ -173,6 +193,19 @@ class Stream:
             if run.seen is not None:
                 self._alarms.append((target, run.seen))
         return run.outcome != "agree"
+
+    def _triggers(self, one: _Open) -> bool:
+        """Whether `aot` makes something else with a fault of a program that reaches it, and makes the same
+        without it twice."""
+        step = max(len(one.reaching) // _LOOKED_AT, 1)
+        for index in one.reaching[::step][:_LOOKED_AT]:
+            once, again, with_it = (
+                self._runner.run(one.fault.target, index, pool, look=True).made
+                for pool in ((), (), (one.fault.name,))
+            )
+            if once == again != with_it:
+                return True
+        return False
 
     def _divide(self, target: str, index: int, suspects: list[str]) -> None:
         """Those of some faults that make a program fail, which some of them do."""
@@ -236,10 +269,11 @@ class _Runner:
         self._of_this = 0.0
         self._process: _Process | None = None
 
-    def run(self, target: str, index: int, pool: Sequence[str]) -> _Run:
+    def run(self, target: str, index: int, pool: Sequence[str], look: bool = False) -> _Run:
+        """Run a program with some faults; `look` at what is made of it."""
         if self._process is None:
             self._process = _Process(self._seed, self._method, self._switches)
-        run = self._process.run(target, index, pool)
+        run = self._process.run(target, index, pool, look)
         self._of_this = run.seconds
         if not run.intact:
             self.renew()
@@ -282,8 +316,8 @@ class _Process:
         self._questions, self._answers = os.fdopen(theirs[1], "w"), os.fdopen(ours[0])
         self._ended: float | None = None
 
-    def run(self, target: str, index: int, pool: Sequence[str]) -> _Run:
-        self._questions.write(json.dumps((target, index, list(pool))) + "\n")
+    def run(self, target: str, index: int, pool: Sequence[str], look: bool) -> _Run:
+        self._questions.write(json.dumps((target, index, list(pool), look)) + "\n")
         self._questions.flush()
         line = self._answers.readline()
         if line.endswith("\n"):
@@ -306,10 +340,12 @@ class _Process:
 def _answers(seed: int, method: str, switches: Switches, questions: IO[str]) -> Iterator[dict[str, object]]:
     """The life of such a process."""
     for line in questions:
-        target, index, pool = json.loads(line)
+        target, index, pool, look = json.loads(line)
         given = program(seed, index, method)
         switches.turn(pool)
-        said = judged(given, find(target), method)
+        made = _Made()
+        with made if look else contextlib.nullcontext():
+            said = judged(given, find(target), method)
         seen = None
         if said.outcome == "finding":
             seen = {"seed": seed, "index": index, "clause": said.clause, "signature": said.signature}
@@ -320,4 +356,36 @@ def _answers(seed: int, method: str, switches: Switches, questions: IO[str]) -> 
             "reason": said.reason,
             "intact": said.intact,
             "seconds": time.process_time(),
+            "made": made.digest,
         }
+
+
+class _Made(logging.Handler):
+    """A digest of what `aot` logs of what it makes, while it is entered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._hash = hashlib.sha256()
+        self._logger = logging.getLogger("aot")
+        self._level = self._logger.level
+
+    @property
+    def digest(self) -> str:
+        """Equal for two runs in which the same was made."""
+        return self._hash.hexdigest()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        title, _, text = record.getMessage().partition("\n")
+        self._hash.update((_COUNT.sub("", title) + _ADDRESS.sub("", text)).encode())
+
+    def __enter__(self) -> None:
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.DEBUG)
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.setLevel(self._level)
+        self._logger.removeHandler(self)
+
+
+_ADDRESS = re.compile("0x[0-9a-f]+")
+_COUNT = re.compile("[0-9]+")  # of compiles in this process

@@ -3,9 +3,10 @@
 Streams of generated programs search for all faults of `bench.faults` at once (`bench.pools`); a detection is
 a program that is a finding with one fault alone. It is repeated in a process that has imported `aot` with the
 fault in it. For a fault it is told in how many streams its lines were *reached* (the statement that has them
-ran) and in how many it was *detected*; whether it also made a difference that nobody saw cannot be told from
-here. A finding's *clause* is that of the contract, or *refusals* where the target refuses more programs than
-it may (`Target.refuses`).
+ran), in how many it was *triggered* (it was detected, or `aot` made another graph, wrapper or guard of a
+program, of a few that were looked at), and in how many it was *detected*. What a fault in code that runs
+later does otherwise shows only in what is detected. A finding's *clause* is that of the contract, or
+*refusals* where the target refuses more programs than it may (`Target.refuses`).
 
 Time is CPU time, as other things may run on a machine: `--minutes 10 --jobs 2` is 20 minutes of it, the same
 for each stream. A program that fails without a fault is a false alarm, or a fault that nobody has made.
@@ -150,6 +151,7 @@ def _faults(trials: Sequence[Trial]) -> Table:
                 trial.fault.name,
                 sum(track.reached > 0 for track in trial.tracks),
                 100 * sum(track.reached for track in trial.tracks) / ran if ran else None,
+                sum(track.triggered for track in trial.tracks),
                 len(seen),
                 statistics.median(track.cases for track in trial.found) if seen else None,
                 statistics.median(track.seconds for track in trial.found) if seen else None,
@@ -163,6 +165,7 @@ def _faults(trials: Sequence[Trial]) -> Table:
         "fault",
         "reached",
         "% of cases reach",
+        "triggered",
         "detected",
         "median cases",
         "median CPU s",
@@ -182,6 +185,7 @@ def _overall(trials: Sequence[Trial], outcomes: Sequence[Outcome]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         ("faults", len(trials)),
         ("reached in any stream", sum(any(track.reached for track in t.tracks) for t in trials)),
+        ("triggered in any stream", sum(any(track.triggered for track in t.tracks) for t in trials)),
         (f"detected in {OFTEN:.0%} of the streams, %", 100 * len(often) / max(len(trials), 1)),
         ("detected in any stream, %", 100 * len(ever) / max(len(trials), 1)),
         ("detections that could not be repeated", len(unconfirmed)),

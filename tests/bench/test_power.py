@@ -312,6 +312,16 @@ def test_a_stream_finds_each_of_many_faults_by_itself(workers: Workers) -> None:
         assert ran.found == (track.found,)  # the same where the fault is imported
 
 
+def test_what_a_fault_changes_is_told_apart_from_what_comes_by_it(workers: Workers) -> None:
+    """The one writes another wrapper, the other is in code that runs later."""
+    names = ("the layout of tangents is assumed", "results keep the history that a graph gave them")
+    outcome = workers.search(3, [BY_NAME[name] for name in names], 60.0, 15).result()
+    wrapper, later = outcome.tracks
+    assert (wrapper.found, later.found) == (None, None)
+    assert wrapper.reached > 0 < later.reached
+    assert (wrapper.triggered, later.triggered) == (True, False)
+
+
 def test_other_methods_find_less(workers: Workers) -> None:
     """They compare values and gradients, which a tensor that is kept alive does not change."""
     wrong, hidden = (
@@ -370,7 +380,7 @@ def test_what_is_wrong_without_a_fault_is_an_alarm(monkeypatch: pytest.MonkeyPat
 
 def _trial(name: str, *tracks: tuple[int, float, bool]) -> Trial:
     seen = Seen(0, 0, "values", "values/out")
-    return Trial(BY_NAME[name], tuple(Track(name, n, 1, s, seen if f else None) for n, s, f in tracks))
+    return Trial(BY_NAME[name], tuple(Track(name, n, 1, s, seen if f else None, f) for n, s, f in tracks))
 
 
 def test_tables() -> None:
@@ -381,8 +391,8 @@ def test_tables() -> None:
     alarm = ("aot", Seen(0, 7, "values", "values/out"))
     outcomes = [Outcome((), {"aot": 2500}, alarms, 5000, 9.0) for alarms in ((alarm,), ())]
     first, second = power._faults(trials).rows
-    assert first[1:8] == (MUST_FIND[0], 2, 20.0, 2, 5, 2.0, 6)
-    assert second[4:7] == (1, 10, 2.0)
+    assert first[1:9] == (MUST_FIND[0], 2, 20.0, 2, 2, 5, 2.0, 6)
+    assert second[4:8] == (1, 1, 10, 2.0)
     overall = dict(power._overall(trials, outcomes).rows)
     assert overall["detected in 80% of the streams, %"] == 50
     assert overall["runs for each program"] == 2
