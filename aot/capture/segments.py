@@ -277,8 +277,9 @@ class Graph:
         segments: list[NodeSet] = []
         for segment in self.segments:
             parts: dict[int, NodeSet] = {}
+            divided = _runs_in_part(segment)
             for node in segment.nodes:
-                part = segment.reach[node] if _runs_in_part(segment) else 0
+                part = segment.reach[node] if divided else 0
                 if part not in parts:
                     parts[part] = NodeSet()
                     segments.append(parts[part])
