@@ -181,6 +181,9 @@ class Engine:
         state = self._recorder.adopt(fake)
         state.define(where, node)
         state.held = True
+        if internals.is_zeros_without_memory(like) and not tracked:  # which is what ATen's formulas ask for
+            with self._recorder, torch.no_grad():
+                fake = torch._efficientzerotensor(like.shape, dtype=like.dtype, device=like.device)
         fake.requires_grad_(tracked)
         return Tangent(fake, (node,), Layout((where,)))
 

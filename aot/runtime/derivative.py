@@ -112,7 +112,7 @@ class Derivative:
 
     def _guess(self, entrance: int) -> object:
         """The kind of tangent that the entrance gets unless another one is given."""
-        return _kind_of(self._level.entrances[entrance][1])
+        return _type_of(self._level.entrances[entrance][1])
 
     def _record(
         self,
@@ -146,6 +146,15 @@ class Derivative:
 
 def _kind_of(tangent: Any) -> object:
     """Equal for two tangents if one recorded backward is for both."""
+    kind = _type_of(tangent)
+    return _ZEROS if kind is None and internals.is_zeros_without_memory(tangent) else kind
+
+
+_ZEROS = "zeros without memory, as a product of them is, of whatever type the other factor"
+
+
+def _type_of(tangent: Any) -> object:
+    """Equal for two tangents that are made of tensors in the same way."""
     return key_of_meta(unwrapped(tangent)[0]) if is_wrapper(tangent) else None
 
 
@@ -228,7 +237,7 @@ class _Way:
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
         following = Level(level.recorder, entrances, step.ends, available, level.released)
-        self.kinds = {i: _kind_of(step.entrances[i][1]) for i in step.further}
+        self.kinds = {i: _type_of(step.entrances[i][1]) for i in step.further}
         self.next = Derivative(lambda: following, compiler, look, symbols)
 
     def __call__(
@@ -284,7 +293,7 @@ class _Way:
 
         A plain gradient's is a wrapper subclass where the sum that it goes into is one.
         """
-        return all(given[i] is None or _kind_of(given[i]) == kind for i, kind in self.kinds.items())
+        return all(given[i] is None or _type_of(given[i]) == kind for i, kind in self.kinds.items())
 
     def lie(self, tangent: Tensor, where: Geometry, numbers: Sequence[int], from_start: bool) -> Tensor:
         """A tangent as it was in the trace."""

@@ -15,7 +15,7 @@ from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.features import features
 from fuzz.generate import generate
-from fuzz.ir import Call, Module, View, Write
+from fuzz.ir import Call, Module, Statement, View, Write
 from fuzz.profiles import PROFILES
 from fuzz.program import (
     WRAPPED,
@@ -214,6 +214,19 @@ def test_the_features_are_told() -> None:
 def test_targets_compile_them(name: str, program: Program) -> None:
     result = execute(program, find(name))
     assert (result.outcome, result.findings) == ("agree", ())
+
+
+def test_zeros_without_memory_stay_plain_where_they_meet_a_wrapper() -> None:
+    """So is ATen's product of them, and so it is where they come from one segment into another."""
+    storage = Storage("float32", (2, 2), 0, True)
+    program = Program(
+        (storage,),
+        (View(0, (2, 2), (2, 1), 0, "view", wrapped="one"),),
+        (Ref("a0"),),
+        (Statement("exp", ("a0",), (), ("v0",)), Statement("sgn", ("v0",), (), ("v1",))),
+        Seq("tuple", (Ref("v0"), Ref("v1"))),
+    )
+    assert execute(program, find("aot")).outcome == "agree"
 
 
 def test_a_module_holds_them() -> None:
