@@ -159,7 +159,7 @@ class Engine:
         """A new tangent (`laid_out`); of a wrapper subclass, made of such in the same way, which is a guess
         that it may correct if it is not `exact`."""
         if not is_wrapper(like):
-            return self._plain_tangent(like, tracked)
+            return self._plain_tangent(like, tracked, exact)
         coerce = getattr(like, "__coerce_tangent_metadata__", None)
         if coerce is not None and not exact:
             with self._recorder, internals.with_own_kernels(), torch.no_grad():
@@ -173,7 +173,7 @@ class Engine:
         nodes = tuple(node for part in parts for node in part.nodes)
         return Tangent(fake, nodes, Layout(tuple(w for part in parts for w in part.layout.wheres), meta))
 
-    def _plain_tangent(self, like: Tensor, tracked: bool = False) -> Tangent:
+    def _plain_tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
         where = laid_out(like)
         fake = self._recorder.lifetimes.note(fake_of(where, like.device, self._recorder.builder.symbolic))
         self._tangents += 1
@@ -181,7 +181,8 @@ class Engine:
         state = self._recorder.adopt(fake)
         state.define(where, node)
         state.held = True
-        if internals.is_zeros_without_memory(like) and not tracked:  # which is what ATen's formulas ask for
+        # (What is guessed from a gradient that is such may have others added to it.)
+        if exact and not tracked and internals.is_zeros_without_memory(like):
             with self._recorder, torch.no_grad():
                 fake = torch._efficientzerotensor(like.shape, dtype=like.dtype, device=like.device)
         fake.requires_grad_(tracked)

@@ -535,6 +535,21 @@ def test_zeros_without_memory_take_the_dtype_of_a_number(number: complex) -> Non
     assert_same_story(function, story)
 
 
+def test_others_are_added_to_zeros_without_memory() -> None:
+    """Where a part of the backward is entered, the one part above brings such zeros and another does not."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        part = x[1:2]
+        return part * x, part.sgn()
+
+    def story(function: Function) -> Any:
+        x = leaf(3)
+        results = function(x)
+        return torch.autograd.grad([r.sum() for r in results], x)
+
+    assert_same_story(f, story)
+
+
 def test_what_a_list_keeps_is_checked_beside_a_checkpoint() -> None:
     """The hooks of which do not stand before other nodes."""
 
