@@ -184,7 +184,7 @@ class Engine:
         # (What is guessed from a gradient that is such may have others added to it.)
         if exact and not tracked and internals.is_zeros_without_memory(like):
             with self._recorder, torch.no_grad():
-                fake = torch._efficientzerotensor(like.shape, dtype=like.dtype, device=like.device)
+                fake = torch.ops.aten._efficientzerotensor(like.shape, dtype=like.dtype, device=like.device)
         fake.requires_grad_(tracked)
         return Tangent(fake, (node,), Layout((where,)))
 

@@ -137,7 +137,8 @@ def test_reduction_is_short_and_cheap(predicate: Predicate) -> None:
             break
     assert len(reductions) == 25
     assert statistics.median(r.statements_after for r in reductions) <= PREDICATES[predicate]
-    assert max(r.statements_after for r in reductions) <= 6  # a batch norm, and four operands of it made
+    # A batch norm, and four operands of it made, one of them in three statements.
+    assert max(r.statements_after for r in reductions) <= 7
     assert statistics.median(r.evaluations for r in reductions) <= 40
     assert max(r.evaluations for r in reductions) < 80
     assert statistics.median(len(r.program.arguments) for r in reductions) <= 2
