@@ -130,8 +130,8 @@ class Graph:
                 self.segments[number].nodes.append(item)
                 self.segment_of[item] = number
         self._enter()
-        while not whole and any(map(_runs_in_part, self.segments)):
-            self._divide()
+        while not whole and self._divide():
+            pass  # (what was cut may be entered where it was not)
 
     @property
     def native_edges(self) -> tuple[Key, ...]:
@@ -271,9 +271,9 @@ class Graph:
                 found.add(item)
         return found
 
-    def _divide(self) -> None:
+    def _divide(self) -> bool:
         """Cut the segments of which eager runs a custom function or does not, by where gradients come in: one
-        that is run makes zeros of a gradient that does not come to it."""
+        that is run makes zeros of a gradient that it does not get. Whether there are more of them then."""
         segments: list[NodeSet] = []
         for segment in self.segments:
             parts: dict[int, NodeSet] = {}
@@ -284,9 +284,12 @@ class Graph:
                     parts[part] = NodeSet()
                     segments.append(parts[part])
                 parts[part].nodes.append(node)
+        if len(segments) == len(self.segments):
+            return False
         self.segments = segments
         self.segment_of = {node: i for i, segment in enumerate(segments) for node in segment.nodes}
         self._enter()
+        return True
 
     def _enter(self) -> None:
         for one in sorted((e for e in self._exposed if e.value is not None), key=_value):

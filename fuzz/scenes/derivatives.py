@@ -58,10 +58,7 @@ def _linear(builder: Builder) -> None:
     """What keeps nothing that a backward needs, and frees something all the same: a factor, a size."""
     choices, value = builder.choices, "a0"
     for _ in range(choices.integer(1, 2)):
-        operator = choices.pick(
-            ("mul_number", "mul_number", "mul_number", "neg", "sum", "clone", "unsqueeze")
-        )
-        value = append(builder, operator, (value,)) or value
+        value = append(builder, choices.pick(_LINEAR), (value,)) or value
     if choices.chance(0.5):
         append(builder, choices.pick(("add", "sub")), (value, "a1"))
     builder.room = 0
