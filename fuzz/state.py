@@ -354,7 +354,7 @@ class State:
                 value = self._linked(tensors[0], result, use.grad and not row.defines, multi)
                 if row.defines and tracked:
                     value.grad_fn = True
-            value.several = len(outcome) > 1
+            value.several = value.several or len(outcome) > 1  # (It may be an operand itself.)
             self.names[name] = value
             made.append(value)
         if use.repeated and use.grad:

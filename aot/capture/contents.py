@@ -241,6 +241,10 @@ class Contents:
     def write(self, where: Geometry, value: fx.Node) -> None:
         """What lies as `where` now shows `value` (same size and dtype)."""
         if 0 in where.size:
+            if self._builder.meta(value).stride != where.stride:
+                # (Views of another dtype look at strides, and what is computed of nothing has strides of 0.)
+                size, stride = list(where.size), list(where.stride)
+                value = self._builder.emit(aten.as_strided.default, value, size, stride)
             self._nodes[where] = value  # which is another tensor with a history of its own all the same
             return
         if self._base is None:

@@ -389,20 +389,25 @@ class _Recording:
 
     def _further(self, nodes: Iterable[Node], recorded: Recorded) -> dict[ArgumentEdge, Key]:
         """The edges of arguments that only the gradients of a segment's gradients may go to, with the edge in
-        the trace: a write to a view keeps the view, and goes to its base."""
+        the trace: a write to a view keeps the view, and goes to its base, where the segment leads."""
         if not recorded.gradients or not any(map(internals.is_view_write, nodes)):
             return {}
         fakes, joined = self.forward.entry.all, self.forward.recorder.joined
+
+        def storage(target: ArgumentEdge) -> int:
+            return internals.storage_key(fakes[target.tensor])
+
+        bases = {storage(target) for target in self._reached((node, 0) for node in nodes)} & joined
         return {
             target: edge
             for edge, target in self.ends.items()
-            if target not in recorded.gradients and internals.storage_key(fakes[target.tensor]) in joined
+            if target not in recorded.gradients and storage(target) in bases
         }
 
-    def _reached(self, edge: Key) -> list[ArgumentEdge]:
-        """The arguments' edges that the history behind an edge leads to."""
+    def _reached(self, edges: Iterable[Key]) -> list[ArgumentEdge]:
+        """The arguments' edges that the history behind some edges leads to."""
         found: dict[ArgumentEdge, None] = {}
-        stack, seen = [edge], set()
+        stack, seen = list(edges), set()
         while stack:
             key = stack.pop()
             if key in self.ends:
@@ -445,7 +450,7 @@ class _Recording:
         edge = key_of(self.edges[value])
         if failure is not None:
             entrance = self._entrance(value, edge, None)
-            targets = tuple(Gradient(target, (), 0) for target in self._reached(edge))
+            targets = tuple(Gradient(target, (), 0) for target in self._reached([edge]))
             return Segment((entrance,), targets, (type(failure.error), str(failure.error)), failure.strides)
         if edge not in self.ends:
             return Segment((self._entrance(value, edge, None),), ())

@@ -120,7 +120,8 @@ def find_kept(
             saved_here = (*own, *_given_to_checkpoints(node))
             for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
                 looks.append(look(number, tensor, node))
-    earlier = {id(fake): _edge_of_view(fake) for fake in (*arguments, *roots)}
+    views = {id(fake): fake for fake in (*arguments, *roots, *(one.tensor for one in looks))}
+    earlier = {i: _edge_of_view(fake) for i, fake in views.items()}
     for number, node in _hidden(recorder, graph, engine):
         for tensor, reason in _found_out(recorder, node, (*arguments, *roots)):
             looks.append(look(number, tensor, node, reason))
@@ -143,8 +144,9 @@ def find_kept(
             for fake, reason in _found_out(recorder, node, unknown, recorded.wrapped.get(node)):
                 looks.append(look(number, fake, node, reason))
     # Autograd makes the edge of a view anew when it is unpacked under another version.
-    for fake in (*arguments, *roots):
-        edge, before = _edge_of_view(fake), earlier[id(fake)]
+    for i, fake in views.items():
+        before = earlier[i]
+        edge = None if before is None else _edge_of_view(fake)
         if edge is not None and before is not None and edge != before:
             recorder.renewed[edge] = before
 
@@ -260,8 +262,9 @@ def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]
         while stack:
             edge = stack.pop()
             there = graph.segment_of.get(edge[0], number)
-            # (A view of what was written may lead to that by way of what was computed from the view.)
-            elsewhere = there != number and edge in graph.segments[there].entrances
+            # (A view of what was written may lead to that by way of what was computed from the view. What is
+            # a result goes on to this by itself.)
+            elsewhere = there != number and graph.segments[there].entrances.get(edge) is not None
             if edge in seen or graph.is_end(edge) or elsewhere:
                 continue
             seen.add(edge)

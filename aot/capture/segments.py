@@ -306,6 +306,7 @@ class Graph:
                     ):
                         self.segments[self.segment_of[edge[0]]].entrances.setdefault(edge, None)
         for number, segment in enumerate(self.segments):
+            segment.entrances = _in_turn(segment.entrances)
             segment.reach = dict.fromkeys(segment.nodes, 0)
             for bit, (node, _) in enumerate(segment.entrances):
                 segment.reach[node] |= 1 << bit
@@ -313,6 +314,15 @@ class Graph:
                 for _, edge in self.below(node):
                     if self.segment_of.get(edge[0]) == number and not self.leaves_segment(node, edge):
                         segment.reach[edge[0]] |= segment.reach[node]
+
+
+def _in_turn(entrances: dict[Key, int | None]) -> dict[Key, int | None]:
+    """The results of each node in their order: where one that keeps its gradient is written to, autograd
+    looks for that at the node's first result."""
+    turns: dict[Node, int] = {}
+    for node, _ in entrances:
+        turns.setdefault(node, len(turns))
+    return dict(sorted(entrances.items(), key=lambda entrance: (turns[entrance[0][0]], entrance[0][1])))
 
 
 def _runs_in_part(segment: NodeSet) -> bool:

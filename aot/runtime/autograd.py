@@ -28,7 +28,7 @@ from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, miscounted, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
-from aot.runtime.tangents import OtherTangent, fails, restrided
+from aot.runtime.tangents import OtherTangent, fails, restrided, same_memory
 from aot.subclasses import is_nested, is_wrapper
 from aot.symbols import Symbols
 from aot.versions import counted_as, detached_in_place, uncounted
@@ -96,6 +96,7 @@ def build(
         "Geometry": Geometry,
         "fails": fails,
         "tangent": restrided,
+        "same_memory": same_memory,
         "OtherTangent": OtherTangent,
         "physical": views.physical,
         "seen_as": views.seen_as,

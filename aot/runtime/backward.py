@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from aot import torch_internals as internals
+from aot.capture.joint import Segment
 from aot.runtime.plan import Part
 from aot.runtime.saving import Saving
 from aot.runtime.source import Writer, part_names, rewrapped
@@ -159,6 +160,9 @@ def write_backward(
             result = rewrapped(writer, gradient.layout.meta, laid, ours)
         elif gradient.viewed:
             result = f"(None if {result} is None else {result}.view_as({result}))"
+        else:
+            for e in _laid_otherwise(segment):
+                result = f"(c{e} if {result} is g{e} else {result})"
         if several and gradient.tangents != everything:
             result = f"{result} if given & {gradient.tangents} else None"
         results.append(result)
@@ -172,6 +176,8 @@ def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str
     names: list[str] = []
     if not part.segment.tangents:
         return names
+    otherwise = _laid_otherwise(part.segment)
+    as_they_came = any(not gradient.viewed for gradient in part.segment.gradients)
     writer.line("try:")
     writer.indent += 1
     for e, entrance in enumerate(part.segment.entrances):
@@ -180,6 +186,8 @@ def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str
         wheres, meta = entrance.tangent.wheres, entrance.tangent.meta
         ours = [f"g{e}"] if meta is None else [f"g{e}_{i}" for i in range(len(wheres))]
         sources = ours if meta is None else part_names(meta, f"g{e}")
+        if e in otherwise and as_they_came:
+            writer.line(f"c{e} = g{e}")
         if several:
             if meta is not None:
                 writer.line(f"{' = '.join(ours)} = None")
@@ -196,6 +204,8 @@ def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str
                 other += f" or {name}.storage_offset()" if start else ""
                 writer.line(f"if {other}:")
             indent = "    " if name == source else ""
+            if e in otherwise:
+                source = f"same_memory({source}, {size}, {stride})"
             writer.line(f"{indent}{name} = tangent({source}, {size}, {stride}{start})")
             names.append(name)
         writer.indent -= several
@@ -203,6 +213,16 @@ def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str
     writer.line("except OtherTangent:")
     writer.line(f"    return {again}")
     return names
+
+
+def _laid_otherwise(segment: Segment) -> list[int]:
+    """The entrances whose tangents are seen with other strides where those do not count: a gradient that is a
+    view lies in the memory of the one that came in, and autograd may take it for a leaf's. A gradient that is
+    the tangent itself is the one that came."""
+    if not any(gradient.viewed for gradient in segment.gradients):
+        return []
+    plain = ((e, one.tangent) for e, one in enumerate(segment.entrances) if one.tangent is not None)
+    return [e for e, layout in plain if layout.meta is None and 1 in layout.wheres[0].size]
 
 
 def _entrances(part: Part, written: Collection[int]) -> str:

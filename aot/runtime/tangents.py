@@ -87,6 +87,16 @@ def restrided(
     return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
 
 
+def same_memory(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    """A tangent seen with the strides that the backward graph was traced for, if it lies as these say: the
+    strides of dimensions of one element may differ. Else as it is."""
+    if type(given) is Tensor and all(
+        n == 1 or one == other for n, one, other in zip(size, given.stride(), stride, strict=True)
+    ):
+        return given.as_strided(size, stride)
+    return given
+
+
 def fails(stride: tuple[int, ...], given: Tensor) -> None:
     """Let a gradient pass for which eager's backward raises, because it has these strides.
 

@@ -95,6 +95,41 @@ def test_what_a_write_to_a_view_keeps(write: str, taken: str, shape: Callable[..
     assert_same_story(shape(KEEPING[write], TAKEN[taken]), story)
 
 
+# What is computed of a view, so that its history belongs to no result alone.
+SHARED: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+    "two results": lambda v: (v.sin(), v * 2),
+    "one from the other": lambda v: ((v + 2).sin(), v + 2, v.sin()),
+    "of one node": lambda v: (*torch._foreach_sin([v]), v * 2),
+    "of one node, and what goes there": lambda v: (*torch._foreach_sin([w := v * 2, v]), w),
+    "beside what is returned": lambda v: (v.sin(), v),
+    "a custom function's": lambda v: (w := _Scaled.apply(v), *torch._foreach_sin([w, v])),
+}
+
+
+@pytest.mark.parametrize("shared", SHARED)
+@pytest.mark.parametrize("taken", ["all", "flat", "a part"])
+@pytest.mark.parametrize("write", ["exp_", "sigmoid_"])
+def test_what_several_results_lead_to_leads_to_what_was_written(write: str, taken: str, shared: str) -> None:
+    """What a write keeps has the history of the view, which is that of the argument as it is now."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        view = TAKEN[taken](x)
+        KEEPING[write](view)
+        return SHARED[shared](view)
+
+    def story(function: Function) -> Any:
+        root = leaf(4, 3, dtype=F64)
+        base = root * 1
+        before = get_gradient_edge(base)
+        results = function(base)
+        targets = [root, before, get_gradient_edge(base)]
+        return [_told(_weighted(one), targets) for one in (*results, base)]
+
+    eager = story(f)
+    assert any(one[-1] is not None for one in eager)  # (What goes to the argument as it is now.)
+    assert_same_story(f, story)
+
+
 # The gradient of what they have written is zeros, and has no history.
 CONSTANT: dict[str, Callable[[Tensor], Tensor]] = {
     "geometric_": lambda t: t.geometric_(0.5),

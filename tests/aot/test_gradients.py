@@ -806,6 +806,33 @@ def test_gradients_that_show_the_memory_of_others(f: Callable[[Tensor, Tensor], 
     assert_same_story(f, story)
 
 
+@pytest.mark.parametrize("size", [(2, 1), (1, 2), (1, 1)])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda a, b: a.view(-1).view(a.shape) - b,
+        lambda a, b: a - b.view(-1).view(b.shape),
+        lambda a, b: a.reshape(a.shape) + b.reshape(b.shape),
+        lambda a, b: torch._foreach_add([a.view(-1).view(a.shape)], [b])[0],
+    ],
+)
+def test_gradients_that_show_the_memory_of_one_that_lies_otherwise(
+    f: Callable[[Tensor, Tensor], Tensor], size: tuple[int, int]
+) -> None:
+    """Strides of dimensions of one element do not count: it is the same memory."""
+
+    def story(function: Callable[..., Tensor]) -> list[Any]:
+        leaves = [torch.ones(size, requires_grad=True) for _ in range(2)]
+        first, second = torch.full(size[::-1], 2.0).t(), torch.full(size, 5.0)
+        torch.autograd.backward(function(*leaves), first)
+        grads = [leaf.grad for leaf in leaves if leaf.grad is not None]
+        told: list[Any] = [[one.data_ptr() == other.data_ptr() for one in (first, *grads)] for other in grads]
+        torch.autograd.backward(function(*leaves), second)
+        return [*told, first.tolist(), second.tolist(), [grad.tolist() for grad in grads]]
+
+    assert_same_story(f, story)
+
+
 def test_what_leads_nowhere_and_was_modified_raises_in_its_backward() -> None:
     """Neither result leads to the argument, so that no backward runs while the function is compiled."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, both, checking_nop, leaf, non_leaf, values
+from agree import assert_agrees, assert_same_story, both, checking_nop, leaf, non_leaf, values
 from torch import Tensor
 
 import aot
@@ -405,6 +405,33 @@ def test_retain_grad_inside(written: bool) -> None:
         seen.append((x.retains_grad, first.retains_grad, second.retains_grad, x.grad, first.grad))
     assert seen[0][:3] == seen[1][:3] == (True, True, False)
     assert all(torch.equal(a, b) for a, b in zip(seen[0][3:], seen[1][3:], strict=True))
+
+
+@pytest.mark.parametrize(
+    "several", [lambda x: torch._foreach_mul([x, x * 1], 3.0), lambda x: x.unsafe_chunk(2)]
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_first_of_several_results_keeps_its_gradient_and_is_written(
+    several: Callable[[Tensor], tuple[Tensor, Tensor]], backwards: bool
+) -> None:
+    """Autograd looks for what keeps it at the first result of the node (torch 2.13)."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        first, second = several(x)
+        first.retain_grad()
+        return (second, first) if backwards else (first, second)
+
+    def story(function: Callable[..., Any]) -> Any:
+        x = non_leaf(3, 3)
+        results = function(x)
+        for result in results:
+            if result.retains_grad:
+                result.mul_(2)
+        (results[0].sum() + results[1].sum()).backward()
+        return [result.grad for result in results if result.retains_grad]
+
+    assert len(story(f)) == 1
+    assert_same_story(f, story)
 
 
 PARTS: dict[str, Callable[[Tensor], Any]] = {

@@ -38,6 +38,20 @@ def test_written_through_data(kind: str) -> None:
     assert_agrees(f, lambda: [KINDS[kind](2, 3)])
 
 
+@pytest.mark.parametrize("shape", [(2, 1), (2, 1, 1), (1, 2)])
+def test_the_bits_of_nothing_that_was_written(shape: tuple[int, ...]) -> None:
+    """What is computed of nothing may have strides of 0, and a view of another dtype looks at them."""
+
+    def f(x: Tensor) -> Tensor:
+        nothing = x[0:0]
+        nothing.mul_(2.0)
+        bits = nothing.view(torch.int16)
+        bits.add_(1)
+        return bits
+
+    assert_agrees(f, lambda: [values(*shape)])
+
+
 def test_written_through_detach_after_backward_has_kept_it() -> None:
     def f(x: Tensor) -> Tensor:
         y = x.sin()

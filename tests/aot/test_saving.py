@@ -93,6 +93,31 @@ def test_an_argument_is_not_kept_for_a_slice_of_it(partitioner: str) -> None:
     assert torch.equal(gradient, expected)
 
 
+@pytest.mark.parametrize("take", [lambda x: x, lambda x: x[...], lambda x: x.view(-1), lambda x: x[1:]])
+@pytest.mark.parametrize("write", [lambda x: x.mul_(2.0), lambda x: x.exp_(), lambda x: x[0].sigmoid_()])
+def test_an_argument_that_is_written_keeps_nothing_of_another(
+    write: Callable[[Tensor], Tensor], take: Callable[[Tensor], Tensor]
+) -> None:
+    """What either keeps of the history of its view is its own."""
+
+    def f(a: Tensor, b: Tensor) -> None:
+        write(take(a))
+        write(take(b))
+
+    first, second = leaf(3), leaf(4)
+    arguments = [first * 1, second * 1]
+    aot.aot_function(f, aot.nop)(*arguments)
+    other = StorageWeakRef(second.untyped_storage())
+    gc.disable()
+    try:
+        del second, arguments[1]
+        assert other.expired()
+    finally:
+        gc.enable()
+    (gradient,) = torch.autograd.grad(arguments[0].sum(), first)
+    assert torch.count_nonzero(gradient)
+
+
 @pytest.mark.parametrize("partitioner", PARTITIONERS)
 def test_a_write_to_an_argument_of_which_a_slice_was_copied_is_noticed(partitioner: str) -> None:
     def f(x: Tensor) -> Tensor:
