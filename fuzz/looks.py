@@ -2,7 +2,8 @@
 
 `BODIES` has for each topic the lines before the call and those after it, inside a function that knows `args`,
 `leaves`, `tensors`, `inputs` and, after the call, `result` and `outputs`, and notes what it sees in `seen`.
-CHOSEN and STEP_LIST stand for what the program's scenario says.
+CHOSEN and STEP_LIST stand for what the program's scenario says; a line NOTED(which) is left out, or notes the
+gradients that a backward is given (`noting`).
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ ROOTS
     numbers = sorted({n % len(roots) for n in (range(len(roots)) if chosen is None else chosen)})
     picked = [roots[n] for n in numbers]
     cotangents = [cotangent(root, n) for n, root in zip(numbers, picked)]
+    NOTED(number)
     if how == "accumulate":
         torch.autograd.backward(picked, cotangents, retain_graph=retain)
         for name, tensor in inputs.items():
@@ -127,10 +129,12 @@ for number, step in enumerate(STEP_LIST, start=1):
 GRADIENTS = """
 for chosen in CHOSEN:
     if roots and wanted:
+        cotangents = [cotangent(roots[number], number) for number in chosen]
+        NOTED(chosen)
         gradients = torch.autograd.grad(
             [roots[number] for number in chosen],
             [edges[name] for name in wanted],
-            [cotangent(roots[number], number) for number in chosen],
+            cotangents,
             retain_graph=True,
             allow_unused=True,
         )
@@ -161,7 +165,15 @@ seen.clear()
 seen["alive"] = lambda: [name for name, reference in references.items() if not reference.expired()]
 """
 
+
 # What each topic (a clause, or a part of one) looks at, as lines of `look`: before the call, and after it.
+def noting(body: str, cotangents: bool) -> str:
+    """The lines of a body, which note the gradients that each backward is given, as it may write to them, or
+    do not."""
+    note = r'\1seen.update({f"cotangent {n} of backward {\2}": one for n, one in enumerate(cotangents)})\n'
+    return re.sub(r"(?m)^( *)NOTED\((\w+)\)\n", note if cotangents else "", body)
+
+
 BODIES: dict[str, tuple[str, str]] = {
     "structure": (
         "",

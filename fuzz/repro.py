@@ -25,6 +25,7 @@ from fuzz.looks import (
     NAMED,
     SAME_WRAPPERS,
     STRIDES,
+    noting,
     with_wrappers,
 )
 from fuzz.plugins import registered
@@ -166,6 +167,7 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
     topic = _topic(one, finding)
     before, after = BODIES[topic]
     after = after.replace("CHOSEN", _chosen(one)).replace("STEP_LIST", repr(_step_list(one)))
+    after = noting(after, finding.path.startswith("cotangents "))
     body = f"{before}\n{after}"
     helpers = [
         helper

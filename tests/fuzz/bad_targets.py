@@ -162,6 +162,30 @@ def doubles_gradients(function: Function) -> Function:
     return compiled
 
 
+class _Overwrites(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        given = gradient.clone()
+        gradient.detach().zero_()
+        return given
+
+
+def overwrites_gradients(function: Function) -> Function:
+    """A backward writes to the gradient that it is given."""
+
+    def compiled(*args: Any) -> Any:
+        def overwriting(tensor: torch.Tensor) -> torch.Tensor:
+            return _Overwrites.apply(tensor) if tensor.requires_grad else tensor  # type: ignore[no-untyped-call]
+
+        return _mapped(function(*args), overwriting)
+
+    return compiled
+
+
 def gives_more(function: Function) -> Function:
     """One more than there is."""
     return lambda *args: _mapped(function(*args), lambda tensor: tensor + 1)

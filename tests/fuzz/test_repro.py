@@ -93,6 +93,8 @@ def _imported(text: str) -> set[str]:
         (CUBE_TWICE, "differentiates_once"),
         (CUBE_TWICE, "fails_in_backward"),
         (CUBE_TWICE, "doubles_gradients"),
+        (SQUARE_OF_LEAF, "overwrites_gradients"),
+        (CUBE_TWICE, "overwrites_gradients"),
         (SINE_OF_ANOTHER_SIZE, "remembers_the_size"),
         (SQUARE_IN_TWO_THREADS, "detaches_in_company"),
         (SQUARE_AND_THEN_IN_TWO_THREADS, "detaches_in_company"),
