@@ -298,6 +298,8 @@ class State:
                 raise Breach(f"a {meta.dtype} result")
             if len(meta.size) > MAX_RANK or prod(meta.size) > MAX_ELEMENTS:
                 raise Breach(f"a result of size {meta.size} is larger than any program's tensor")
+            if link is Link.VIEW and meta.stride is not None and end(meta) > self._sizes[use.target.memory]:
+                raise Breach("it reaches beyond the storage")
             reads = reads or link in _READS
         undefined = refusals.undefined_write(use) if row.writes else None
         if undefined is None and (use.inference or use.handles_inference):

@@ -46,14 +46,26 @@ def unsqueezed(meta: Meta, attributes: Attributes) -> Meta:
 
 def restrided(meta: Meta, attributes: Attributes) -> Meta:
     """Attributes size, stride and offset, within the elements that the tensor spans already."""
+    placed = restrided_anywhere(meta, attributes)
+    assert meta.stride is not None
+    end = meta.offset + extent(meta.size, meta.stride)
+    if (
+        placed.offset < meta.offset
+        or placed.offset + extent(placed.size, lengths(attributes, "stride")) > end
+    ):
+        raise Mismatch("as_strided beyond the tensor's own extent")
+    return placed
+
+
+def restrided_anywhere(meta: Meta, attributes: Attributes) -> Meta:
+    """Attributes size, stride and offset, wherever that is in the storage."""
     size, stride, offset = lengths(attributes), lengths(attributes, "stride"), integer(attributes, "offset")
     if meta.stride is None:
         raise Mismatch("as_strided of a tensor whose strides are not modelled")
     if len(size) != len(stride):
         raise Mismatch("size and stride are of different lengths")
-    end = meta.offset + extent(meta.size, meta.stride)
-    if offset < meta.offset or offset + extent(size, stride) > end:
-        raise Mismatch("as_strided beyond the tensor's own extent")
+    if offset < 0:
+        raise Mismatch("as_strided from before the storage")
     return meta._replace(size=size, stride=stride, offset=offset)
 
 

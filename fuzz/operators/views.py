@@ -9,7 +9,7 @@ from fuzz.choices import Choices
 from fuzz.operators.dtypes import DTYPES
 from fuzz.operators.geometry import (
     permuted,
-    restrided,
+    restrided_anywhere,
     sliced,
     squeezed,
     transposed,
@@ -450,7 +450,7 @@ ROWS = (
     view_row(
         "as_strided",
         "{0}.as_strided({size}, {stride}, {offset})",
-        lambda m, a: (Result(restrided(m[0], a), Link.VIEW),),
+        lambda m, a: (Result(restrided_anywhere(m[0], a), Link.VIEW),),
         RESTRIDED,
         operands=(_MODELLED,),
     ),

@@ -9,7 +9,7 @@ import pytest
 from fuzz.choices import Random
 from fuzz.features import features
 from fuzz.generate import generate
-from fuzz.ir import Write
+from fuzz.ir import View, Write
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, check
 from fuzz.scenes import SCENES
@@ -54,6 +54,20 @@ def test_what_is_kept_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     for scene in scenes:
         programs = list(_programs(scene, monkeypatch))
         assert sum(any(isinstance(s, Write) for s in p.scenario.steps) for p in programs) > PROGRAMS // 2
+
+
+def test_what_lies_before_an_argument_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    (scene,) = (scene for scene in SCENES if scene.motif.__name__ == "_around")
+    shown = 0
+    for program in _programs(scene, monkeypatch):
+        (view,) = program.arguments
+        assert isinstance(view, View)
+        for statement in program.statements:
+            if statement.operator == "as_strided":
+                offset = dict(statement.attributes)["offset"]
+                assert isinstance(offset, int)
+                shown += offset < view.offset
+    assert shown > PROGRAMS // 4
 
 
 def _programs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
