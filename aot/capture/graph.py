@@ -271,8 +271,10 @@ class GraphBuilder:
             result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages, numbers=is_custom(op))
-        if op not in _ROW_MAJOR and op not in _COPIES and internals.has_python_meta(op):
-            recipe = self.as_computed(recipe, op, args, kwargs)
+        metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
+        odd = any(map(_lies_oddly, metas)) and not is_custom(op) and not draws(op)
+        if op not in _ROW_MAJOR and op not in _COPIES and (odd or internals.has_python_meta(op)):
+            recipe = self.as_computed(recipe, op, args, kwargs, odd)
         return recipe
 
     @contextlib.contextmanager
@@ -294,15 +296,19 @@ class GraphBuilder:
             real = torch.fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
             return op(*real[0], **real[1])
 
-    def as_computed(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
+    def as_computed(
+        self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], odd: bool = False
+    ) -> Recipe:
         """The same with the dtypes and strides that the kernel gives its results: meta kernels that are
         written in Python are not always right for arguments of several dtypes (a norm of half precision with
-        parameters of another one), nor for those that do not lie in row-major order."""
+        parameters of another one), nor for those that do not lie in row-major order; of symbols, not for
+        dimensions of one element (`odd`) either."""
         given = [hinted(self.meta(node)) for node in _nodes((args, kwargs))]
         if any(None in meta.size for meta in given):
             return recipe  # sizes that depend on values
         mixed = len({meta.dtype for meta in given if meta.dtype.is_floating_point}) > 1
-        if not mixed and (all(map(is_contiguous, given)) or any(0 in meta.size for meta in given)):
+        plain = not odd and all(map(is_contiguous, given))
+        if not mixed and (plain or any(0 in meta.size for meta in given)):
             return recipe
         try:
             result = self.run(op, args, kwargs, hinted)
@@ -509,7 +515,7 @@ def _nodes(values: Any) -> list[fx.Node]:
 
 def strides_in_order(size: tuple[Any, ...], stride: tuple[int, ...]) -> tuple[Any, ...]:
     """The strides of a tensor whose size may have symbols, and which lies as one with strides that are known
-    for what these stand for.
+    for what these stand for. A dimension of one element keeps its stride where no symbol says it.
 
     Raises:
         UnsupportedOperation: its elements do not lie side by side, so that nothing says what the strides are
@@ -524,9 +530,10 @@ def strides_in_order(size: tuple[Any, ...], stride: tuple[int, ...]) -> tuple[An
     made: list[Any] = list(stride)
     expected: Any = 1
     for d in sorted(range(len(size)), key=lambda d: (stride[d], hinted(size[d]))):
-        made[d] = expected
+        if hinted(size[d]) != 1 or hinted(expected) == stride[d]:
+            made[d] = expected
         expected = expected * size[d]
-    if any(n != 1 and a != b for n, a, b in zip(hinted(size), hinted(tuple(made)), stride, strict=True)):
+    if hinted(tuple(made)) != stride:
         raise errors.UnsupportedOperation(
             f"a result whose sizes are symbols has the strides {stride} in this call, and nothing says which "
             f"it has in others"
@@ -542,6 +549,19 @@ def is_contiguous(meta: ValueMeta) -> bool:
             return False
         expected *= n
     return True
+
+
+def _lies_oddly(meta: ValueMeta) -> bool:
+    """Whether a dimension of one element has another stride than in row-major order."""
+    size, stride = hinted(meta.size), hinted(meta.stride)
+    if None in size:  # it depends on values
+        return False
+    expected = 1
+    for n, s in zip(reversed(size), reversed(stride), strict=True):
+        if n == 1 and s != expected:
+            return True
+        expected *= n
+    return False
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -140,6 +140,34 @@ def test_a_write_beside_what_another_argument_shows() -> None:
     assert_each_agrees(f, makes, specializations=3, dynamic=True)
 
 
+@pytest.mark.parametrize("stride", [(1, 1, 2), (7, 1, 5), (2, 1, 1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        torch.zeros_like,
+        torch.ones_like,
+        lambda x: torch.full_like(x, 2),
+        torch.empty_like,
+        Tensor.clone,
+        Tensor.sin,
+        lambda x: x.new_zeros(x.shape),
+        lambda x: torch.where(x > 0, x, x + 1),
+    ],
+)
+def test_dimensions_of_one_element_keep_their_strides(
+    make: Callable[[Tensor], Tensor], stride: tuple[int, ...]
+) -> None:
+    """Views of another dtype look at them."""
+
+    def f(x: Tensor) -> tuple[int, ...]:
+        return make(x).stride()
+
+    compiled = aot.aot_function(f, aot.nop, dynamic=True)
+    for _ in range(2):
+        x = values(2).as_strided((1, 2, 1), stride)
+        assert compiled(x) == f(x)
+
+
 def test_a_written_dimension_of_one_element_that_lies_otherwise() -> None:
     """By symbols `triu` lays out its result as it lies itself, by numbers anew."""
 
