@@ -314,9 +314,7 @@ class ArgumentEffects:
         if not any(unnoticed):
             # Autograd takes note of the changes, whichever came first; the root is what the last one made.
             return not changes or self._ends_in_change(root)
-        edge = self.forward.entry.edges[self.world.index_of[id(root)]]
-        start = None if edge is None else edge.node
-        before = [node is start for node in self.recorder.journal.histories_of(root)]
+        before = self._before_writes(root, unnoticed)
         if not any(b and u for b, u in zip(before, unnoticed, strict=True)):
             return True
         if all(before):
@@ -325,6 +323,19 @@ class ArgumentEffects:
             f"the metadata of tensor {self.world.index_of[id(root)]} was changed under torch.no_grad() "
             f"before and after it was written to in grad mode; change it outside"
         )
+
+    def _before_writes(self, root: Tensor, unnoticed: list[bool]) -> list[bool]:
+        """Of each change of a root's metadata, whether nothing was written to it in grad mode before: its
+        history is the one that it came with, or what changes that autograd notices have made of that."""
+        edge = self.forward.entry.edges[self.world.index_of[id(root)]]
+        expected, turned = None if edge is None else edge.node, False
+        before: list[bool] = []
+        for node, silent in zip(self.recorder.journal.histories_of(root), unnoticed, strict=True):
+            below = () if node is None or expected is None else node.next_functions[:1]
+            step = turned and any(one is expected for one, _ in below)
+            before.append(before[-1:] != [False] and (node is expected or step))
+            expected, turned = node, not silent
+        return before
 
     def _ends_in_change(self, root: Tensor) -> bool:
         """Whether a root was written to in grad mode last before its metadata was changed last."""

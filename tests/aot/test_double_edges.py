@@ -425,6 +425,34 @@ def test_second_derivatives_go_to_the_base_of_what_was_turned_and_written(turn: 
     assert_same_story(f, story)
 
 
+@pytest.mark.parametrize(
+    "turns", [(True, False), (False, True), (True, False, True), (False, False), (True, True)]
+)
+@pytest.mark.parametrize("write", [Tensor.reciprocal_, Tensor.exp_, lambda x: x.mul_(x.clone())])
+@pytest.mark.parametrize("again", [False, True])
+def test_second_derivatives_go_to_what_was_turned_with_and_without_grad(
+    turns: tuple[bool, ...], write: Function, again: bool
+) -> None:
+    """All turns come before the first write, whether autograd takes note of them or not."""
+
+    def f(x: Tensor) -> None:
+        for number, followed in enumerate(turns):
+            with torch.set_grad_enabled(followed):
+                x.transpose_(number % 2, 2)
+        write(x)
+        if again:
+            x.mul_(3)
+
+    def story(function: Function) -> Any:
+        start = leaf(2, 3, 4, dtype=F64)
+        x = start * 1
+        before = get_gradient_edge(x)
+        function(x)
+        return x.stride(), _told(_weighted(x), [start, before, get_gradient_edge(x)])
+
+    assert_same_story(f, story)
+
+
 def test_second_derivatives_go_to_what_was_written_by_way_of_what_a_view_of_it_was_put_into() -> None:
     """The view is gone, and a result was computed from it."""
 
