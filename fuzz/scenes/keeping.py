@@ -5,10 +5,12 @@ from __future__ import annotations
 from fuzz.arguments import columns
 from fuzz.builder import Builder
 from fuzz.choices import Choices
-from fuzz.ir import Argument, Root, Storage, View
+from fuzz.ir import Argument, Root, Step, Storage, Tree, View
 from fuzz.motifs import kept
 from fuzz.motifs.parts import append, append_product, write
 from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
+from fuzz.state import State
+from oracles.steps import Backward
 
 
 def _of_complex(choices: Choices) -> Given:
@@ -115,7 +117,32 @@ def _one_by_one(builder: Builder) -> None:
         append(builder, choices.pick(("mul_number", "sin", "neg")), (name,))
 
 
+def _factors(choices: Choices) -> Given:
+    """Two matrices that require grad."""
+    m, n = choices.integer(2, 4), choices.integer(2, 4)
+    first = real(choices, (m, n), requires_grad=True, leaf=choices.chance(0.5))
+    return [first, like(first, choices, (n, m))], [Root(0), Root(1)]
+
+
+def _kept_by_several(builder: Builder) -> None:
+    """A value that is costly to compute is kept by what made it, and for each of two results."""
+    choices = builder.choices
+    product = append(builder, "mm", ("a0", "a1"))
+    kept = append(builder, choices.pick(("tanh", "sigmoid", "exp")), (product,)) if product else None
+    if kept:
+        for _ in range(2):
+            append(builder, choices.pick(("sin", "cos", "square", "mul_number")), (kept,))
+
+
+def _by_one(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
+    """A backward from one result that frees what it can, and perhaps one from another."""
+    first = choices.integer(0, 1)
+    steps = (Backward((first,), "plain", False), Backward((1 - first,), "plain", False))
+    return steps[: choices.integer(1, 2)]
+
+
 SCENES = (
+    Scene(_factors, _kept_by_several, _by_one),
     Scene(_plain, _hidden, watched(("a0",))),
     Scene(_two, _part_by_another, watched(("a1",))),
     Scene(_within, _around),
