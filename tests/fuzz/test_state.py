@@ -221,3 +221,13 @@ def test_what_gives_its_operand_itself_does_not_come_to_autograd(used: str) -> N
         Seq("tuple", ()),
     )
     assert (illegal(changed) is not None) == raises(changed) == (used == "contiguous")
+
+
+@pytest.mark.parametrize("itself", [call("flatten", "v0", start=0, end=0, to="v2"), None])
+def test_one_of_several_results_stays_one_where_an_operator_gives_it_itself(itself: Statement | None) -> None:
+    """Eager crashes where one that is to keep its gradient is written to."""
+    both = Statement("foreach_exp", ("a0", "a0"), (), ("v0", "v1"))
+    statements = [both, *([itself] if itself else []), call("retain_grad", "v2" if itself else "v0")]
+    with pytest.raises(ProgramError, match="one of several results"):
+        check(program(HISTORY, Root(0), *statements))
+    check(program(HISTORY, Root(0), call("sin", "a0", to="v0"), call("retain_grad", "v0")))
