@@ -30,8 +30,8 @@ from fuzz.ir import (
     Scenario,
     Statement,
     Storage,
+    TensorStep,
     View,
-    Write,
     called_once,
     references,
 )
@@ -166,10 +166,10 @@ def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     returned = [*references(program.returns)]
     if any(name not in state.names or state.is_outdated(name) for name in returned):
         return False
-    written = [step.name for step in program.scenario.steps if isinstance(step, Write)]
-    if any(state.is_stale(name) or state.is_unwatched(name) for name in (*returned, *written)):
+    changed = [step.name for step in program.scenario.steps if isinstance(step, TensorStep)]
+    if any(state.is_stale(name) or state.is_unwatched(name) for name in (*returned, *changed)):
         return False
-    return all(isinstance(state.names.get(name), Tensor) for name in written)
+    return all(isinstance(state.names.get(name), Tensor) for name in changed)
 
 
 def refuses(program: Program, sizes: Sizes) -> bool:

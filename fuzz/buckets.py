@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fuzz.blocks import around
-from fuzz.ir import Autocast, Block, Branch, Loop, Region
+from fuzz.ir import Autocast, Block, Branch, Loop, Region, Require
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Kind
 from fuzz.program import Program, Root, Same, Scalar, Scenario, Statement, Storage, View, Write, calls
@@ -108,6 +108,8 @@ def _scenario(scenario: Scenario) -> str:
     for step in scenario.steps:
         if isinstance(step, Write):
             words.append(" write argument" if step.name[0] == "a" else " write result")
+        elif isinstance(step, Require):
+            words.append(" require argument" if step.name[0] == "a" else " require result")
         else:
             words.append(
                 f" {step.how}{' kept' if step.retain else ''}{'' if step.roots is None else ' part'}"

@@ -17,6 +17,7 @@ from fuzz.ir import (
     Program,
     Ref,
     Region,
+    Require,
     Root,
     Same,
     Scalar,
@@ -111,6 +112,8 @@ def _step_to_json(step: Step) -> dict[str, Any]:
     match step:
         case Write(name):
             return {"write": name}
+        case Require(name):
+            return {"require": name}
         case Backward(roots, how, retain):
             return {"roots": None if roots is None else list(roots), "backward": how, "retain": retain}
 

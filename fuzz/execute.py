@@ -38,7 +38,7 @@ from fuzz.call import (
     in_one_thread,
     judged_call,
 )
-from fuzz.ir import BOTH, DEVICES, Program, calls, on_device, where_names_are
+from fuzz.ir import BOTH, DEVICES, Program, Require, TensorStep, Write, calls, on_device, where_names_are
 from fuzz.source import Make, load, upcast
 from fuzz.targets import Function, Target, find
 from oracles import (
@@ -243,12 +243,18 @@ def _of(clause: Literal["repeat", "threads"], result: Result, number: int) -> Re
 _TELLING: tuple[Word, ...] = ("refused", "poisoned", "agree")
 
 
+_ON_TENSORS: dict[type[TensorStep], type[oracles.Write | oracles.Require]] = {
+    Write: oracles.Write,
+    Require: oracles.Require,
+}
+
+
 def _steps(program: Program) -> tuple[Step, ...]:
     """The steps with paths for names."""
     if not program.scenario.steps:
         return ()
     where = where_names_are(program)
     return tuple(
-        step if isinstance(step, Backward) else oracles.Write(where[step.name])
+        step if isinstance(step, Backward) else _ON_TENSORS[type(step)](where[step.name])
         for step in program.scenario.steps
     )

@@ -169,6 +169,7 @@ def _table() -> Mapping[str, str]:
             "gradient: freed": "a backward frees the graph",
             "gradient: again": "a backward after another one",
             "gradient: after a write to an argument": "an argument is written to between call and backward",
+            "gradient: required since": "an argument or a result is made to require grad after the call",
             "gradient: after a write to a result": "a result is written to between call and backward",
             "gradient: custom function": "a custom autograd.Function that makes no view",
             "gradient: hook": "a hook changes a gradient inside of the function",

@@ -24,8 +24,8 @@ from fuzz.ir import (
     Same,
     Scalar,
     Statement,
+    TensorStep,
     View,
-    Write,
     calls,
     references,
 )
@@ -152,13 +152,13 @@ def check_values(program: Program) -> Sizes:
         if name not in state.names:
             raise ProgramError("returns", f"{name} is not defined", "return an argument or a result")
     for i, step in enumerate(program.scenario.steps):
-        if isinstance(step, Write) and not (
+        if isinstance(step, TensorStep) and not (
             (step.name in returned or step.name[0] == "a") and isinstance(state.names.get(step.name), Tensor)
         ):
             raise ProgramError(
                 f"scenario.steps[{i}]",
                 f"{step.name} is no argument and no result that is a tensor",
-                "write to one",
+                "name one",
             )
     return sizes
 

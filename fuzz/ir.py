@@ -185,7 +185,15 @@ class Write:
     name: str
 
 
-Step = Backward | Write
+@dataclass(frozen=True, slots=True)
+class Require:
+    """A step after a call: an argument "a0" or a result "v0" is made to require grad."""
+
+    name: str
+
+
+TensorStep = Write | Require
+Step = Backward | TensorStep
 
 
 DEVICES = ("cpu", "cuda")

@@ -75,7 +75,8 @@ edges = {name: found for name, tensor in inputs.items() if (found := edge(tensor
 
 ROOTS = """
 roots = [tensor for tensor in outputs.values() if edge(tensor)]
-roots += [tensor for name, tensor in inputs.items() if edge(tensor) not in (None, edges.get(name))]
+moved = {name: tensor for name, tensor in inputs.items() if edge(tensor) not in (None, edges.get(name))}
+roots += [tensor for tensor in moved.values() if tensor.grad_fn]
 wanted = [name for name in edges if name in leaves or name not in tensors]
 """
 
@@ -88,6 +89,14 @@ def take(number, how, chosen, retain):
         for name, tensor in everything.items():
             seen[f"{name} after step {number}"] = tensor.detach().clone()
         return
+    if how == "require":
+        required = everything[chosen].requires_grad
+        everything[chosen].requires_grad_()
+        for name, tensor in everything.items():
+            seen[f"{name} has a history after step {number}"] = tensor.grad_fn is not None
+        if everything[chosen].is_leaf and not required:
+            edges[f"{chosen} (a leaf since step {number})"] = edge(everything[chosen])
+        return
 ROOTS
     if not (roots and wanted):
         return
@@ -97,13 +106,13 @@ ROOTS
     NOTED(number)
     if how == "accumulate":
         torch.autograd.backward(picked, cotangents, retain_graph=retain)
-        for name, tensor in inputs.items():
+        for name, tensor in everything.items():
             seen[f"grad of {name} after step {number}"] = tensor.grad if tensor.is_leaf else None
         return
     by, double = {name: edges[name] for name in wanted}, how == "double"
-    for name, tensor in inputs.items() if double else ():
+    for name, tensor in moved.items() if double else ():
         plain = not tensor._is_view() and not hasattr(tensor, "__tensor_flatten__")
-        if edge(tensor) not in (None, edges.get(name)) and plain:
+        if tensor.grad_fn and plain:
             by[f"{name} (as it is now)"] = edge(tensor)
     targets = list(by.values())
     gradients = torch.autograd.grad(

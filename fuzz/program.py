@@ -55,6 +55,7 @@ from fuzz.ir import (
     Program,
     Ref,
     Region,
+    Require,
     Root,
     Same,
     Scalar,
@@ -63,6 +64,7 @@ from fuzz.ir import (
     Statement,
     Step,
     Storage,
+    TensorStep,
     Tree,
     View,
     Write,
@@ -93,6 +95,7 @@ __all__ = [
     "ProgramError",
     "Ref",
     "Region",
+    "Require",
     "Root",
     "Same",
     "Scalar",
@@ -102,6 +105,7 @@ __all__ = [
     "Statement",
     "Step",
     "Storage",
+    "TensorStep",
     "Tree",
     "View",
     "Write",
@@ -451,11 +455,17 @@ def _scenario(data: object, place: str) -> Scenario:
 
 def _step(data: object, place: str) -> Step:
     if isinstance(data, dict) and "write" in data:
-        return Write(read.names([read.fields(data, place, ("write",))["write"]], f"{place}.write")[0])
+        return Write(_named(data, place, "write"))
+    if isinstance(data, dict) and "require" in data:
+        return Require(_named(data, place, "require"))
     fields = read.fields(data, place, ("backward", "roots", "retain"))
     how = read.choice(fields["backward"], f"{place}.backward", get_args(How))
     roots = _indices(fields["roots"], f"{place}.roots")
     return Backward(roots, cast(How, how), read.boolean(fields["retain"], f"{place}.retain"))
+
+
+def _named(data: object, place: str, field: str) -> str:
+    return read.names([read.fields(data, place, (field,))[field]], f"{place}.{field}")[0]
 
 
 def _indices(data: object, place: str) -> tuple[int, ...] | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from fuzz import buckets
 from fuzz.corpus import Case
-from fuzz.ir import BOTH, DEVICES, Lit, Program, Scenario, calls, where_names_are
+from fuzz.ir import BOTH, DEVICES, Lit, Program, Scenario, Write, calls, where_names_are
 from fuzz.looks import (
     BASE,
     BODIES,
@@ -302,7 +302,7 @@ def _topic(program: Program, finding: Finding) -> str:
     steps = bool(program.scenario.steps)
     if finding.clause == "lifetime":
         return "lifetime after steps" if steps else "lifetime"
-    later = ".mul_(2)" in finding.message or "later" in finding.path
+    later = ".mul_(2)" in finding.message or ".requires_grad_()" in finding.message or "later" in finding.path
     if steps and (later or finding.clause in ("errors", "gradients", "double-backward")):
         return "steps"
     return "a later write" if later else _STANDS_FOR.get(finding.clause, finding.clause)
@@ -474,7 +474,7 @@ def _step_list(program: Program) -> list[tuple[str, object, bool]]:
     return [
         (step.how, step.roots, step.retain)
         if isinstance(step, Backward)
-        else ("write", where[step.name], False)
+        else ("write" if isinstance(step, Write) else "require", where[step.name], False)
         for step in program.scenario.steps
     ]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzz.choices import Choices
-from fuzz.ir import Autocast, Program, Step, Tree, Write, calls, references
+from fuzz.ir import Autocast, Program, Require, Step, Tree, Write, calls, references
 from fuzz.operators import OPERATORS
+from fuzz.operators.dtypes import INEXACT
 from fuzz.profiles import Profile
 from fuzz.state import State, Tensor
 from oracles.steps import Backward, How
 
 _WATCHED = 0.4  # the steps are a write, and backwards that may notice it
 _TWICE = 0.15  # they are two backwards, of which the first frees what it can
+_REQUIRED = 0.1  # they are a tensor that is made to require grad, and backwards
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
@@ -53,6 +55,12 @@ def is_writable(state: State, returned: frozenset[str], name: str) -> bool:
     )
 
 
+def may_require(state: State, name: str) -> bool:
+    """Whether what has a name at the function's end requires no grad and can be made to."""
+    tensor = state.tensor(name)
+    return not tensor.requires_grad and tensor.meta.dtype in INEXACT
+
+
 def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) -> tuple[Step, ...]:
     """What is done after a call, if anything else than usual; `state` is the one at the function's end."""
     if not choices.chance(profile.steps):
@@ -75,6 +83,10 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
         return (Backward(None if choices.chance(0.5) else (choices.integer(0, 3),), "double", True),)
     if tensors and choices.chance(_TWICE):
         return Backward(), Write(choices.pick(tensors))  # which shows what a backward wrote to
+    plain = [name for name in tensors if may_require(state, name)]
+    if plain and choices.chance(_REQUIRED):
+        # What is a view of it shows then whether it was taken before a write or after one.
+        return Require(choices.pick(plain)), *(Backward((i,), "plain", True) for i in range(2))
     for _ in range(choices.integer(1, 4)):
         if tensors and choices.chance(0.3):
             steps.append(Write(choices.pick(tensors)))

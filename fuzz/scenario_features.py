@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fuzz.blocks import answer
-from fuzz.ir import Argument, Branch, Program, Same, Scalar, Scenario, View, Write, calls
+from fuzz.ir import Argument, Branch, Program, Require, Same, Scalar, Scenario, View, Write, calls
 from fuzz.program import begin
 from fuzz.state import State, Tensor
 
@@ -26,6 +26,9 @@ def _steps(scenario: Scenario) -> Iterator[str]:
     for step in scenario.steps:
         if isinstance(step, Write):
             written = "an argument" if step.name[0] == "a" else "a result"
+            continue
+        if isinstance(step, Require):
+            yield "gradient: required since"
             continue
         backwards += 1
         if step.how == "double":

@@ -15,7 +15,7 @@ from .findings import CLAUSES, Finding, Outcome, Verdict
 from .judge import judge
 from .observation import Arguments, Observation, Refusal
 from .observe import observe
-from .steps import Backward, Step, Write
+from .steps import Backward, Require, Step, Write
 
 __all__ = [
     "CLAUSES",
@@ -25,6 +25,7 @@ __all__ = [
     "Observation",
     "Outcome",
     "Refusal",
+    "Require",
     "Step",
     "Verdict",
     "Write",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
-from .observation import GradientRun, LaterWrite, TensorState, Value
+from .observation import GradientRun, LaterRequire, LaterWrite, TensorState, Value
 from .sides import Difference, Sides, difference, outcome, same_exception
 
 
@@ -177,7 +177,7 @@ def compare_steps(sides: Sides) -> Iterator[Difference]:
         unnoticed |= isinstance(eager, LaterWrite) and eager.uncounted
 
 
-Step = GradientRun | LaterWrite | None
+Step = GradientRun | LaterRequire | LaterWrite | None
 
 
 def _step(
@@ -191,6 +191,9 @@ def _step(
             left, right = outcome(eager.raised), outcome(target.raised)
             yield difference("autograd-metadata", eager.path, f"{eager.path}.mul_(2){which}", left, right)
         return
+    if isinstance(eager, LaterRequire) and isinstance(target, LaterRequire):
+        yield from _required(which, eager, target)
+        return
     double = _is_double(eager)
     if isinstance(eager, GradientRun) and isinstance(target, GradientRun) and double == _is_double(target):
         if double and eager.roots != target.roots:
@@ -202,6 +205,17 @@ def _step(
         yield from _run(sides, clauses, which, eager, target, known_run, terms)
     elif double or _is_double(target):
         yield _differentiable(which, eager, target)
+
+
+def _required(which: str, eager: LaterRequire, target: LaterRequire) -> Iterator[Difference]:
+    what = f"{eager.path}.requires_grad_(){which}"
+    if not same_exception(eager.raised, target.raised):
+        left, right = outcome(eager.raised), outcome(target.raised)
+        yield difference("autograd-metadata", eager.path, what, left, right)
+        return
+    for path in sorted({*eager.leading} ^ {*target.leading}):
+        left, right = ("one" if path in side.leading else "none" for side in (eager, target))
+        yield difference("autograd-metadata", path, f"history of {path} after {what}", left, right)
 
 
 def _is_double(step: Step) -> bool:

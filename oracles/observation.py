@@ -150,6 +150,18 @@ class LaterWrite:
 
 
 @dataclass(frozen=True, slots=True)
+class LaterRequire:
+    """What `tensor.requires_grad_()` after the call did: raised, or gave histories to views of it.
+
+    `leading` has the paths of the known tensors from which a backward can start then.
+    """
+
+    path: str
+    raised: Raised | None
+    leading: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Reach:
     """A write through `writer` as it is read through `reader`: one tag for each reached element.
 
@@ -200,7 +212,7 @@ class Observation:
     generator_after_backward: str | None = None
     later_writes: tuple[LaterWrite, ...] = ()
     later_gradients: tuple[GradientRun, ...] = ()
-    steps: tuple[GradientRun | LaterWrite, ...] = ()
+    steps: tuple[GradientRun | LaterWrite | LaterRequire, ...] = ()
     reaches: tuple[Reach, ...] = ()
     alive: tuple[str, ...] = ()
     grown: int = 0

@@ -1,8 +1,9 @@
-"""What is done after a call, step by step: backwards of every kind, and writes in between.
+"""What is done after a call, step by step: backwards of every kind, and changes in between.
 
 Without any steps `observe` does what it does by itself. With them it does them in order: a backward that
 frees the graph, one that keeps it, one that accumulates into `.grad`, one that is differentiated again, and
-writes to arguments and results, which a later backward notices or not, as in eager.
+writes to arguments and results, which a later backward notices or not, as in eager. A tensor may be made to
+require grad, and then so do views of it that were taken before, or not.
 """
 
 from __future__ import annotations
@@ -14,8 +15,16 @@ from typing import Literal
 import torch
 from torch.autograd.graph import GradientEdge
 
-from .gradients import Differentiated, Roots, accumulate, differentiate_roots, edge_of, later_write
-from .observation import GradientRun, LaterWrite, Refusal
+from .gradients import (
+    Differentiated,
+    Roots,
+    accumulate,
+    differentiate_roots,
+    edge_of,
+    later_write,
+    record_exception,
+)
+from .observation import GradientRun, LaterRequire, LaterWrite, Raised, Refusal
 from .states import Known
 
 How = Literal["plain", "accumulate", "double"]
@@ -44,7 +53,15 @@ class Write:
     path: str
 
 
-Step = Backward | Write
+@dataclass(frozen=True, slots=True)
+class Require:
+    """`tensor.requires_grad_()` of the argument or result at a path, which later backwards go to if that made
+    a leaf of it."""
+
+    path: str
+
+
+Step = Backward | Write | Require
 
 
 @dataclass(slots=True)
@@ -59,7 +76,7 @@ class Steps:
 
     roots: Callable[[], Roots]
     moved: Callable[[], Roots]
-    targets: Mapping[str, GradientEdge]
+    targets: dict[str, GradientEdge]
     leaves: Roots
     tensors: Mapping[str, torch.Tensor]
     known: Sequence[Known]
@@ -67,7 +84,7 @@ class Steps:
     refused: str | None = None
     broken: bool = False
 
-    def take(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite]:
+    def take(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite | LaterRequire]:
         """Do the steps, and record each; nothing is done after a refusal, nor after a backward that raised
         while it accumulated or freed: what it had done by then depends on the engine's order."""
         for step in steps:
@@ -79,6 +96,12 @@ class Steps:
                     made = tensor.is_inference() and not path.startswith("out")
                     with torch.inference_mode(made), torch.no_grad():
                         yield later_write(path, tensor, self.known)
+                case Require(path) if path in self.tensors:
+                    tensor = self.tensors[path]
+                    before = tensor.requires_grad
+                    yield self._require(path, tensor)
+                    if not before and tensor.requires_grad:
+                        self._add_leaf(path, tensor)
                 case Backward():
                     yield from self._backward(step)
 
@@ -111,6 +134,22 @@ class Steps:
         if gradients:
             ordinals = range(len(gradients))
             yield self._noted(differentiate_roots(gradients, targets, ordinals, "double backward"))
+
+    def _require(self, path: str, tensor: torch.Tensor) -> LaterRequire:
+        """Views of the tensor that are older than a write to it lead to it from then on, and others do not;
+        all of them say that they require grad."""
+        error: Raised | None = None
+        try:
+            tensor.requires_grad_()
+        except Exception as exception:
+            error = record_exception("later requires_grad_", exception)
+        return LaterRequire(path, error, tuple(name for name, _ in self.roots()))
+
+    def _add_leaf(self, path: str, tensor: torch.Tensor) -> None:
+        edge = edge_of(tensor)
+        if edge is not None and tensor.grad_fn is None:
+            self.targets[f"{path} (a leaf since a step)"] = edge
+            self.leaves = (*self.leaves, (path, tensor))
 
     def _written(self) -> dict[str, GradientEdge]:
         """The edges of inputs that have another history than before the call: not of views, nor of wrapper

@@ -204,15 +204,18 @@ class OutputEffects:
                 # (Where it lay then there may be nothing any more.)
                 view = replace(view, where=_NOWHERE._replace(dtype=source.dtype), reinterpreted=False)
             return replace(view, rebound=rebound)
-        # (Should the argument come to require grad after the call, autograd derives a history for a view that
-        # was there before a write, and none for one that was not.)
-        taken = Taken.FIRST if first and moved and not value.requires_grad else Taken.LAST
+        # (Should what it is a view of come to require grad after the call, autograd derives a history for a
+        # view that was there before a write, and none for one that was not.)
+        before = moved and not value.requires_grad and value._is_view()
+        passed = index is not None or id(start) in self.world.base_of
+        taken = Taken.FIRST if before and passed and not reshapes else Taken.LAST
+        stale = before and taken is Taken.LAST
         if any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
             self.moving.add(index)
             if first:
                 taken = Taken.FIRST
-        return View(self.root(start), steps, None, True, taken, rebound=rebound)
+        return View(self.root(start), steps, None, True, taken, stale=stale, rebound=rebound)
 
     def _passes_leaf(self, value: Tensor, root: Tensor) -> bool:
         """Whether `value`, or what it is a view of, is cut off from a root that requires grad, as one that

@@ -16,6 +16,7 @@ from aot.effects import (
     BaseRoot,
     Effects,
     FunctionViewRoot,
+    Output,
     Repeat,
     Taken,
     ValueRoot,
@@ -44,6 +45,10 @@ def _waits(item: Item, needs: Callable[[Item], Iterator[Item]]) -> bool:
             seen.add(one)
             stack.extend(needs(one))
     return False
+
+
+def _moves(output: Output) -> bool:
+    return isinstance(output, View) and output.moves
 
 
 def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[int]) -> tuple[Item, ...]:
@@ -162,7 +167,8 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         visit(("storage", storage))
     for number in in_turn:
         visit(("segment", number))
-    for position in range(len(outputs)):
+    # (What moves a version counter does so before other views are taken, which would be older than that.)
+    for position in sorted(range(len(outputs)), key=lambda i: not _moves(outputs[i])):
         visit(("output", position))
     for number in range(len(roots)):
         visit(("root", number))

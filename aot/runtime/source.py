@@ -233,6 +233,8 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
         writer.line(f"{name} = {source}")
     if view.rebound is not None:
         write_change(writer, mode, name, view.rebound)
+    if view.stale:
+        writer.line(f"torch.autograd.graph.increment_version({name})")
 
 
 def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> None:

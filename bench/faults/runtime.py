@@ -276,10 +276,9 @@ FAULTS = (
     ),
     _fault(
         name="results keep the history that a graph gave them",
-        module="aot.runtime.graphs",
-        find="return value.detach() if value is not None"
-        " and (value._is_view() or value.requires_grad) else value",
-        replace="return value",
+        module="aot.runtime.codegen",
+        find="(v{value}._is_view() or v{value}.requires_grad)",
+        replace="False",
         clauses=("errors", "gradients", "autograd-metadata"),
         wrong="A value that is a graph input or a view of one is returned with that one's history.",
     ),

@@ -17,9 +17,9 @@ from fuzz.program import (
     Seq,
     Statement,
     Storage,
+    TensorStep,
     Tree,
     View,
-    Write,
     calls,
 )
 
@@ -54,7 +54,7 @@ def _scenario_cost(scenario: Scenario) -> int:
     cost = (scenario.differentiate is not None) + (not scenario.grad)
     cost += (scenario.device != DEVICES[0]) + (scenario.device == BOTH)
     for step in scenario.steps:
-        if not isinstance(step, Write):
+        if not isinstance(step, TensorStep):
             cost += (step.roots is not None) + (step.how != "plain") + step.retain
     return cost + scenario.inference + scenario.threads + (scenario.autocast is not None)
 

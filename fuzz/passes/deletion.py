@@ -25,9 +25,9 @@ from fuzz.program import (
     Statement,
     Step,
     Storage,
+    TensorStep,
     Tree,
     View,
-    Write,
     advance,
     begin,
     references,
@@ -150,20 +150,20 @@ def _without_arguments(
 def _renamed_steps(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
     steps: list[Step] = []
     for step in scenario.steps:
-        if isinstance(step, Write):
+        if isinstance(step, TensorStep):
             name = names.get(step.name)
-            steps += [] if name is None else [Write(name)]
+            steps += [] if name is None else [dataclasses.replace(step, name=name)]
         else:
             steps.append(step)
     return dataclasses.replace(scenario, steps=tuple(steps))
 
 
 def _without_vain_steps(program: Program) -> Program:
-    """The program without writes to what is no result any more."""
+    """The program without changes of what is no result any more."""
     seen = {*references(program.returns), *(f"a{i}" for i in range(len(program.arguments)))}
 
     def settled(scenario: Scenario) -> Scenario:
-        steps = tuple(s for s in scenario.steps if not isinstance(s, Write) or s.name in seen)
+        steps = tuple(s for s in scenario.steps if not isinstance(s, TensorStep) or s.name in seen)
         return dataclasses.replace(scenario, steps=steps)
 
     later = tuple(dataclasses.replace(call, scenario=settled(call.scenario)) for call in program.later)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
-from fuzz.program import Call, Program, Write, calls
+from fuzz.program import Call, Program, TensorStep, calls
 from fuzz.search import Edit, Pass
 
 
@@ -43,7 +43,7 @@ def _step_edits(program: Program) -> Sequence[Edit]:
     edits: list[Edit] = []
     for i, step in enumerate(program.scenario.steps):
         edits.append((i, "drop"))
-        if not isinstance(step, Write):
+        if not isinstance(step, TensorStep):
             edits += [(i, "roots")] if step.roots is not None else []
             edits += [(i, "how")] if step.how != "plain" else []
             edits += [(i, "retain")] if step.retain else []
@@ -55,7 +55,7 @@ def _plainer_steps(program: Program, edits: frozenset[Edit]) -> Program:
     for i, step in enumerate(program.scenario.steps):
         if (i, "drop") in edits:
             continue
-        if not isinstance(step, Write):
+        if not isinstance(step, TensorStep):
             step = dataclasses.replace(
                 step,
                 roots=None if (i, "roots") in edits else step.roots,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzz.arguments import columns
 from fuzz.builder import Builder
 from fuzz.choices import Choices
-from fuzz.ir import Argument, Root, Step, Storage, Tree, View
+from fuzz.ir import Argument, Require, Root, Step, Storage, Tree, View
 from fuzz.motifs import kept
 from fuzz.motifs.parts import append, append_product, write
 from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
@@ -57,6 +57,12 @@ def _plain(choices: Choices) -> Given:
     """A tensor, and something that requires grad."""
     storage = real(choices, (choices.integer(4, 6),) if choices.chance(0.5) else size_of(choices))
     return [storage, like(storage, choices, choices.pick(((), storage.size)))], [Root(0), Root(1)]
+
+
+def _alone(choices: Choices) -> Given:
+    """A tensor, all of it or a view of that."""
+    storage = real(choices, size_of(choices))
+    return [storage], [Root(0) if choices.chance(0.7) else whole(0, storage)]
 
 
 def _hidden(builder: Builder) -> None:
@@ -117,6 +123,22 @@ def _one_by_one(builder: Builder) -> None:
         append(builder, choices.pick(("mul_number", "sin", "neg")), (name,))
 
 
+def _viewed_and_written(builder: Builder) -> None:
+    """A tensor is written to after a view of it was taken, or before."""
+    choices = builder.choices
+    views = ("view", "alias", "unsqueeze", "slice", "select", "transpose")
+    if choices.chance(0.8):
+        append(builder, choices.pick(views), ("a0",))
+    write(builder, "a0", ("mul_number_", "add_number_", "sin_"))
+    if choices.chance(0.3):
+        append(builder, choices.pick(views), ("a0",))
+
+
+def _required(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
+    """What was written to is made to require grad, and a backward starts from what is a view of it."""
+    return Require("a0"), *(Backward((i,), "plain", True) for i in range(2))
+
+
 def _factors(choices: Choices) -> Given:
     """Two matrices that require grad."""
     m, n = choices.integer(2, 4), choices.integer(2, 4)
@@ -143,6 +165,7 @@ def _by_one(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
 
 SCENES = (
     Scene(_factors, _kept_by_several, _by_one),
+    Scene(_alone, _viewed_and_written, _required),
     Scene(_plain, _hidden, watched(("a0",))),
     Scene(_two, _part_by_another, watched(("a1",))),
     Scene(_within, _around),

@@ -778,6 +778,7 @@ def test_a_view_of_a_leaf_that_has_come_to_require_grad_says_so_and_has_no_histo
         lambda x: x[0].mul_(2),
         lambda x: (x[...], x.mul_(2), x[1])[::2],
         lambda x: (x.t(), x.view(4)[1:], x.add_(1)),
+        lambda x: (x.add_(1), x[0], x.mul_(2), x[1])[1::2],  # between two writes
     ],
 )
 def test_a_view_is_taken_before_a_write_that_it_was_there_for(f: Callable[[Tensor], Any]) -> None:
@@ -790,6 +791,27 @@ def test_a_view_is_taken_before_a_write_that_it_was_there_for(f: Callable[[Tenso
         for result in results:
             if not result.is_leaf:
                 found += torch.autograd.grad(result.sum(), x)[0].tolist()
+        return found
+
+    assert gradients(aot.aot_function(f, aot.nop)) == gradients(f)
+
+
+def test_a_view_of_a_result_that_was_there_before_a_write_is_older_than_it() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        before, apart = y[0], y.detach()[1]
+        part = before[:1]
+        y.add_(1)
+        return y, y[1], before, part, y.t(), apart
+
+    def gradients(function: Callable[[Tensor], Any]) -> list[Any]:
+        y, *views = function(values(2, 2))
+        y.requires_grad_()
+        found: list[Any] = [view.is_leaf for view in views]
+        assert not all(found)
+        for view in views:
+            if not view.is_leaf:
+                found += torch.autograd.grad(view.sum(), y)[0].tolist()
         return found
 
     assert gradients(aot.aot_function(f, aot.nop)) == gradients(f)

@@ -38,7 +38,7 @@ MUST_FIND = (
     "a recomputed value comes after its first reader",
     "the last arguments are kept",
 )
-CASES = 50
+CASES = 80
 
 
 def test_the_catalogue_is_large_enough() -> None:
@@ -314,7 +314,7 @@ def test_a_stream_finds_each_of_many_faults_by_itself(workers: Workers) -> None:
 
 def test_what_a_fault_changes_is_told_apart_from_what_comes_by_it(workers: Workers) -> None:
     """The one writes another wrapper, the other is in code that runs later."""
-    names = ("the layout of tangents is assumed", "results keep the history that a graph gave them")
+    names = ("the layout of tangents is assumed", "graphs run under the caller's autocast")
     outcome = workers.search(3, [BY_NAME[name] for name in names], 60.0, 15).result()
     wrapper, later = outcome.tracks
     assert (wrapper.found, later.found) == (None, None)

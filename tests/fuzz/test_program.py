@@ -30,6 +30,7 @@ from fuzz.program import (
     ProgramError,
     Ref,
     Region,
+    Require,
     Root,
     Same,
     Scalar,
@@ -63,7 +64,13 @@ PROGRAM = Program(
     returns=Seq("tuple", (Ref("v0"), Lit(None), Dict((("x", Ref("a4")), ("y", Lit(3)))), Ref("v5"))),
     scenario=Scenario(
         *("cuda:1", False, (0, 2)),
-        steps=(Backward((1,), "double", True), Write("v0"), Write("a1"), Backward(how="accumulate")),
+        steps=(
+            Backward((1,), "double", True),
+            Write("v0"),
+            Write("a1"),
+            Require("v0"),
+            Backward(how="accumulate"),
+        ),
     ),
     later=(
         Call(

@@ -10,8 +10,8 @@ import torch
 from oracle_cases import leaf
 from torch import Tensor
 
-from oracles import Arguments, Backward, Finding, Observation, Step, Write, compare, observe
-from oracles.observation import GradientRun, LaterWrite
+from oracles import Arguments, Backward, Finding, Observation, Require, Step, Write, compare, observe
+from oracles.observation import GradientRun, LaterRequire, LaterWrite
 
 
 def cube(w: Tensor) -> Tensor:
@@ -85,6 +85,36 @@ def test_a_write_is_noticed_by_the_backward_that_needs_what_was_written() -> Non
 
 def test_there_is_nothing_to_do_for_a_result_that_does_not_exist() -> None:
     assert run(cube, Write("out[3]")).steps == ()
+
+
+def test_what_is_made_to_require_grad_gets_gradients_from_views_that_are_older_than_a_write() -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        before = x[:2]
+        x.mul_(2)
+        return before, x[1:]
+
+    def plain() -> Arguments:
+        return Arguments((start(),))
+
+    steps = (Require("arg[0]"), Backward(), Backward(how="accumulate"))
+    seen = observe(f, plain, steps=steps)
+    required, first, second = seen.steps
+    assert isinstance(required, LaterRequire) and required.raised is None
+    assert required.leading == ("out[0]",)
+    assert isinstance(first, GradientRun) and first.roots == ("out[0]",)
+    torch.testing.assert_close(gradient(first), gradient(second))
+    late = observe(lambda x: (x.mul_(2)[:2], x[1:]), plain, steps=steps)
+    assert [(f.clause, f.path) for f in compare(seen, late)] == [("autograd-metadata", "out[0]")]
+
+
+def test_what_cannot_require_grad_raises_as_in_eager() -> None:
+    def f(w: Tensor) -> Tensor:
+        return (w > 0).long()
+
+    [record] = run(f, Require("out")).steps
+    assert isinstance(record, LaterRequire) and record.raised is not None
+    seen = (Require("out"), Require("arg[0]"), Require("out[3]"))
+    assert [step.raised is None for step in run(cube, *seen).steps] == [True, True]
 
 
 class Once(torch.autograd.Function):
