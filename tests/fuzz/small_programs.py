@@ -9,6 +9,7 @@ from fuzz.program import (
     Constant,
     Program,
     Ref,
+    Require,
     Root,
     Same,
     Scenario,
@@ -56,6 +57,10 @@ CUBE_TWICE = replace(
         storage=Storage("float32", (3,), 1, requires_grad=True),
     ),
     scenario=Scenario(steps=(Backward(how="double"), Write("a0"), Backward(how="accumulate"), Backward())),
+)
+REQUIRED_AFTER_A_VIEW = replace(
+    program(call("t", "a0", to="v0"), call("mul_number_", "a0", value=2.0), returns=Ref("v0")),
+    scenario=Scenario(steps=(Require("a0"), Backward(retain=True), Backward(how="accumulate"))),
 )
 SINE_OF_ANOTHER_SIZE = replace(SINE, later=(Call((Storage("float32", (4, 2), 2),), (Root(0),)),))
 SQUARE_IN_TWO_THREADS = replace(SQUARE_OF_LEAF, scenario=Scenario(threads=True))

@@ -16,6 +16,7 @@ from small_programs import (
     EXPONENTIAL,
     LOST_IN_SCALAR,
     LOST_THROUGH_EXPAND,
+    REQUIRED_AFTER_A_VIEW,
     RETURN_VIEW,
     SINE,
     SINE_OF_ANOTHER_SIZE,
@@ -95,6 +96,7 @@ def _imported(text: str) -> set[str]:
         (CUBE_TWICE, "doubles_gradients"),
         (SQUARE_OF_LEAF, "overwrites_gradients"),
         (CUBE_TWICE, "overwrites_gradients"),
+        (REQUIRED_AFTER_A_VIEW, "takes_views_late"),
         (SINE_OF_ANOTHER_SIZE, "remembers_the_size"),
         (SQUARE_IN_TWO_THREADS, "detaches_in_company"),
         (SQUARE_AND_THEN_IN_TWO_THREADS, "detaches_in_company"),
@@ -112,7 +114,15 @@ def test_a_script_shows_each_kind_of_fault(
 @pytest.mark.parametrize("clause", CLAUSES)
 @pytest.mark.parametrize(
     "program",
-    [DOUBLE_IN_PLACE, RETURN_VIEW, DUPLICATE, SQUARE_OF_LEAF, CUBE_TWICE, SINE_OF_ANOTHER_SIZE],
+    [
+        DOUBLE_IN_PLACE,
+        RETURN_VIEW,
+        DUPLICATE,
+        SQUARE_OF_LEAF,
+        CUBE_TWICE,
+        SINE_OF_ANOTHER_SIZE,
+        REQUIRED_AFTER_A_VIEW,
+    ],
 )
 def test_a_script_says_when_the_difference_is_gone(program: Program, clause: str) -> None:
     for path in ("call", "later backward from out"):
