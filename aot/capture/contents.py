@@ -138,7 +138,9 @@ class Contents:
         base, node = self._reach(where)
         if where.dtype != base.dtype:
             return self._reinterpreted(where)
-        offset = where.offset - base.offset + self._builder.offsets.get(node, 0)
+        # (What has no elements may lie outside of all that there is.)
+        offset = 0 if 0 in where.size else where.offset - base.offset
+        offset += self._builder.offsets.get(node, 0)
         return self._builder.emit(aten.as_strided.default, node, list(where.size), list(where.stride), offset)
 
     def _conjugated(self, where: Geometry, value: fx.Node) -> fx.Node:

@@ -532,6 +532,7 @@ ACROSS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "read": lambda a, b, c: a.as_strided((13,), (1,), 1) * 1,
     "read between": lambda a, b, c: a.as_strided((2, 2), (3, 1), 4) * 1,
     "read outside": lambda a, b, c: a.as_strided((3,), (1,), 0) * 1,
+    "read nothing": lambda a, b, c: c.as_strided((0,), (1,), 0).exp(),
     "written": lambda a, b, c: a.as_strided((6,), (2,), 2).mul_(3),
     "read as another dtype": lambda a, b, c: c.view(torch.int32) + 1,
     "moved": lambda a, b, c: a.as_strided_((3, 2), (1, 4), 3),
