@@ -94,7 +94,7 @@ def derived_anew(
     # An argument may show other numbers than its base: then what is a view of it is repeated, too.
     otherwise = first.parent is not root and not alike(geometry(root), first.parent_where)
     if otherwise and any(map(_shows_besides, chain)):
-        repeated = [_strided(v.where) if alike(v.parent_where, v.where) else v.step for v in chain]
+        repeated = [_again(v) if alike(v.parent_where, v.where) else v.step for v in chain]
         return first.parent_where, tuple(repeated)
     steps: list[ViewStep] = []
     for one in chain:
@@ -103,7 +103,7 @@ def derived_anew(
                 where = None if one.parent is root else one.parent_where
             steps.append(one.step)
         elif steps:
-            steps.append(_strided(one.where))
+            steps.append(_again(one))
     last = chain[-1]
     if _shows_besides(last) and not stale and not steps:
         return last.parent_where, (_strided(last.where),)
@@ -113,6 +113,12 @@ def derived_anew(
 def _shows_besides(origin: ViewOrigin) -> bool:
     """Whether a view shows elements that what it was taken of does not."""
     return origin.step.op is aten.as_strided.default and not covers(origin.parent_where, origin.where)
+
+
+def _again(origin: ViewOrigin) -> ViewStep:
+    """A step after one that shows elements as other numbers: by how it lies, but what went past autograd in
+    place moves the tensor alone, and not its history."""
+    return origin.step if origin.step.in_place else _strided(origin.where)
 
 
 def _strided(where: Geometry) -> ViewStep:

@@ -190,7 +190,8 @@ class OutputEffects:
                 here = geometry(value)
                 rebound = self.world.rebound(Rebind(state, here, True, Mode.GRAD), here)
             return View(self.root(start), steps, None, True, rebound=rebound)
-        ordinary = internals.creation_meta(value) == "DEFAULT" and not any(step.in_place for step in steps)
+        noticed = any(step.in_place and step.mode is Mode.GRAD for step in steps)
+        ordinary = internals.creation_meta(value) == "DEFAULT" and not noticed
         if (stale or derived) and steps and ordinary:
             assert origin is not None
             where, repeated = derived_anew(root, origin, stale)

@@ -223,3 +223,26 @@ def test_a_smaller_dtype_reaches_into_the_element_beside_an_argument(grown: str,
     assert_agrees(f, lambda: [torch.arange(shown, dtype=torch.int32)[:1]])
     # (The storage does not end with an element of the argument's dtype.)
     assert_agrees(f, lambda: [torch.arange(shown | 1, dtype=torch.int16)[:2].view(torch.int32)])
+
+
+def _turned(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return x.transpose_(-1, -2)
+
+
+TURNED: dict[str, Callable[[Tensor], Any]] = {
+    "the parts": lambda z: _turned(torch.view_as_real(z)),
+    "of a part": lambda z: _turned(torch.view_as_real(z[:2])),
+    "and a part of it": lambda z: _turned(torch.view_as_real(z))[:1],
+    "and computed with": lambda z: (v := _turned(torch.view_as_real(z)), v * 2),
+    "conjugated": lambda z: _turned(z.conj()),
+    "negated": lambda z: _turned(z.conj().imag),
+    "twice": lambda z: _turned(torch.view_as_real(_turned(z[...]))),
+}
+
+
+@pytest.mark.parametrize("kind", ["leaf", "non_leaf"])
+@pytest.mark.parametrize("turned", TURNED)
+def test_what_shows_other_numbers_is_turned_past_autograd(turned: str, kind: str) -> None:
+    """Autograd repeats the view, as it was, where the history is asked for, and does not turn that."""
+    assert_agrees(TURNED[turned], lambda: [numbers(2, 2, kind=kind)])
