@@ -13,8 +13,8 @@ FAULTS = (
     _fault(
         name="views are read at absolute offsets",
         module="aot.capture.contents",
-        find="offset = where.offset - base.offset + self._builder.offsets.get(node, 0)",
-        replace="offset = where.offset + self._builder.offsets.get(node, 0)",
+        find="offset = 0 if 0 in where.size else where.offset - base.offset",
+        replace="offset = 0 if 0 in where.size else where.offset",
         clauses=(*_DATA, "errors"),
         wrong="A part of a value that begins later in its storage is read from too far on.",
     ),
