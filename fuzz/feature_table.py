@@ -208,6 +208,8 @@ def _table() -> Mapping[str, str]:
             "mode: autocast around": "the call is made under autocast",
             "mode: grad off": "the call is made with grad mode off",
             "operator: custom": "an operator made by torch.library.custom_op",
+            "operator: acts outside": "an operator that notes outside of the program what it is given",
+            "operator: higher order": "an operator that takes functions",
             "random: drawn": "the function draws from the generator",
             "error: refused": "eager refuses a statement",
             "dtype: complex": "an argument is complex",

@@ -123,6 +123,10 @@ class _Walk:
                 self.add("operator: custom")
                 if row.writes:
                     self.add("data: custom operator")
+            case Kind.FUNCTION if row.acts:
+                self.add("operator: acts outside")
+            case Kind.HIGHER_ORDER:
+                self.add("operator: higher order")
             case Kind.FUNCTION:
                 self.add("gradient: custom function")
             case Kind.HOOK:

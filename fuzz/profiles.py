@@ -170,6 +170,16 @@ def _profiles() -> Mapping[str, Profile]:
             autocast=0.0,
             reckless=0.0,
         ),
+        replace(
+            _BASE,
+            name="operators",
+            kinds=(*_KINDS, (Kind.FUNCTION, 12), (Kind.HIGHER_ORDER, 6)),
+            statements=(1, 6),
+            requires_grad=0.75,
+            mode=0.05,
+            motif=0.0,
+            wrapped=0.0,
+        ),
         replace(_BASE, name="swarm", swarm=True, share=0.5, motif=0.0),
         replace(
             _BASE,

@@ -265,6 +265,8 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "wrapper subclasses under inference mode are not modelled"
     if row.defines and any(link is not Link.FRESH for _, link in outcome):
         return "a view of a wrapper subclass by a custom function is not modelled"
+    if row.acts or row.kind is Kind.HIGHER_ORDER:
+        return "an operator that acts or takes functions is not modelled on a wrapper subclass"
     if "_foreach_" in row.source and any(use.tensors[number].wrapped for number in row.writes):
         return "eager does not count a write to a wrapper subclass that is one of a list"
     if row.change is None:

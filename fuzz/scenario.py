@@ -22,11 +22,11 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
     """The program, of which one call may be made in two threads at once.
 
     Not where the two would disturb each other in eager: they share the generators, the tensors of a module,
-    and what autocast has converted.
+    what autocast has converted, and what is noted outside.
     """
     shared = (
         program.module is not None
-        or any(OPERATORS[statement.operator].random for statement in program.statements)
+        or any(row.random or row.acts for row in (OPERATORS[s.operator] for s in program.statements))
         or any(isinstance(block, Autocast) for block in program.blocks)
         or any(call.scenario.autocast for call in calls(program))
     )
@@ -79,7 +79,9 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
         return Write(chosen), *(Backward((i,), "plain", True) for i in range(min(max(count, 1), 3)))
     if choices.chance(_TWICE):
         return (Backward(), Backward())
-    if not state.kept.hooked and choices.chance(_TWICE):
+    # (A compiler may refuse to differentiate what hooks have done.)
+    once = bool(state.kept.hooked) or state.kept.once
+    if not once and choices.chance(_TWICE):
         return (Backward(None if choices.chance(0.5) else (choices.integer(0, 3),), "double", True),)
     if tensors and choices.chance(_TWICE):
         return Backward(), Write(choices.pick(tensors))  # which shows what a backward wrote to
@@ -92,7 +94,6 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
             steps.append(Write(choices.pick(tensors)))
         else:
             roots = None if choices.chance(0.5) else (choices.integer(0, 5),)
-            # (A compiler may refuse to differentiate what hooks have done.)
-            how = choices.pick(_HOW[:-2] if state.kept.hooked else _HOW)
+            how = choices.pick(_HOW[:-2] if once else _HOW)
             steps.append(Backward(roots, how, choices.chance(0.6)))
     return tuple(steps)

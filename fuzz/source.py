@@ -18,6 +18,7 @@ from fuzz.ir import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls,
 from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
+from fuzz.operators.effects import NOTES
 from fuzz.program import (
     Argument,
     Dict,
@@ -281,6 +282,9 @@ def _make(program: Program) -> Iterator[str]:
     for i, storage in enumerate(program.storages):
         if storage.detached:
             yield f"s{i}.detach_()"
+    if any(OPERATORS[statement.operator].acts for statement in program.statements):
+        yield f"notes = {NOTES}.zero_()"
+        tensors.append("notes")
     if program.module is not None:
         yield from _hold(program, program.module)
         tensors += [name for name in program.module.held if not isinstance(_meant(program, name), Scalar)]

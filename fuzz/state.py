@@ -329,6 +329,7 @@ class State:
         elif row.kind is Kind.RETAIN:
             self.kept.retained.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
+        self.kept.once |= tracked and (row.acts or row.kind is Kind.HIGHER_ORDER)
         made: list[Tensor] = []
         if row.writes or row.change is not None:
             target = tensors[0]

@@ -8,9 +8,10 @@ many copies as there are steps. Where a condition depends on an argument, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
@@ -50,6 +51,53 @@ def _while_loop(dense: Any, condition: Callable[..., Any], body: Any, carried: A
     return _apart("while_loop", carried, (*given, *others))
 
 
+class _Stacked(torch.autograd.Function):
+    """What `map` stacks below autograd, where views are noticed all the same: ATen's `stack` of tensors with
+    dimensions is their `cat`, and a view of that. All that is stacked is made by one node, as in eager."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *rows: Tensor) -> tuple[Tensor, ...]:
+        ctx.count = count
+        groups = [rows[i : i + count] for i in range(0, len(rows), count)]
+        return tuple(
+            torch.cat(group).view(count, *group[0].shape) if group[0].dim() else torch.stack(group)
+            for group in groups
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(row for gradient in gradients for row in gradient.unbind())
+
+
+def _map(dense: Any, function: Callable[..., Any], mapped: Sequence[Tensor], others: Sequence[Any]) -> Any:
+    results = [function(*rows, *others) for rows in zip(*mapped, strict=True)]
+    leaves, spec = zip(*(internals.tree_flatten(result) for result in results), strict=True)
+    columns = list(zip(*leaves, strict=True))
+    # (A backward may give no gradient for an operand.)
+    there = [column for column in columns if column[0] is not None]
+    stacked = iter(
+        _Stacked.apply(len(results), *(row for column in there for row in column)) if there else ()  # type: ignore[no-untyped-call]
+    )
+    return internals.tree_unflatten([None if c[0] is None else next(stacked) for c in columns], spec[0])
+
+
+class _Tied(torch.autograd.Function):
+    """What one node makes in eager: where one of several results gets a gradient, the others get zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, *results: Tensor) -> tuple[Tensor, ...]:
+        return tuple(result.detach() for result in results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients
+
+
+def _scan(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    leaves, spec = internals.tree_flatten(dense(*args, **kwargs))
+    return internals.tree_unflatten(list(_Tied.apply(*leaves)), spec)  # type: ignore[no-untyped-call]
+
+
 def _as_it_runs(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return dense(*args, **kwargs)
 
@@ -75,8 +123,8 @@ internals.define_higher_order_kernels(
     {
         "cond": _cond,
         "while_loop": _while_loop,
-        "map_impl": _as_it_runs,
-        "scan": _as_it_runs,
+        "map_impl": _map,
+        "scan": _scan,
         "flex_attention": _as_it_runs,
         "invoke_subgraph": _invoke_subgraph,
         "invoke_quant_packed": _invoke_quant,

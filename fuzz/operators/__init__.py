@@ -10,8 +10,10 @@ from fuzz.operators import (
     algebra,
     creation,
     custom,
+    effects,
     functions,
     given,
+    higher_order,
     indexing,
     inplace,
     matmul,
@@ -76,6 +78,8 @@ def _table() -> Mapping[str, Operator]:
         algebra,
         functions,
         custom,
+        effects,
+        higher_order,
     ):
         for row in family.ROWS:
             if row.name in table:

@@ -47,6 +47,7 @@ def _row(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=True,
         saves=saves,
         defines="",

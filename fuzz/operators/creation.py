@@ -66,6 +66,7 @@ def _row(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=random,
+        acts=False,
         differentiable=differentiable,
         saves=saves,
         defines="",

@@ -75,6 +75,7 @@ def _row(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=not writes,
         saves=saves,
         defines=defines,

@@ -122,6 +122,7 @@ def _row(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=differentiable,
         saves=saves,
         defines=defines,

@@ -63,6 +63,7 @@ def _row(
         expanded=expanded,
         overlap=overlap,
         random=False,
+        acts=False,
         differentiable=True,
         saves=NOTHING,
         defines="",

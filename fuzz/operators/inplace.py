@@ -79,6 +79,7 @@ def in_place(
         expanded=expanded,
         overlap=overlap,
         random=random,
+        acts=False,
         differentiable=True,
         saves=saves,
         defines="",

@@ -38,6 +38,7 @@ def _row(name: str, source: str, operands: tuple[Operand, ...], rule: Rule, save
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=True,
         saves=saves,
         defines="",

@@ -51,6 +51,7 @@ def _row(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=change in (Change.GEOMETRY, Change.STORAGE, Change.UNTYPED),
         saves=NOTHING,
         defines="",

@@ -57,6 +57,7 @@ def neural(
         expanded=expanded,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=True,
         saves=saves,
         defines="",

@@ -77,6 +77,7 @@ def pointwise(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=differentiable,
         saves=saves,
         defines="",

@@ -69,6 +69,7 @@ def _row(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=differentiable,
         saves=saves,
         defines="",

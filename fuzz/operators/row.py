@@ -102,6 +102,7 @@ class Kind(StrEnum):
     NEURAL = "neural"
     NORMALIZATION = "normalization"
     ALGEBRA = "algebra"
+    HIGHER_ORDER = "higher-order"  # takes functions
     FUNCTION = "function"  # a custom autograd.Function that makes no view, or a custom operator
     HOOK = "hook"  # registers a hook on operand 0
     RETAIN = "retain"  # has operand 0 keep its gradient
@@ -189,6 +190,7 @@ class Operator:
     expanded: Expanded
     overlap: bool  # other operands may be exactly the elements of one that is written to
     random: bool  # draws from the global generator
+    acts: bool  # notes what it is given outside of the program (`fuzz.operators.effects`)
     differentiable: bool  # its floating results (or operand 0, where it writes to it) can require grad
     saves: Saves
     defines: str  # a class or an operator that `source` uses, defined ahead of the function, or ""

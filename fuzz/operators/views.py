@@ -62,6 +62,7 @@ def view_row(
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
+        acts=False,
         differentiable=differentiable,
         saves=NOTHING,
         defines=defines,

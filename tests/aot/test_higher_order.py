@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import checking_nop, values
+from agree import KINDS, assert_agrees, checking_nop, values
 from torch import Tensor
 from torch._higher_order_ops import associative_scan, map, scan, while_loop
 from torch._higher_order_ops.invoke_subgraph import mark_compile_region
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 import aot
 from aot import errors
+from oracles import Backward
 
 
 def cond(x: Tensor) -> Tensor:
@@ -143,6 +144,44 @@ def test_what_is_recorded(function: Callable[[Tensor], Tensor], grad: bool) -> N
     for result in results[1:]:
         torch.testing.assert_close(result, results[0])
     assert len(compiled.specializations) == 1
+
+
+# What comes back is what autograd knows in eager: results of one node, and of `map` views of what nobody has.
+AS_IN_EAGER: dict[str, Callable[[Tensor], Any]] = {
+    "mapped": lambda x: map(lambda row: row.sin() * 2, x),
+    "mapped to several": lambda x: map(lambda row: (row * 2, row.sin(), row.sum()), x),
+    "mapped and a part": lambda x: (y := map(lambda row: row * 2, x), y[0], y.t() * 3),
+    "scanned": lambda x: scan(lambda carry, row: (carry + row, carry * row), x[0] * 0, x),
+    "scanned, of which one is dropped": lambda x: scan(lambda c, row: (c + row, c * row), x[0] * 0, x)[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["plain", "leaf", "non_leaf"])
+@pytest.mark.parametrize("function", AS_IN_EAGER)
+def test_results_are_what_eager_gives(function: str, kind: str) -> None:
+    assert_agrees(AS_IN_EAGER[function], lambda: [KINDS[kind](3, 2)])
+    if function.startswith("mapped to"):
+        steps = (Backward((0,), "double", True), Backward((1,), "double", True))
+        assert_agrees(AS_IN_EAGER[function], lambda: [KINDS[kind](3, 2)], steps=steps)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_second_derivatives_of_a_scan_are_those_of_the_loop() -> None:
+    def written_out(x: Tensor) -> tuple[Tensor, Tensor]:
+        carry, rows = x[0] * 0, []
+        for row in x:
+            rows.append(carry * row)
+            carry = carry + row
+        return carry, torch.stack(rows)
+
+    results = []
+    for function in (aot.aot_function(AS_IN_EAGER["scanned"], aot.nop), written_out):
+        x = values(3, 2).requires_grad_()
+        (first,) = torch.autograd.grad((function(x)[1] * values(3, 2)).sum(), x, create_graph=True)
+        results.append(torch.autograd.grad((first * values(3, 2)).sum(), x)[0])
+    torch.testing.assert_close(*results)
+    assert results[0].abs().min() > 0
 
 
 @torch.compiler.nested_compile_region

@@ -33,6 +33,13 @@ def expected_to_raise(program: Program) -> bool:
     return False
 
 
+def raise_warnings() -> None:
+    """Have warnings raised, but for those that Dynamo causes where eager has it capture functions."""
+    warnings.simplefilter("error")
+    for message in ("The .grad attribute", "`torch.jit"):
+        warnings.filterwarnings("ignore", message)
+
+
 def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
     """The tensors that the program returns, and its tensor arguments; or what it raises."""
     loaded = load(program)
@@ -48,7 +55,7 @@ def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
             around,
             warnings.catch_warnings(),
         ):
-            warnings.simplefilter("error")
+            raise_warnings()
             # Once in a process, by `resize_as_`; what it does is defined all the same.
             warnings.filterwarnings("ignore", "An output with one or more elements was resized")
             result = loaded.f(*args)

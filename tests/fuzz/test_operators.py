@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_eager import raise_warnings
 from rows import COMMON, singles
 
 from fuzz.arguments import DTYPES as GENERATED_DTYPES
@@ -23,7 +24,7 @@ from fuzz.program import Autocast, Program, ProgramError, Root, View, begin, tra
 from fuzz.source import Loaded, load
 from fuzz.state import Tensor
 
-VIEWS_INSIDE = (Kind.MATMUL, Kind.ALGEBRA, Kind.NEURAL, Kind.NORMALIZATION)
+VIEWS_INSIDE = (Kind.MATMUL, Kind.ALGEBRA, Kind.NEURAL, Kind.NORMALIZATION, Kind.HIGHER_ORDER)
 RUNNING = [name for name, row in OPERATORS.items() if not row.raises]
 DIFFERENTIABLE = [name for name, row in OPERATORS.items() if row.differentiable]
 
@@ -33,7 +34,7 @@ def run(program: Program) -> tuple[Loaded, list[Any], list[Any]]:
     args, _, _ = loaded.make()
     torch.manual_seed(0)
     with warnings.catch_warnings(), torch.enable_grad():  # which a row may leave changed
-        warnings.simplefilter("error")
+        raise_warnings()
         return loaded, list(args), list(loaded.f(*args))
 
 

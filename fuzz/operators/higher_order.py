@@ -1,0 +1,119 @@
+"""Operators that take functions: a condition on data, loops over rows, a loop that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fuzz.operators.dtypes import INTEGERS
+from fuzz.operators.layout import contiguous
+from fuzz.operators.parts import NOTHING, SELF, fresh, like
+from fuzz.operators.row import (
+    Attributes,
+    Expanded,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+    Saves,
+)
+
+_MAP = "from torch._higher_order_ops.map import map as map_rows"
+_SCAN = "from torch._higher_order_ops.scan import scan"
+_WHILE = "from torch._higher_order_ops.while_loop import while_loop"
+
+
+def _row(
+    name: str, source: str, operand: Operand, rule: Rule, *, saves: Saves = NOTHING, defines: str = ""
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.HIGHER_ORDER,
+        operands=(operand,),
+        attributes=(),
+        rule=rule,
+        source=source,
+        writes=(),
+        counted=True,
+        statistics=(),
+        fills=None,
+        change=None,
+        expanded=Expanded.REFUSED,
+        overlap=False,
+        random=False,
+        acts=False,
+        differentiable=operand is _REAL,
+        saves=saves,
+        defines=defines,
+    )
+
+
+def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(like(metas[0])),)
+
+
+def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    (meta,) = metas
+    if not meta.size or not meta.size[0]:
+        raise Mismatch("there are no rows")
+    return fresh(meta.dtype, meta.size)
+
+
+def _carried(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    (rows,) = _rows(metas, attributes)
+    return *fresh(rows.meta.dtype, rows.meta.size[1:]), rows
+
+
+def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    (meta,) = metas
+    if meta.stride != contiguous(meta.size):
+        raise Mismatch("what is carried from one turn to the next would lie otherwise")
+    return fresh(meta.dtype, meta.size)
+
+
+def _resolved(meta: Meta, earlier: Sequence[Meta]) -> bool:
+    """Is not lazily negated: Dynamo, which eager has capture the functions, does not take such."""
+    return not meta.neg
+
+
+_REAL = Operand(frozenset({"float32", "float64"}), _resolved)
+_COUNTS = Operand(INTEGERS, _resolved)
+
+ROWS = (
+    _row(
+        "cond",
+        "torch.cond({0}.sum() > 0, lambda x: x.sin(), lambda x: x * 2, ({0},))",
+        _REAL,
+        _alike,
+        saves=SELF,
+    ),
+    # (What it gives is a view that eager does not write to.)
+    _row(
+        "map_rows",
+        "map_rows(lambda row: row.sin() * 2, {0}).clone()",
+        _REAL,
+        _rows,
+        saves=SELF,
+        defines=_MAP,
+    ),
+    # (Of what it is given, eager's backward takes what is there by then, and notices no write; and what is
+    # carried has to lie as it did before.)
+    _row(
+        "scan",
+        "scan(lambda carry, row: (carry + row, carry * row), {0}.new_zeros({0}.shape[1:]), "
+        "{0}.clone(memory_format=torch.contiguous_format))",
+        _REAL,
+        _carried,
+        defines=_SCAN,
+    ),
+    _row(
+        "while_loop",
+        "while_loop(lambda turn, x: turn < 3, lambda turn, x: (turn + 1, x * 2), "
+        "(torch.zeros((), dtype=torch.int64), {0}))[1]",
+        _COUNTS,
+        _counted,
+        defines=_WHILE,
+    ),
+)
