@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzz.operators.dtypes import INTEGERS
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import NOTHING, SELF, fresh, like
+from fuzz.operators.parts import NOTHING, SELF, anything, fresh, like
 from fuzz.operators.row import (
     Attributes,
     Expanded,
@@ -50,12 +50,19 @@ def _row(
     )
 
 
+def _resolved(metas: Sequence[Meta]) -> Meta:
+    """The operand, unless it is lazily negated: Dynamo, which eager has capture the functions, takes none."""
+    if metas[0].neg:
+        raise Mismatch("it is lazily negated")
+    return metas[0]
+
+
 def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(metas[0])),)
+    return (Result(like(_resolved(metas))),)
 
 
 def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    (meta,) = metas
+    meta = _resolved(metas)
     if not meta.size or not meta.size[0]:
         raise Mismatch("there are no rows")
     return fresh(meta.dtype, meta.size)
@@ -67,19 +74,14 @@ def _carried(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 
 
 def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    (meta,) = metas
+    meta = _resolved(metas)
     if meta.stride != contiguous(meta.size):
         raise Mismatch("what is carried from one turn to the next would lie otherwise")
     return fresh(meta.dtype, meta.size)
 
 
-def _resolved(meta: Meta, earlier: Sequence[Meta]) -> bool:
-    """Is not lazily negated: Dynamo, which eager has capture the functions, does not take such."""
-    return not meta.neg
-
-
-_REAL = Operand(frozenset({"float32", "float64"}), _resolved)
-_COUNTS = Operand(INTEGERS, _resolved)
+_REAL = Operand(frozenset({"float32", "float64"}), anything)
+_COUNTS = Operand(INTEGERS, anything)
 
 ROWS = (
     _row(
