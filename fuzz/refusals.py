@@ -103,6 +103,8 @@ def hazard(use: Use, kept: Kept) -> str | None:
     if not row.writes and row.change is None:
         return None
     target = tensors[0]
+    if row.change in (Change.DETACH, Change.REQUIRE) and target.memory in kept.asked:
+        return "a backward of an operator that takes functions asks whether it requires grad"
     if row.change in SILENT:
         if row.change is Change.DATA and target.requires_grad and target.meta.size != tensors[1].meta.size:
             return "its history does not know of the new size"

@@ -330,6 +330,8 @@ class State:
             self.kept.retained.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
         self.kept.once |= tracked and (row.acts or row.kind is Kind.HIGHER_ORDER)
+        if tracked and row.kind is Kind.HIGHER_ORDER:
+            self.kept.asked.add(tensors[0].memory)
         made: list[Tensor] = []
         if row.writes or row.change is not None:
             target = tensors[0]

@@ -83,7 +83,7 @@ Value: TypeAlias = "Tensor | Constant"
 class Kept:
     """What autograd has noted of a program's tensors so far."""
 
-    __slots__ = ("fragile", "hooked", "once", "reread", "retained", "saved", "unsafe")
+    __slots__ = ("asked", "fragile", "hooked", "once", "reread", "retained", "saved", "unsafe")
 
     def __init__(self) -> None:
         # Memory, clock and version that a backward needs, and whether it reads the values, too.
@@ -92,6 +92,7 @@ class Kept:
         self.hooked: set[int] = set()  # memories with a tensor that has a hook
         self.retained: set[int] = set()  # memories with a tensor that is to keep its gradient
         self.unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined
+        self.asked: set[int] = set()  # memories of which a backward asks whether the tensor requires grad
         # Whether a backward acts outside, or is that of an operator that takes functions: a compiler may
         # refuse to differentiate it, and eager's second derivatives of `scan` are wrong (torch 2.13).
         self.once = False
