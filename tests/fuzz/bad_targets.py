@@ -424,12 +424,24 @@ def hides_the_version(function: Function) -> Function:
 
 
 loses_requires_grad = _afterwards(lambda args, result: result.detach())
+
+
+def _also_noted(result: torch.Tensor) -> torch.Tensor:
+    result.register_hook(torch.ops.aotfuzz.tapped)
+    return result
+
+
 loses_strides = _afterwards(
     lambda args, result: args[0].as_strided(result.shape, args[0].stride(), args[0].storage_offset())
 )
 draws = _afterwards(_mutates(lambda args: torch.rand(3)))
 leaks_grad_mode = _afterwards(_mutates(lambda args: torch.set_grad_enabled(False)))
 returns_a_list = _afterwards(lambda args, result: [result])
+notes_once_more = _afterwards(_mutates(lambda args: torch.ops.aotfuzz.note(args[0])))
+notes_in_another_order = _afterwards(
+    _mutates(lambda args: torch.ops.aotfuzz.notes[:2].copy_(torch.ops.aotfuzz.notes[:2].flip(0)))
+)
+notes_once_more_in_the_backward = _afterwards(lambda args, result: _also_noted(result))
 wrong_by_one = _afterwards(lambda args, result: result + 1)
 unsqueezes_the_argument = _afterwards(_mutates(lambda args: args[0].unsqueeze_(0)))
 fails_in_backward = _afterwards(lambda args, result: _Fails.apply(result))
