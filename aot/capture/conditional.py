@@ -111,7 +111,8 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
         )
     results = tuple(tuple(v for v in leaves if isinstance(v, Tensor)) for leaves in returned)
     metas = tuple(map(meta_of, entered.tensors))
-    differentiable = torch.is_grad_enabled() and entered.require_grad
+    followed = _is_followed()
+    differentiable = followed and entered.require_grad
     call = _Cond(
         weakref.ref(recorder),
         recorder.read(condition),
@@ -122,7 +123,7 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
     )
     if differentiable:
         tensors = iter(_Conditional.apply(call, *entered.tensors))  # type: ignore[no-untyped-call]
-    elif torch.is_grad_enabled() and any(tensor.requires_grad for some in results for tensor in some):
+    elif followed and any(tensor.requires_grad for some in results for tensor in some):
         raise takes_functions("cond, of which a result requires grad and no operand does")
     else:
         tensors = iter(call.record())
@@ -173,7 +174,7 @@ def record_while_loop(
     asked = first.run(condition, (*map(first.carry, carried), *others))
     inside = list(map(second.carry, carried))
     leaves = second.run(body, (*inside, *others))
-    if torch.is_grad_enabled() and (entered.require_grad or any(one.requires_grad for one in carried)):
+    if _is_followed() and (entered.require_grad or any(one.requires_grad for one in carried)):
         raise takes_functions(f"{name}, in grad mode and of tensors that require grad")
     leaves = internals.tree_flatten(leaves)[0]
     _check_results(first, name, [asked])
@@ -190,6 +191,11 @@ def record_while_loop(
     given = tuple(recorder.read(one) for one in carried)
     metas = tuple(map(meta_of, carried))
     return tuple(_appended(recorder, internals.WHILE_LOOP, (), graphs, (given, tuple(operands)), metas))
+
+
+def _is_followed() -> bool:
+    """Whether autograd follows what is done: not in inference mode, whatever the grad mode is."""
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
 def _appended(

@@ -508,3 +508,19 @@ def test_a_loop_with_inductor_below_is_refused_by_name() -> None:
     compiled = torch.compile(doubled_until, backend="aotfuzz", fullgraph=True)
     for sign in (1, -1):
         assert torch.equal(compiled(values(3) * sign), doubled_until(values(3) * sign))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_in_inference_mode_nothing_is_followed_whatever_the_grad_mode_is() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x * 2, (x,))
+        turns = torch.zeros((), dtype=torch.int64)
+        return y, while_loop(lambda n, x: n < x.sum(), lambda n, x: (n + 1, x * 1), (turns, x))[1]
+
+    compiled = aot.aot_function(f, aot.nop)
+    x = values(3).requires_grad_()
+    with torch.inference_mode(), torch.enable_grad():
+        results, expected = compiled(x), f(x)
+    for one, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(one, other)
+        assert one.is_inference() and not one.requires_grad and not other.requires_grad
