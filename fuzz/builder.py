@@ -415,5 +415,6 @@ def _tickets(choices: Choices, profile: Profile) -> Tickets:
 @lru_cache(maxsize=64)
 def _all_tickets(profile: Profile) -> Tickets:
     if not profile.kinds:
-        return [(row.kind, (name,)) for name, row in OPERATORS.items()]
+        names = OPERATORS.items()
+        return [(row.kind, (name,)) for name, row in names if row.kind is not Kind.HIGHER_ORDER]
     return [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]
