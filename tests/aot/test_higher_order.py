@@ -167,6 +167,21 @@ def test_results_are_what_eager_gives(function: str, kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_where_one_result_of_a_scan_gets_a_gradient_the_other_gets_zeros() -> None:
+    """Which shows where they are multiplied by infinity."""
+
+    def make() -> list[Tensor]:
+        x = values(3, 2)
+        x[1, 0] = torch.inf
+        return [x.requires_grad_()]
+
+    x = make()[0]
+    (gradient,) = torch.autograd.grad(AS_IN_EAGER["scanned"](x)[0].sum(), x)
+    assert gradient.isnan().any()
+    assert_agrees(AS_IN_EAGER["scanned"], make, differentiate=(0,))
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_second_derivatives_of_a_scan_are_those_of_the_loop() -> None:
     def written_out(x: Tensor) -> tuple[Tensor, Tensor]:
         carry, rows = x[0] * 0, []
