@@ -75,9 +75,8 @@ def _map(dense: Any, function: Callable[..., Any], mapped: Sequence[Tensor], oth
     columns = list(zip(*leaves, strict=True))
     # (A backward may give no gradient for an operand.)
     there = [column for column in columns if column[0] is not None]
-    stacked = iter(
-        _Stacked.apply(len(results), *(row for column in there for row in column)) if there else ()  # type: ignore[no-untyped-call]
-    )
+    rows = [row for column in there for row in column]
+    stacked = iter(_Stacked.apply(len(results), *rows) if rows else ())  # type: ignore[no-untyped-call]
     return internals.tree_unflatten([None if c[0] is None else next(stacked) for c in columns], spec[0])
 
 
