@@ -111,8 +111,7 @@ ROOTS
         return
     by, double = {name: edges[name] for name in wanted}, how == "double"
     for name, tensor in moved.items() if double else ():
-        plain = not tensor._is_view() and not hasattr(tensor, "__tensor_flatten__")
-        if tensor.grad_fn and plain:
+        if tensor.grad_fn and not hasattr(tensor, "__tensor_flatten__"):
             by[f"{name} (as it is now)"] = edge(tensor)
     targets = list(by.values())
     gradients = torch.autograd.grad(

@@ -152,13 +152,10 @@ class Steps:
             self.leaves = (*self.leaves, (path, tensor))
 
     def _written(self) -> dict[str, GradientEdge]:
-        """The edges of inputs that have another history than before the call: not of views, nor of wrapper
-        subclasses (docs/contract.md, *Not kept*)."""
-        found = {
-            path: edge_of(tensor)
-            for path, tensor in self.moved()
-            if not tensor._is_view() and not hasattr(tensor, "__tensor_flatten__")
-        }
+        """The edges of inputs that have another history than before the call: not of wrapper subclasses
+        (docs/contract.md, *Not kept*)."""
+        moved = ((path, tensor) for path, tensor in self.moved() if not hasattr(tensor, "__tensor_flatten__"))
+        found = {path: edge_of(tensor) for path, tensor in moved}
         return {f"{path} (as it is now)": edge for path, edge in found.items() if edge is not None}
 
     def _noted(self, differentiated: Differentiated) -> GradientRun:

@@ -53,7 +53,7 @@ class Step:
             gradient of gradients goes there.
         reach: by gradient that has a history, to which of `gradients` it leads, be they there or not.
         higher: the layout of each gradient of gradients.
-        own: the entrances that gradients of gradients go to.
+        own: which of the level's `own` gradients of gradients go to.
         entrances, ends: of the next level; the entrances by gradient.
         nodes: the trace's nodes by their names in the graph.
     """
@@ -94,8 +94,8 @@ def record_again(
         given: the entrances that get a tangent, and these.
         create_graph: whether the gradients get a history.
         tracked: the entrances whose tangents have one.
-        own: the entrances that gradients of the gradients may go to. They are added to what else comes in
-            there before they go on, as in eager.
+        own: which of the level's `own` gradients of the gradients may go to. They are added to what else
+            comes in there before they go on, as in eager.
         others: the entrances whose tangents are of another type than was guessed, or made otherwise.
         whole: whether what is below the other entrances runs as well.
 
@@ -152,11 +152,11 @@ def _record(
     values = [node for result in results for node in _read(recorder, result)]
     roots: dict[int, tuple[Key, Tensor]] = {}
     ends = list(level.ends)
-    places: dict[int, int] = {}  # of the segment's own entrances among the ends
+    places: dict[int, int] = {}  # of the segment's own edges among the ends
     if create_graph:
         cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in given if j in tracked]
         places = {len(cotangents) + i: e for i, e in enumerate(own)}
-        ends = [*cotangents, *(level.entrances[e][0] for e in own), *ends]
+        ends = [*cotangents, *(level.own[e] for e in own), *ends]
         # Gradients that are one tensor, or a tangent as it came, are to be told apart.
         with recorder, torch.enable_grad():
             likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}

@@ -87,6 +87,7 @@ class Level:
         available: the values of the trace that a backward is given, by number.
         released: whether the function lets a leaf require no grad any more: autograd has saved that leaf
             itself, and finds it so when it is differentiated again.
+        native: edges that gradients of the gradients may go to, besides those of `entrances`.
     """
 
     recorder: Recorder
@@ -94,6 +95,12 @@ class Level:
     ends: tuple[Key, ...]
     available: dict[fx.Node, int]
     released: bool
+    native: tuple[Key, ...] = ()
+
+    @property
+    def own(self) -> tuple[Key, ...]:
+        """The edges that gradients of the gradients may go to, where somebody has one."""
+        return (*(edge for edge, _ in self.entrances), *self.native)
 
 
 def laid_out(like: Tensor) -> Geometry:

@@ -18,6 +18,7 @@ from aot.capture.segments import (
     Exposed,
     Graph,
     Key,
+    Native,
     OutputEdge,
     Target,
     WrittenEdge,
@@ -51,9 +52,7 @@ def exposed_of(
             written.setdefault(id(root_of(fakes[write.tensor])), []).append(write.value)
     known: dict[Key, Exposed] = {}
 
-    def add(
-        tensor: Tensor, native: WrittenEdge | OutputEdge | None, value: int | None, to: list[int]
-    ) -> None:
+    def add(tensor: Tensor, native: Native | None, value: int | None, to: list[int]) -> None:
         if not tensor.requires_grad or not is_current(tensor) or tensor.grad_fn is None:
             return
         edge = get_gradient_edge(tensor)

@@ -21,7 +21,7 @@ from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
-from aot.capture.kept import Kept, find_kept, find_kept_entrances, frees_something
+from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -29,6 +29,7 @@ from aot.capture.segments import (
     Exposed,
     Graph,
     Key,
+    Native,
     Target,
     key_of,
 )
@@ -100,6 +101,8 @@ class Segment:
         failing: the strides of the gradients for which it does, if there are others for which it does not.
         kept: what of the caller's the backward keeps.
         further: where gradients of the gradients go besides.
+        native: what has a native history and was kept by the nodes, as it is after the call: gradients of the
+            gradients go there as well, if it is still so.
         frees: whether eager's backward frees something, so that a second one raises.
         whole: whether custom functions run in it, which say themselves what a missing gradient is. So they do
             where none comes in at all.
@@ -116,6 +119,7 @@ class Segment:
     failing: tuple[int, ...] | None = None
     kept: tuple[Kept, ...] = ()
     further: tuple[Target, ...] = ()
+    native: tuple[Native, ...] = ()
     frees: bool = False
     whole: bool = False
     needed: tuple[int, ...] = ()
@@ -267,7 +271,7 @@ class _Recording:
                 engine.run()
         self._assign(graph, engine)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
-        own = find_kept_entrances(recorder, graph)
+        own = find_kept_edges(recorder, graph)
         arguments, roots = self.forward.entry.all, self.effects.root_fakes
         behind = tangents_behind(recorder.builder.graph, engine.segments)
         with torch.autograd.set_multithreading_enabled(False):
@@ -285,6 +289,7 @@ class _Recording:
             tangents.extend(node for e in sorted(recorded.tangents) for node in recorded.tangents[e].nodes)
             gradients.extend(results[len(segments)])
             further = self._further(nodes.nodes, recorded)
+            native = _kept_natives(graph, nodes.entrances, recorded, mine)
             segment = self._segment(
                 nodes.entrances, recorded, keeps, mine, viewed(recorded, results[len(segments)])
             )
@@ -295,9 +300,10 @@ class _Recording:
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
             segment = replace(segment, further=tuple(further), frees=frees, turn=turn, vain=vain)
+            segment = replace(segment, native=tuple(native.values()))
             segment = replace(segment, whole=whole, needed=lacking, idle=idle and not whole)
             segments.append(segment)
-            self.levels.append(self._level(nodes.entrances, recorded, segment, further.values()))
+            self.levels.append(self._level(nodes.entrances, recorded, segment, further.values(), native))
         for value in self.histories:
             if value not in entered:
                 segments.append(self._without_nodes(engine, value, failing.get(value), tangents, gradients))
@@ -423,6 +429,7 @@ class _Recording:
         recorded: Recorded,
         segment: Segment,
         further: Iterable[Key],
+        native: Iterable[Key],
     ) -> Level | None:
         """The segment, to be recorded again: its ends are its exits first."""
         if not recorded.gradients:
@@ -436,7 +443,8 @@ class _Recording:
                 likes.append((edge, self.histories[value]))
             else:
                 likes.append((edge, torch.empty(()) if tangent is None else tangent.fake))
-        return Level(self.forward.recorder, tuple(likes), tuple(ends), {}, bool(self.effects.released))
+        released = bool(self.effects.released)
+        return Level(self.forward.recorder, tuple(likes), tuple(ends), {}, released, tuple(native))
 
     def _without_nodes(
         self,
@@ -499,6 +507,16 @@ class _Failure:
 
     error: Exception
     strides: tuple[int, ...] | None
+
+
+def _kept_natives(
+    graph: Graph, entrances: Collection[Key], recorded: Recorded, kept: Collection[Key]
+) -> dict[Key, Native]:
+    """What a segment keeps that has a native history, other than what its gradients go to anyway."""
+    if not recorded.gradients:
+        return {}
+    known = {*entrances, *recorded.exits.values()}
+    return {edge: what for edge, what in graph.native_edges.items() if edge in kept and edge not in known}
 
 
 def _is_vain(graph: Graph, target: Target) -> bool:

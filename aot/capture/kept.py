@@ -244,9 +244,10 @@ def _edge_of_view(tensor: Tensor) -> Key | None:
     return key_of(get_gradient_edge(tensor))
 
 
-def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:
-    """For each segment, the edges at which gradients come in and to which gradients of its gradients go: its
-    nodes have kept the tensor with that edge, or a view of it."""
+def find_kept_edges(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:
+    """For each segment, the edges that gradients of its gradients go to, as its nodes have kept the tensor
+    with that edge, or a view of it: edges at which gradients come in, and those of what has a native history
+    (a view that was written to is not what its history begins with)."""
     read: list[list[Tensor]] = [[] for _ in graph.segments]
     for fake, node in recorder.backward_reads:
         if node is not None and node in graph.segment_of:
@@ -270,7 +271,7 @@ def find_kept_entrances(recorder: Recorder, graph: Graph) -> list[frozenset[Key]
             seen.add(edge)
             if edge not in segment.entrances:
                 stack.extend(below for _, below in graph.below(edge[0]))
-        found.append(frozenset(seen.intersection(segment.entrances)))
+        found.append(frozenset(seen.intersection([*segment.entrances, *graph.native_edges])))
     return found
 
 

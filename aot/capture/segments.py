@@ -59,7 +59,8 @@ class EntranceEdge:
     entrance: int
 
 
-Target = ArgumentEdge | WrittenEdge | OutputEdge | EntranceEdge
+Native = WrittenEdge | OutputEdge  # what has a history that the caller's graph makes
+Target = ArgumentEdge | Native | EntranceEdge
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +75,7 @@ class Exposed:
     """
 
     edge: GradientEdge
-    native: WrittenEdge | OutputEdge | None
+    native: Native | None
     value: int | None
     leads_to: tuple[int, ...] = ()
 
@@ -134,9 +135,9 @@ class Graph:
             pass  # (what was cut may be entered where it was not)
 
     @property
-    def native_edges(self) -> tuple[Key, ...]:
-        """The edges of what has a native history."""
-        return tuple(self._native)
+    def native_edges(self) -> dict[Key, Native]:
+        """The edges of what has a native history, and what that is."""
+        return {key: one.native for key, one in self._native.items() if one.native is not None}
 
     def below(self, node: Node) -> Iterator[tuple[int, Key]]:
         """The edges below a node that a backward follows, by their position."""
@@ -148,7 +149,7 @@ class Graph:
         """Whether an argument entered there."""
         return edge in self._ends
 
-    def native(self, node: Node, edge: Key) -> WrittenEdge | OutputEdge | None:
+    def native(self, node: Node, edge: Key) -> Native | None:
         """What of the caller's has this edge below a node, and a native history."""
         known = self._native_below(node, edge)
         return None if known is None else known.native

@@ -314,6 +314,8 @@ class ArgumentEffects:
         if not any(unnoticed):
             # Autograd takes note of the changes, whichever came first; the root is what the last one made.
             return not changes or self._ends_in_change(root)
+        if not self._ends_in_change(root):
+            return False  # the history counts the elements of what it is now
         before = self._before_writes(root, unnoticed)
         if not any(b and u for b, u in zip(before, unnoticed, strict=True)):
             return True
@@ -341,7 +343,10 @@ class ArgumentEffects:
         """Whether a root was written to in grad mode last before its metadata was changed last."""
         last = self.recorder.journal.histories_of(root)[-1]
         node = root.grad_fn
-        return node is None or node is last or any(below is last for below, _ in node.next_functions)
+        if node is None or node is last:
+            return True
+        noticed = not goes_unnoticed(self.recorder.journal.changes_of(root)[-1])
+        return noticed and any(below is last for below, _ in node.next_functions)
 
     def _is_left(self, root: Tensor) -> bool:
         """Whether all writes to a root that carry history went to the storage that it lay in when the

@@ -93,6 +93,7 @@ def build(
         "uncounted": uncounted,
         "edge_of": _edge_of,
         "edge_of_written": _edge_of_written,
+        "edge_as_left": _edge_as_left,
         "Geometry": Geometry,
         "fails": fails,
         "tangent": restrided,
@@ -203,6 +204,14 @@ def _edge_of_written(ctx: Any, entrance: int) -> Tensor | None:
     except RuntimeError:  # freed: so is what would be added up there
         return None
     return _edge_of(*saved) if saved else None
+
+
+def _edge_as_left(of: Callable[[], Tensor | None], version: int) -> Tensor | None:
+    """The same for what had a native history when the call ended; None if it is gone, or changed since."""
+    tensor = of()
+    if tensor is None or tensor._version != version or tensor.grad_fn is None:
+        return None
+    return _edge_of(tensor)
 
 
 class _Passing(torch.autograd.Function):

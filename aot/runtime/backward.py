@@ -120,7 +120,7 @@ def write_backward(
             otherwise += f" or g{tangents[0]} is None"
         ambient = "is_grad_enabled() or is_autocast() or is_deterministic() is not was_deterministic"
         writer.line(f"if {ambient}{otherwise}:")
-        own = f"ctx.edges, {_entrances(part, written)}{', ctx.numbers' if numbers else ''}"
+        own = f"ctx.edges, {_owned(part, written)}{', ctx.numbers' if numbers else ''}"
         again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"
         again = f"(None, *{again}[:{len(segment.gradients)}])"
         writer.line(f"    return {again}")
@@ -225,12 +225,15 @@ def _laid_otherwise(segment: Segment) -> list[int]:
     return [e for e, layout in plain if layout.meta is None and 1 in layout.wheres[0].size]
 
 
-def _entrances(part: Part, written: Collection[int]) -> str:
-    """An argument: the tensors with the edges of the segment's own results that it has kept, by entrance."""
+def _owned(part: Part, written: Collection[int]) -> str:
+    """An argument: the tensors with the edges of the segment's own results that it has kept, by entrance, and
+    with those of what else it has kept that has a native history."""
     kept = {one.entrance: f"edge_of(s{one.position})" for one in part.own}
     for e, entrance in enumerate(part.segment.entrances):
         if entrance.kept and entrance.value in written:
             kept[e] = f"edge_of_written(ctx, {e})"
-    if not kept:
+    native = [f"edge_as_left(*ctx.native[{i}])" for i in range(len(part.segment.native))]
+    if not (kept or native):
         return "()"
-    return f"({''.join(kept.get(e, 'None') + ', ' for e in range(len(part.segment.entrances)))})"
+    own = [*(kept.get(e, "None") for e in range(len(part.segment.entrances))), *native]
+    return f"({''.join(name + ', ' for name in own)})"

@@ -503,6 +503,10 @@ class _Call:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.watched]
                 watched = "".join(f"(counter({n}), {n}._version, {n}.shape), " for n in names)
                 self.writer.line(f"b{number}[0].watched = ({watched})")
+            if part.segment.native:
+                names = [self._target(one) for one in part.segment.native]
+                native = _tuple([f"(weakly({n}), {n}._version)" for n in names])
+                self.writer.line(f"b{number}[0].native = {native}")
             if part.attached:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.attached]
                 self.writer.line(f"b{number}[0].attached = {_tuple([f'weakly({n})' for n in names])}")
@@ -517,7 +521,7 @@ class _Call:
 
 def _is_asked(part: Part, written: Collection[int], plan: Plan) -> bool:
     """Whether the call asks the node of a part for something, or gives it more than it is made of."""
-    given = part.segment.shared or part.watched or part.attached or plan.numbers.names
+    given = part.segment.shared or part.segment.native or part.watched or part.attached or plan.numbers.names
     resident = any(one.where is not None for one in part.saved)
     keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.entrances)
     return bool(given or resident or keeps)

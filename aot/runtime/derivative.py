@@ -65,7 +65,7 @@ class Derivative:
         saved: Sequence[Tensor | None],
         given: Sequence[Tensor | None],
         edges: Sequence[Tensor | None],
-        entrances: Sequence[Tensor | None] = (),
+        owned: Sequence[Tensor | None] = (),
         numbers: Sequence[int] = (),
     ) -> list[Tensor | None]:
         """The gradient for each end.
@@ -74,7 +74,7 @@ class Derivative:
             saved: the values of the forward that are available.
             given: a tangent for each entrance, or None.
             edges: for each end a tensor that has its edge, or None where nobody has one.
-            entrances: the same for each entrance that gradients of the gradients may go to.
+            owned: the same for each of the level's own edges that gradients of the gradients may go to.
             numbers: the numbers of the call that are symbols in the trace.
 
         Raises:
@@ -86,7 +86,7 @@ class Derivative:
             return [None] * len(edges)
         create_graph = torch.is_grad_enabled()
         tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
-        own = tuple(e for e, tensor in enumerate(entrances) if tensor is not None) if create_graph else ()
+        own = tuple(e for e, tensor in enumerate(owned) if tensor is not None) if create_graph else ()
         kinds = tuple(_kind_of(given[j]) for j in present)
         key = (present, tracked, create_graph, own, kinds, internals.backward_key())
         way = self._known(key)
@@ -102,7 +102,7 @@ class Derivative:
                     noted.guards.check()
                     way = _Way(self._level, step, self._compiler, self._look, noted.guards, self._symbols)
                     self._ways[key] = (way, *self._ways.get(key, ()))
-        targets = [*(entrances[e] for e in way.step.own), *edges]
+        targets = [*(owned[e] for e in way.step.own), *edges]
         check_numbers(self._symbols, numbers)
         return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], targets, numbers)
 

@@ -453,6 +453,88 @@ def test_second_derivatives_go_to_what_was_turned_with_and_without_grad(
     assert_same_story(f, story)
 
 
+_STEPS: dict[str, Callable[[Tensor], Any]] = {
+    "mul_": lambda x: x.mul_(2),
+    "tanh_": lambda x: x.tanh_(),
+    "a part's exp_": lambda x: x[0].exp_(),
+    "unsqueeze_": lambda x: x.unsqueeze_(1),
+    "unsqueeze_ without grad": torch.no_grad()(lambda x: x.unsqueeze_(0)),
+    "transpose_ without grad": torch.no_grad()(lambda x: x.transpose_(0, x.dim() - 1)),
+}
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ("tanh_",),
+        ("mul_", "tanh_"),
+        ("mul_", "a part's exp_"),
+        ("unsqueeze_", "mul_", "transpose_ without grad", "tanh_"),
+        ("mul_", "unsqueeze_", "transpose_ without grad", "tanh_"),
+        ("mul_", "unsqueeze_ without grad", "tanh_"),
+        ("mul_", "unsqueeze_ without grad", "mul_"),
+        ("tanh_", "unsqueeze_ without grad", "a part's exp_"),
+        ("unsqueeze_ without grad", "mul_", "unsqueeze_ without grad", "tanh_"),
+        ("tanh_", "transpose_ without grad", "unsqueeze_"),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("of", ["a result", "a view", "a result with a view"])
+def test_second_derivatives_go_to_an_argument_as_it_is_after_turns_and_writes(
+    steps: tuple[str, ...], of: str
+) -> None:
+    """Autograd makes the history of what is a view, or is turned after it was written to: no value has it."""
+
+    def f(x: Tensor) -> None:
+        for step in steps:
+            _STEPS[step](x)
+
+    def story(function: Function) -> Any:
+        start = leaf(2, 2, 2, dtype=F64)
+        base = start * 0.1
+        x = base[0] if of == "a view" else base.sum(0)
+        views = [x[1]] if of == "a result with a view" else []
+        function(x)
+        return x, _told(_weighted(x, *views), [start, x, base, *views])
+
+    assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("then", ["a write", "detach_"])
+def test_second_derivatives_do_not_go_to_a_written_view_that_has_changed_since(then: str) -> None:
+    def f(x: Tensor) -> Tensor:
+        x.tanh_()
+        return x * x
+
+    def story(function: Function) -> Any:
+        start = leaf(2, 2, dtype=F64)
+        base = start * 0.1
+        x = base[0]
+        result = function(x)
+        (first,) = torch.autograd.grad(result.sum(), start, create_graph=True)
+        if then == "a write":
+            x.mul_(2)
+        else:
+            base.detach_()
+        return torch.autograd.grad(first.pow(2).sum(), [start, x], allow_unused=True)
+
+    assert_same_story(f, story)
+
+
+def test_a_written_view_that_a_backward_keeps_is_let_go() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.tanh_()
+        return x.sum()
+
+    compiled = aot.aot_function(f, lambda graph, _: graph)
+    x = (leaf(2, 2, dtype=F64) * 0.1)[0]
+    gone = weakref.ref(x)
+    result = compiled(x)
+    del x
+    assert gone() is None
+    result.backward()
+
+
 def test_second_derivatives_go_to_what_was_written_by_way_of_what_a_view_of_it_was_put_into() -> None:
     """The view is gone, and a result was computed from it."""
 
