@@ -112,6 +112,15 @@ class OutputEffects:
                 f"it is a view of was changed as well: autograd derives its history from how it lies when it "
                 f"is asked; make a new tensor instead"
             )
+        owner = self.world.index_of.get(id(root))
+        forgets = owner in self.world.forward.entry.forgetful and not self.recorder.journal.reshaped(root)
+        if forgets and (stale or derived) and steps and rebound is None:
+            # What it is a view of, for autograd, has no history any more, and so has this one.
+            assert owner is not None
+            first = version == self.world.forward.entry.versions[owner]
+            return View(
+                self.root(start), steps, None, True, Taken.FIRST if first else Taken.LAST, stale=not first
+            )
         leaf = is_current(value) and value.is_leaf
         if moved and not root.requires_grad and not leaf and value.requires_grad:
             raise errors.AutogradStateMutation(

@@ -996,3 +996,49 @@ def test_a_view_of_what_was_detached_since_is_written_to_without_grad_and_return
         return view
 
     assert_agrees(f, make, grad=False)
+
+
+def _written_without_grad(view: Tensor) -> None:
+    with torch.no_grad():
+        view.mul_(2)
+
+
+def _older(x: Tensor) -> Tensor:
+    view = x[...]
+    _written_without_grad(x)
+    return view
+
+
+def _of_older(x: Tensor) -> Tensor:
+    view = x[...]
+    _written_without_grad(x)
+    return view[0]
+
+
+def _younger(x: Tensor) -> Tensor:
+    _written_without_grad(x)
+    return x[0]
+
+
+def _between(x: Tensor) -> Tensor:
+    _written_without_grad(x)
+    view = x[0]
+    _written_without_grad(x)
+    return view
+
+
+@pytest.mark.parametrize("f", [_older, _of_older, _younger, _between])
+def test_a_view_of_what_was_detached_since_leads_to_an_argument_if_it_is_younger_than_the_write(
+    f: Callable[..., Tensor],
+) -> None:
+    """Autograd derives the history of older ones from what both are views of, which has none any more."""
+
+    def story(function: Callable[..., Tensor]) -> Any:
+        start = torch.ones(2, 2, requires_grad=True)
+        base = start * 1
+        part = base.view(2, 2)
+        base.detach_()
+        result = function(part)
+        return torch.autograd.grad(result.pow(2).sum(), [part, result, start], allow_unused=True)
+
+    assert_same_story(f, story)
