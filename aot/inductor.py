@@ -193,7 +193,7 @@ class _Lowering(fx.Interpreter):
         return self._given[target]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target is internals.WHILE_LOOP:
+        if target in (internals.WHILE_LOOP, internals.STACKING_LOOP):
             raise errors.UnsupportedOperation(
                 "while_loop with a condition that depends on an argument, which Inductor takes only with "
                 "symbols for sizes; use the backend aotfuzz"

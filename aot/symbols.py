@@ -62,7 +62,8 @@ def fixed(value: Any) -> Any:
 
 
 def hinted(value: Any) -> Any:
-    """A value with the numbers of the call that was traced in place of symbols."""
+    """A value with the numbers of the call that was traced in place of symbols; ones for those that a call
+    does not tell, but what it computes."""
     if _is_plain(value):
         return value
     if isinstance(value, (tuple, list)):
@@ -70,7 +71,9 @@ def hinted(value: Any) -> Any:
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     if isinstance(value, dict):
         return {name: hinted(one) for name, one in value.items()}
-    return value.node.hint if isinstance(value, SYMBOLIC) else value
+    if isinstance(value, SYMBOLIC):
+        return value.node.hint if value.node.has_hint() else 1
+    return value
 
 
 def at(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) -> Any:

@@ -723,6 +723,13 @@ def lying(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: in
             lie(tensor, tensor.untyped_storage(), *before, start)
 
 
+def unknown_number() -> torch.SymInt:
+    """A symbol for a number that is not known before something is computed."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return ShapeEnv().create_unbacked_symint()
+
+
 def fake_tensor(
     mode: FakeTensorMode,
     nbytes: int,
@@ -796,6 +803,7 @@ SINK_TOKENS = torch.ops.prims._sink_tokens.default
 # The operators that call graphs of their own, as a value says.
 COND = torch.ops.higher_order.cond
 WHILE_LOOP = torch.ops.higher_order.while_loop
+STACKING_LOOP = torch.ops.higher_order.while_loop_stack_output  # what is carried after each turn, stacked
 
 
 AUTO_FUNCTIONALIZED: Any = torch.ops.higher_order.auto_functionalized

@@ -66,10 +66,13 @@ def assert_functional(module: fx.GraphModule) -> None:
         elif node.op == "call_function":
             computed = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
             known = ("getitem", "call_on_clones", "call_with_grad")
-            taking_functions = target in (torch.ops.higher_order.cond, torch.ops.higher_order.while_loop)
+            taking_functions = getattr(target, "__name__", "") in TAKING_FUNCTIONS
             assert computed or taking_functions or target.__name__ in known, node.format_node()
         elif node.op == "get_attr" and isinstance(inner := getattr(module, node.target), fx.GraphModule):
             assert_functional(inner)
+
+
+TAKING_FUNCTIONS = ("cond", "while_loop", "while_loop_stack_output")
 
 
 def checking_nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:

@@ -12,7 +12,7 @@ In: a function, and the recorder of the trace around it. Out: a `Branch`, and gr
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,15 +21,17 @@ from torch.autograd.graph import get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import run_whole
-from aot.capture.graph import meta_of
+from aot.capture.graph import GraphBuilder, Recipe, meta_of
 from aot.capture.operations import acts, operation_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions
 from aot.capture.segments import Key, key_of
 from aot.capture.trace import fake_of
 from aot.capture.visible import has_effect
+from aot.constants import key_of as key_of_constant
 from aot.errors import UnsupportedOperation
-from aot.geometry import Geometry, geometry
+from aot.geometry import geometry
+from aot.subclasses import is_wrapper
 from aot.views import may_alias
 
 aten = torch.ops.aten
@@ -113,10 +115,14 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         """A tensor that comes in with each turn of a loop, and looks like another one."""
         where = geometry(like)._replace(offset=0)
         fake = self.lifetimes.note(fake_of(where, like.device, self.builder.symbolic))
-        node = self.builder.placeholder(f"carried_{len(self.carried)}", meta_of(fake))
-        self.carried.append(node)
-        self.adopt(fake).define(where, node)
+        self.adopt(fake).define(where, self.carried_as(meta_of(fake)))
         return fake
+
+    def carried_as(self, meta: int) -> fx.Node:
+        """The placeholder of what comes in with each turn, and lies so."""
+        node = self.builder.placeholder(f"carried_{len(self.carried)}", meta)
+        self.carried.append(node)
+        return node
 
     def is_own(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in memory that was made here."""
@@ -128,13 +134,13 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
 
     def read(self, fake: Tensor) -> fx.Node:
         """The node for what a tensor shows now."""
-        return super().read(fake) if self.is_own(fake) else self._input(self.outer.read(fake))
+        return super().read(fake) if self.is_own(fake) else self.input(self.outer.read(fake))
 
     def literal(self, value: Tensor) -> fx.Node:
         """The node for a tensor that is written out in the function."""
-        return self._input(self.outer.literal(value))
+        return self.input(self.outer.literal(value))
 
-    def _input(self, outside: fx.Node) -> fx.Node:
+    def input(self, outside: fx.Node) -> fx.Node:
         """What stands here for a node of the trace around it."""
         node = self._standing.get(outside)
         if node is None:
@@ -199,16 +205,17 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         return takes_functions(f"{self._name}, {why}")
 
     def differentiate(
-        self, results: Sequence[Tensor], ends: Sequence[Key], tangents: Mapping[int, fx.Node]
-    ) -> list[Tensor | None]:
-        """Record the derivative of some results: for each end, its gradient, or None where there is none.
+        self, results: Sequence[Tensor], ends: Sequence[Key], given: Collection[int]
+    ) -> tuple[list[Tensor | None], dict[int, fx.Node]]:
+        """Record the derivative of some results: for each end, its gradient, or None where there is none;
+        and the placeholders of the gradients that come in, by result.
 
         Args:
-            ends: edges of tensors from outside.
-            tangents: by result, the node of the trace around it that is its gradient.
+            ends: edges of tensors from outside, or of what is carried.
+            given: the results that have a gradient.
         """
         with internals.modes_off(), self, torch.enable_grad():
-            edges = {j: _edge(result) for j, result in enumerate(results) if j in tangents}
+            edges = {j: _edge(results[j]) for j in given}
         entrances = {j: (edge, results[j]) for j, edge in edges.items() if edge is not None}
         self.builder.backward = True
         try:
@@ -216,20 +223,18 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
                 engine, found = run_whole(self, entrances, ends, "tangents")
         finally:
             self.builder.backward = False
-        for j in entrances:
-            (node,) = engine.by_value[j].nodes
-            self.inputs[node] = self._lying(tangents[j], engine.by_value[j].layout.wheres[0])
-        return [found.get(end) for end in range(len(ends))]
+        gradients = [found.get(end) for end in range(len(ends))]
+        return gradients, {j: engine.by_value[j].nodes[0] for j in entrances}
 
-    def _lying(self, outside: fx.Node, where: Geometry) -> fx.Node:
-        """A node of the trace around it, or a copy of it with these strides."""
-        builder = self.outer.builder
-        meta = builder.meta(outside)
-        if meta.stride == where.stride:
-            return outside
-        size, stride = list(where.size), list(where.stride)
-        blank = builder.emit(aten.empty_strided.default, size, stride, dtype=meta.dtype, device=meta.device)
-        return builder.emit(aten.copy.default, blank, outside)
+
+def laid(builder: GraphBuilder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
+    """A value, or a copy of it with these strides."""
+    meta = builder.meta(node)
+    if meta.stride == stride:
+        return node
+    size = list(meta.size)
+    blank = builder.emit(aten.empty_strided.default, size, list(stride), dtype=meta.dtype, device=meta.device)
+    return builder.emit(aten.copy.default, blank, node)
 
 
 def modules(
@@ -243,7 +248,7 @@ def modules(
             the backward does not check again.
     """
     lasts = since or [None] * len(branches)
-    needed = [_needed(b, nodes, last) for b, nodes, last in zip(branches, results, lasts, strict=True)]
+    needed = [needed_for(b, nodes, last) for b, nodes, last in zip(branches, results, lasts, strict=True)]
     operands = list(
         dict.fromkeys(
             outside
@@ -260,7 +265,9 @@ def may_raise(module: fx.GraphModule) -> bool:
     return any("may_raise" in node.meta or has_effect(node) for node in module.graph.nodes)
 
 
-def _needed(branch: Branch, results: Iterable[fx.Node], last: fx.Node | None) -> set[fx.Node]:
+def needed_for(branch: Branch, results: Iterable[fx.Node], last: fx.Node | None) -> set[fx.Node]:
+    """What a graph of some nodes of a branch has in it: what they are computed from, and what may raise and
+    comes after `last`."""
     stack = list(results)
     for node in reversed(branch.builder.graph.nodes):
         if node is last:
@@ -316,3 +323,83 @@ def apart(branch: Branch, values: Sequence[fx.Node]) -> list[fx.Node]:
         seen.add(root)
         found.append(value if fresh else branch.builder.emit(aten.clone.default, value))
     return found
+
+
+def is_followed() -> bool:
+    """Whether autograd follows what is done: not in inference mode, whatever the grad mode is."""
+    return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+
+
+def append_call(
+    recorder: Recorder,
+    op: Any,
+    before: tuple[fx.Node, ...],
+    graphs: Sequence[fx.GraphModule],
+    after: tuple[tuple[fx.Node, ...], ...],
+    metas: tuple[int, ...],
+) -> list[fx.Node]:
+    """Append an operator that takes functions; its results, which lie as `metas` says.
+
+    Args:
+        before, after: what it takes before and after the functions.
+    """
+    builder = recorder.builder
+    functions = [builder.module(op.name(), graph) for graph in graphs]
+    node = builder.call(op, (*before, *functions, *after), {}, Recipe(True, metas))
+    if not builder.backward and any(map(may_raise, graphs)):
+        node.meta["may_raise"] = True
+    return [builder.item(node, i) for i in range(len(metas))]
+
+
+def made(recorder: Recorder, nodes: Iterable[fx.Node]) -> list[Tensor]:
+    """Tensors that show some values."""
+    return [recorder._made(node, recorder.builder.metas[node]) for node in nodes]
+
+
+def check_whole(recorder: Recorder, name: str, given: Sequence[Any]) -> None:
+    """Refuse operands that none of these operators takes."""
+    if recorder.symbols is not None:
+        raise takes_functions(f"{name}, of tensors with symbols for sizes")
+    if any(map(is_wrapper, given)):
+        raise takes_functions(f"{name}, of tensor subclasses")
+
+
+def check_results(branch: Branch, name: str, leaves: Sequence[Any], given: Sequence[Tensor] = ()) -> None:
+    """Refuse results that are no tensors of the branch's own, each in memory of its own."""
+    seen = {internals.storage_key(tensor) for tensor in given}
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            continue
+        if is_wrapper(leaf):
+            raise takes_functions(f"{name}, of which a result is a tensor subclass")
+        key = internals.storage_key(leaf)
+        if key in seen or not branch.is_own(leaf):
+            raise takes_functions(
+                f"{name}, of which a result shows the memory of an operand, of another result, or of a "
+                f"tensor from outside"
+            )
+        if geometry(leaf).is_lazy:
+            raise takes_functions(f"{name}, of which a result is lazily conjugated or negated")
+        seen.add(key)
+
+
+def alike(first: Any, second: Any) -> bool:
+    """Whether two results look alike, so that either may come of an operator."""
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+        return (
+            type(first) is type(second)
+            and not isinstance(first, Tensor)
+            and key_of_constant(first) == key_of_constant(second)
+        )
+    strides = [
+        tuple(s for n, s in zip(one.shape, one.stride(), strict=True) if n != 1) for one in (first, second)
+    ]
+    return (first.shape, first.dtype, first.device) == (second.shape, second.dtype, second.device) and (
+        strides[0] == strides[1] or not first.numel()
+    )
+
+
+def read_value(branch: Branch, tensor: Tensor) -> fx.Node:
+    """The node for what a tensor shows."""
+    with torch.no_grad():
+        return branch.read(tensor)

@@ -67,6 +67,13 @@ class _Symbolic(int):
     meta: ValueMeta
 
 
+class _Rows(_Symbolic):
+    """What stands for the metadata of a contiguous value of which it is known when it has been computed how
+    many rows it has. It counts as one row, and graph compilers are told that there are `count`."""
+
+    count: torch.SymInt
+
+
 def intern(meta: ValueMeta) -> int:
     """The small integer that stands for `meta` in keys."""
     try:
@@ -79,6 +86,17 @@ def intern(meta: ValueMeta) -> int:
         known = _IDS[meta] = len(_METAS)
         _METAS.append(meta)
     return known
+
+
+def rows_of(meta: ValueMeta, count: torch.SymInt) -> int:
+    """What stands for the metadata of so many rows, each of which is contiguous and has the size, dtype and
+    device of `meta`."""
+    own = _Rows(next(_numbers))
+    own.meta = meta._replace(
+        size=(1, *meta.size), stride=torch.empty((1, *meta.size), device="meta").stride()
+    )
+    own.count = count
+    return own
 
 
 def meta_of(tensor: Tensor) -> int:
@@ -332,9 +350,9 @@ class GraphBuilder:
 
     def fake(self, node: fx.Node) -> internals.FakeTensor:
         """A fake tensor with the metadata of `node`, on a storage of its own."""
-        meta = self.meta(node)
-        offset = self.offsets.get(node, 0)
-        return self._fake(meta, offset)
+        meta = self.metas[node]
+        assert isinstance(meta, int)
+        return self._fake(meta, self.offsets.get(node, 0))
 
     def _blank(self, node: fx.Node, numbers: Callable[[Any], Any] = fixed) -> Tensor:
         meta = self.meta(node)
@@ -355,11 +373,14 @@ class GraphBuilder:
             return tuple(map(self._value, meta))
         if isinstance(meta, Number):
             return meta.value
-        return None if meta is None else self._fake(lookup(meta), 0)
+        return None if meta is None else self._fake(meta, 0)
 
-    def _fake(self, meta: ValueMeta, offset: int) -> internals.FakeTensor:
-        size, stride, dtype, device = meta
-        nbytes = Geometry(size, stride, offset, dtype).stop * dtype.itemsize
+    def _fake(self, meta: int, offset: int) -> internals.FakeTensor:
+        size: tuple[Any, ...]
+        size, stride, dtype, device = lookup(meta)
+        nbytes: Any = Geometry(size, stride, offset, dtype).stop * dtype.itemsize
+        if isinstance(meta, _Rows):
+            size, nbytes = (meta.count, *size[1:]), meta.count * nbytes
         return internals.fake_tensor(self.mode, nbytes, size, stride, offset, dtype, device)
 
     def _key(self, values: Iterable[Any], key: list[Any] | None) -> list[Any] | None:
@@ -370,7 +391,7 @@ class GraphBuilder:
             kind = type(value)
             if kind is fx.Node:
                 meta, offset = self.metas[value], self.offsets.get(value, 0)
-                if type(meta) is _Symbolic or type(offset) is not int:
+                if isinstance(meta, _Symbolic) or type(offset) is not int:
                     return None
                 key += (meta, offset)
             elif kind is tuple or kind is list:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture.conditional import record_cond, record_while_loop
+from aot.capture.conditional import record_cond
+from aot.capture.loops import record_while_loop
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions
 

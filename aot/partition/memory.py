@@ -8,7 +8,7 @@ import operator
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.geometry import geometry
+from aot.geometry import Geometry, geometry
 from aot.symbols import hinted
 from aot.views import may_alias
 
@@ -37,8 +37,8 @@ def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.
 def spanned_bytes(node: fx.Node) -> int:
     """The bytes between the first and the last element of a value that is one tensor, gaps included: what a
     copy with the same strides takes."""
-    where = geometry(node.meta["val"])
-    return int(hinted(where.stop - where.offset)) * where.dtype.itemsize
+    where: Geometry = hinted(geometry(node.meta["val"]))
+    return int(where.stop - where.offset) * where.dtype.itemsize
 
 
 def shown_bytes(node: fx.Node) -> int:

@@ -80,6 +80,11 @@ def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return fresh(meta.dtype, meta.size)
 
 
+def _rounds(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    meta = _resolved(metas)
+    return fresh(meta.dtype, meta.size)
+
+
 _REAL = Operand(frozenset({"float32", "float64"}), anything)
 _COUNTS = Operand(INTEGERS, anything)
 
@@ -116,6 +121,16 @@ ROWS = (
         "(torch.zeros((), dtype=torch.int64), {0}))[1]",
         _COUNTS,
         _counted,
+        defines=_WHILE,
+    ),
+    # (There is a turn in any case: eager's backward goes through the body without one as well. For the rest
+    # see `map_rows` and `scan`.)
+    _row(
+        "while_followed",
+        "while_loop(lambda turn, x: turn < 1 + (x.sum() > 0), lambda turn, x: (turn + 1, x.sin() * 2), "
+        "(torch.zeros((), dtype=torch.int64), {0}.clone(memory_format=torch.contiguous_format)))[1].clone()",
+        _REAL,
+        _rounds,
         defines=_WHILE,
     ),
 )

@@ -1,4 +1,4 @@
-"""`torch.cond` and `while_loop` whose condition depends on an argument: what is recorded, what is refused."""
+"""`torch.cond` whose condition depends on an argument: what is recorded, what is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import Arguments, assert_agrees, checking_nop, leaf, values
+from agree import assert_agrees, checking_nop, leaf, values
 from torch import Tensor, nn
 from torch._higher_order_ops import map as map_op
 from torch._higher_order_ops import while_loop
@@ -406,108 +406,6 @@ def test_is_refused_by_name(name: str) -> None:
     with pytest.raises(errors.UnsupportedOperation, match=words):
         aot.aot_function(function, checking_nop)(x, z)
     assert (x._version, z._version) == (0, 0)
-
-
-# ---- while_loop
-
-
-def doubled_until(x: Tensor) -> Any:
-    return while_loop(lambda x: x.sum() < 30, lambda x: (x.abs() * 2 + 0.5,), (x,))[0]
-
-
-def counted(x: Tensor, n: Tensor) -> Any:
-    i, y = while_loop(
-        lambda i, y: i < n, lambda i, y: (i + 1, (y * x).sin()), (torch.zeros((), dtype=torch.int64), x)
-    )
-    return i, y + 1
-
-
-def known_at_first(x: Tensor, n: Tensor) -> Any:
-    return while_loop(lambda i, y: i < 3, lambda i, y: (i + n.clamp(min=1), y * 2), (torch.tensor(0), x))
-
-
-def within_a_branch(x: Tensor, n: Tensor) -> Any:
-    return torch.cond(
-        n > 2,
-        lambda x: while_loop(lambda x: x.sum() < 30, lambda x: (x.abs() * 2 + 0.5,), (x,))[0],
-        torch.sin,
-        (x,),
-    )
-
-
-def numbered(function: Callable[..., Any], *numbers: int) -> None:
-    for n in numbers:
-        assert_agrees(function, lambda n=n: Arguments((values(3, 3), torch.tensor(n))), grad=False)
-
-
-def test_a_loop_agrees_with_eager() -> None:
-    for sign in (1, -1, 100):
-        assert_agrees(doubled_until, lambda sign=sign: (values(3) * sign,))
-
-
-@pytest.mark.parametrize("function", [counted, within_a_branch], ids=lambda f: f.__name__)
-def test_a_loop_of_so_many_turns(function: Callable[..., Any]) -> None:
-    numbered(function, 0, 1, 4)
-
-
-def test_a_loop_whose_condition_is_known_at_first() -> None:
-    compiled = aot.aot_function(known_at_first, checking_nop)
-    for n in (1, 2, 3):
-        i, y = compiled(values(3), torch.tensor(n))
-        turns = -(-3 // n)
-        assert i.item() == turns * n
-        assert torch.equal(y, values(3) * 2**turns)
-    assert len(compiled.specializations) == 1
-
-
-def test_one_compile_answers_any_number_of_turns() -> None:
-    compiled = aot.aot_function(counted, checking_nop)
-    for n in range(4):
-        x = values(3) + 1
-        i, y = compiled(x, torch.tensor(n))
-        expected = x
-        for _ in range(n):
-            expected = (expected * x).sin()
-        assert i.item() == n
-        assert torch.equal(y, expected + 1)
-    assert len(compiled.specializations) == 1
-
-
-LOOPS_REFUSED: dict[str, tuple[Callable[[Tensor], Any], str]] = {
-    "grad": (lambda x: while_loop(lambda x: x.sum() < 9, lambda x: (x * 2,), (x,)), "require grad"),
-    "number": (
-        lambda x: while_loop(lambda i, x: x.sum() < 9, lambda i, x: (i + 1, x * 2), (0, x.detach())),
-        "number",
-    ),
-    "shape": (
-        lambda x: while_loop(lambda x: x.sum() < 9, lambda x: (torch.cat([x, x]),), (x.detach(),)),
-        "something else",
-    ),
-    "column": (
-        lambda x: while_loop(lambda x: x.sum() < 9, lambda x: (x + 1,), (x.detach().expand(2, 3)[:, 0],)),
-        "gaps",
-    ),
-    "as it comes": (
-        lambda x: while_loop(lambda x, y: x.sum() < 9, lambda x, y: (x + 1, y), (x.detach(), x.detach() * 2)),
-        "memory",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LOOPS_REFUSED)
-def test_a_loop_is_refused_by_name(name: str) -> None:
-    function, words = LOOPS_REFUSED[name]
-    with pytest.raises(errors.UnsupportedOperation, match=f"while_loop.*{words}"):
-        aot.aot_function(function, checking_nop)(leaf(3))
-
-
-def test_a_loop_with_inductor_below_is_refused_by_name() -> None:
-    with torch.no_grad(), pytest.raises(Exception, match=r"while_loop.*use the backend aotfuzz"):
-        torch.compile(doubled_until, backend="aotfuzz_inductor")(values(3))
-    torch._dynamo.reset()
-    compiled = torch.compile(doubled_until, backend="aotfuzz", fullgraph=True)
-    for sign in (1, -1):
-        assert torch.equal(compiled(values(3) * sign), doubled_until(values(3) * sign))
 
 
 @pytest.mark.filterwarnings("ignore")
