@@ -94,8 +94,13 @@ class _Tied(torch.autograd.Function):
 
 
 def _scan(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    first = internals.next_sequence_number()
     leaves, spec = internals.tree_flatten(dense(*args, **kwargs))
-    return internals.tree_unflatten(list(_Tied.apply(*leaves)), spec)  # type: ignore[no-untyped-call]
+    tied = list(_Tied.apply(*leaves))  # type: ignore[no-untyped-call]
+    recorder = internals.current_mode()
+    if isinstance(recorder, Recorder):  # eager's node keeps what it has as attributes
+        recorder.unfreed.append(range(first, internals.next_sequence_number()))
+    return internals.tree_unflatten(tied, spec)
 
 
 def _as_it_runs(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

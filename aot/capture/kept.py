@@ -289,15 +289,19 @@ def frees_something(
     Args:
         tensors: what it may have saved that is the caller's.
     """
-    nodes = list(graph.segments[number].nodes)
+    nodes = [node for node in graph.segments[number].nodes if not _is_unfreed(recorder, node)]
     if not engine.segments[number].gradients:
         nodes += graph.idle(number)
     frees = any(_saves_something(node) for node in nodes if not internals.is_view_write(node)) or any(
         _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
         for of, node in _hidden(recorder, graph, engine)
-        if of == number
+        if of == number and not _is_unfreed(recorder, node)
     )
     return frees or any(map(internals.is_view_write, nodes)), not frees
+
+
+def _is_unfreed(recorder: Recorder, node: Node) -> bool:
+    return any(internals.sequence_number(node) in some for some in recorder.unfreed)
 
 
 def _saves_something(node: Node) -> bool:

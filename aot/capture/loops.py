@@ -307,8 +307,8 @@ class _Looping(torch.autograd.Function):
     def forward(ctx: Any, loop: _Loop, *tensors: Tensor) -> tuple[Tensor, ...]:
         with internals.modes_off():
             results, ctx.kept = loop.record_keeping()
-        ctx.loop = loop
-        ctx.save_for_backward(*tensors)
+        # (Attributes, as in eager: nothing is freed, and another backward goes through.)
+        ctx.loop, ctx.tensors = loop, tensors
         # In eager they are rows of the stacks, and not to be written to.
         return tuple(result.view_as(result) for result in results)
 
@@ -319,6 +319,7 @@ class _Looping(torch.autograd.Function):
                 "create_graph=True through a while_loop with a condition that depends on an argument, of "
                 "which eager's second derivatives are wrong; call the original function"
             )
-        ctx.saved_tensors  # noqa: B018  (They are checked for writes.)
         with unwatched(), internals.modes_off():
+            for tensor in ctx.tensors:  # (which is noted: they are checked for writes)
+                ctx.loop.outer().read(tensor)
             return (None, *ctx.loop.record_backward(gradients, ctx.kept))

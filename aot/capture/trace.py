@@ -44,6 +44,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             done to one, which is then copied to it.
         renewed: edges that views of the trace have now, by which their earlier ones are meant.
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
+        unfreed: the sequence numbers of nodes that free nothing after a backward, as what they stand for in
+            eager does not.
         under_hooks: the sequence numbers of nodes of the autograd graph that were made while there were
             saved-tensor hooks, as in a checkpoint.
         unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
@@ -87,6 +89,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.resolved: list[weakref.ref[Tensor]] = []
         self.renewed: dict[tuple[Node, int], tuple[Node, int]] = {}
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
+        self.unfreed: list[range] = []
         self.under_hooks: set[int] = set()
         self.unpacked: set[Node] = set()
         self.acts: list[tuple[fx.Node, Node | None]] = []

@@ -334,12 +334,12 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _once_more(kept: list[tuple[Callable[[Any], Any], Any]]) -> tuple[Tensor, ...]:
-    """What is kept for backward, given up when the engine gives up the rest of the graph."""
+def _once_more(kept: list[tuple[Callable[[Any], Any], Any]], stays: bool) -> tuple[Tensor, ...]:
+    """What is kept for backward, given up when the engine gives up the rest of the graph, unless it stays."""
     if not kept:
         raise _freed()
     values = tuple(unpack(value) for unpack, value in kept)
-    if not internals.graph_is_retained():
+    if not (stays or internals.graph_is_retained()):
         kept.clear()
     return values
 

@@ -29,6 +29,8 @@ def write_forward(writer: Writer, number: int, part: Part, written: Collection[i
     writer.line(internals.NO_ZEROS)
     if part.own:
         writer.line(internals.SAVE.format(f"with_own{number}(saved, results)"))
+    elif part.saved and part.stays:
+        writer.line("ctx.kept = saved")
     elif part.saved:
         writer.line(internals.SAVE.format("saved"))
     if _donates(part) or (segment.frees and not part.saved):
@@ -100,10 +102,10 @@ def write_backward(
     inputs = [f"s{i}" for i in range(len(part.saved))]
     extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
     if inputs or extra:
-        writer.line(f"{', '.join(inputs + extra)}, = ctx.saved_tensors")
+        writer.line(f"{', '.join(inputs + extra)}, = ctx.{'kept' if part.stays else 'saved_tensors'}")
     resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
     if resident:
-        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident)")
+        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident, {part.stays})")
     if tangents and not (several or segment.whole or segment.idle):
         # (Its nodes run in eager, and check what they keep, although nothing comes of it.)
         writer.line(f"if {missing}:")
@@ -140,6 +142,8 @@ def write_backward(
         if several:
             run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
         writer.line(f"results = {run}")
+        if donates:  # what is gone is freed by now, as eager says
+            writer.line("ctx.spent = False")
         writer.line(f"if len(results) != {segment.results}:")
         writer.line(f"    raise miscounted(results, {segment.results}, 'backward')")
         writer.line(f"{', '.join(names)}, = results")

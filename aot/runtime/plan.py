@@ -45,6 +45,7 @@ class Part:
     Attributes:
         attached: what must not have lost its history.
         from_start: the tangents that must lie at the start of their storage, counted as the graph takes them.
+        stays: whether what is saved stays after a backward that does not retain the graph.
     """
 
     segment: Segment
@@ -52,6 +53,11 @@ class Part:
     watched: tuple[Watch, ...]
     own: tuple[Own, ...]
     from_start: frozenset[int]
+
+    @property
+    def stays(self) -> bool:
+        # (A result that is kept as an attribute of its own node would keep itself.)
+        return not self.segment.frees and not self.own
 
     @property
     def attached(self) -> tuple[Kept, ...]:

@@ -129,7 +129,7 @@ FAULTS = (
     _fault(
         name="segments keep none of their results",
         module="aot.capture.kept",
-        find="found.append(frozenset(seen.intersection(segment.entrances)))",
+        find="found.append(frozenset(seen.intersection([*segment.entrances, *graph.native_edges])))",
         replace="found.append(frozenset())",
         clauses=("double-backward", "errors", "gradients"),
         wrong="A second derivative does not go through a result that the backward is computed from.",

@@ -175,7 +175,7 @@ FAULTS = (
     _fault(
         name="kept memory is given up at once",
         module="aot.runtime.autograd",
-        find="    if not internals.graph_is_retained():\n        kept.clear()\n",
+        find="    if not (stays or internals.graph_is_retained()):\n        kept.clear()\n",
         replace="    kept.clear()\n",
         clauses=("errors",),
         wrong="A second backward after one that retains the graph raises.",
@@ -183,10 +183,10 @@ FAULTS = (
     _fault(
         name="a backward spends what it is to retain",
         module="aot.runtime.backward",
-        find='writer.line("ctx.spent = not (ctx.packed or graph_is_retained())")',
+        find='writer.line("ctx.spent = False")',
         replace='writer.line("ctx.spent = True")',
         clauses=("errors", "gradients"),
-        wrong="A backward that retains the graph overwrites what it has saved, and a second one raises.",
+        wrong="A second backward after one that retains the graph raises.",
     ),
     _fault(
         name="the last saved values are kept",

@@ -11,6 +11,7 @@ import pytest
 import torch
 from agree import KINDS, assert_agrees, checking_nop, leaf, values
 from torch import Tensor, fx
+from torch._higher_order_ops import scan, while_loop
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
 
@@ -468,3 +469,52 @@ def test_several_lazy_arguments_are_written_to(lazy: Callable[[Tensor], Tensor])
         return [lazy(values(3, dtype=torch.complex64)) for _ in range(2)] + [values(3), values(4)]
 
     assert_agrees(doubled, make)
+
+
+class _Attribute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.x = x.clone()
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * ctx.x.cos()  # type: ignore[no-any-return]
+
+
+def _scanned(x: Tensor) -> Tensor:
+    return scan(lambda c, row: (c + row, c * row), x.new_zeros(x.shape[1:]), x.clone())[1]  # type: ignore[no-any-return]
+
+
+def _looped(x: Tensor) -> Tensor:
+    turn = torch.zeros((), dtype=torch.int64)
+    return while_loop(  # type: ignore[no-any-return]
+        lambda i, y: i < 1 + (y.sum() > 0), lambda i, y: (i + 1, y.sin() * 2), (turn, x)
+    )[1].clone()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "f",
+    [_Attribute.apply, _scanned, _looped, lambda x: _scanned(x).sin(), lambda x: _Attribute.apply(x.exp())],
+    ids=["attribute", "scan", "while_loop", "scan, then another", "another, then attribute"],
+)
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+def test_a_second_backward_goes_through_where_eager_keeps_attributes(f: Any, partitioner: str) -> None:
+    """Nothing gives these up after a backward that does not retain the graph."""
+    torch._dynamo.reset()
+    told: list[list[Any]] = []
+    compiled = aot.aot_function(f, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    for run in (f, compiled):
+        x = leaf(3)
+        result = run(x)
+        with torch.no_grad():
+            result.detach().mul_(1)
+        told.append([])
+        for retain in (True, False, False, False):
+            try:
+                (gradient,) = torch.autograd.grad(result.sum(), x, retain_graph=retain)
+                told[-1].append(gradient.tolist())
+            except RuntimeError as error:
+                told[-1].append(str(error)[:60])
+    assert told[0] == told[1]
