@@ -183,8 +183,8 @@ FAULTS = (
     _fault(
         name="a backward spends what it is to retain",
         module="aot.runtime.backward",
-        find='writer.line("ctx.spent = False")',
-        replace='writer.line("ctx.spent = True")',
+        find='as eager says\n            writer.line("ctx.spent = False")',
+        replace='as eager says\n            writer.line("ctx.spent = True")',
         clauses=("errors", "gradients"),
         wrong="A second backward after one that retains the graph raises.",
     ),
