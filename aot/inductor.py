@@ -117,6 +117,8 @@ class Inductor:
         lowering = _Lowering(module)
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
+        if _has_loops(module):  # whose results have as many rows as they make turns
+            inputs = internals.with_symbols(inputs)
         table = internals.inductor_decompositions(self.settings)
         graph = internals.decomposed(lowering.function, inputs, table)
         if writes_within(graph.graph):  # what an operation is made of does
@@ -151,6 +153,12 @@ class Inductor:
         constants = [getattr(module, name) for name in lowering.literals]
         unread = len(results) - len(wanted.args[0])
         return _completed(compiled, module, example_inputs, constants, wrong, unread)
+
+
+def _has_loops(module: fx.GraphModule) -> bool:
+    graphs = (part.graph for part in module.modules() if isinstance(part, fx.GraphModule))
+    loops = (internals.WHILE_LOOP, internals.STACKING_LOOP)
+    return any(node.target in loops for graph in graphs for node in graph.nodes)
 
 
 def _by_tokens(module: fx.GraphModule) -> fx.GraphModule:
@@ -193,11 +201,6 @@ class _Lowering(fx.Interpreter):
         return self._given[target]
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if target in (internals.WHILE_LOOP, internals.STACKING_LOOP):
-            raise errors.UnsupportedOperation(
-                "while_loop with a condition that depends on an argument, which Inductor takes only with "
-                "symbols for sizes; use the backend aotfuzz"
-            )
         if target is call_on_clones and args[0] in BATCH_NORM:
             return _batch_norm(*args)
         if target is call_on_clones and is_custom(args[0]):

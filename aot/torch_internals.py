@@ -1491,6 +1491,30 @@ def decomposed(
     return graph
 
 
+def with_symbols(inputs: Sequence[Any]) -> list[Any]:
+    """Fake tensors like others, of a mode in which sizes may be symbols that nobody knows the values of."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    env = ShapeEnv()
+    known: dict[Any, torch.SymInt] = {}
+
+    def size(number: Any) -> Any:
+        if not isinstance(number, torch.SymInt):
+            return number
+        if as_made(number) not in known:
+            known[as_made(number)] = env.create_unbacked_symint()
+        return known[as_made(number)]
+
+    def like(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        sizes = [size(number) for number in value.shape]
+        return torch.empty_strided(sizes, value.stride(), dtype=value.dtype, device=value.device)
+
+    with FakeTensorMode(shape_env=env), env.ignore_fresh_unbacked_symbols():
+        return [like(value) for value in inputs]
+
+
 def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
     return next((value.fake_mode for value in inputs if isinstance(value, FakeTensor)), FakeTensorMode())
 

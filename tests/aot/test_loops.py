@@ -13,6 +13,7 @@ from torch._higher_order_ops import while_loop
 
 import aot
 from aot import errors
+from aot import torch_internals as internals
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -115,10 +116,7 @@ def test_a_loop_is_refused_by_name(name: str) -> None:
         aot.aot_function(function, checking_nop)(leaf(3))
 
 
-def test_a_loop_with_inductor_below_is_refused_by_name() -> None:
-    with torch.no_grad(), pytest.raises(Exception, match=r"while_loop.*use the backend aotfuzz"):
-        torch.compile(doubled_until, backend="aotfuzz_inductor")(values(3))
-    torch._dynamo.reset()
+def test_a_loop_under_torch_compile() -> None:
     compiled = torch.compile(doubled_until, backend="aotfuzz", fullgraph=True)
     for sign in (1, -1):
         assert torch.equal(compiled(values(3) * sign), doubled_until(values(3) * sign))
@@ -387,3 +385,27 @@ def test_a_module_with_a_loop_trains(how: str) -> None:
         run(values(3, 3), torch.tensor(3)).square().sum().backward()
     for one, two in zip(module.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad)
+
+
+def within(x: Tensor, w: Tensor, n: Tensor) -> Any:
+    return torch.cond(n > 1, lambda x, w: plain(x, w, n)[0] * w, lambda x, w: x.sin() * w, (x, w))
+
+
+# (Dynamo does not take a loop that reads the result of another one.)
+BELOW = [read_besides, two_carried, not_all_followed, within]
+
+
+@pytest.mark.parametrize("function", BELOW, ids=lambda f: f.__name__)
+def test_loops_with_inductor_below(function: Callable[..., Any]) -> None:
+    compiled = torch.compile(function, backend="aotfuzz_inductor", fullgraph=True)
+    other = aot.aot_function(function, checking_nop)
+    for turns in (2, 1, 4):
+        found = []
+        for run in (compiled, other):
+            x, w, n = operands(turns)
+            with torch.no_grad():
+                found.append(list(internals.tree_flatten(run(x, w, n))[0]))
+            results = internals.tree_flatten(run(x, w, n))[0]
+            some = [one.square().sum() for one in results if one.requires_grad]
+            found[-1] += [*results, *torch.autograd.grad(some, [x, w], allow_unused=True)]
+        torch.testing.assert_close(*found)
