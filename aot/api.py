@@ -36,6 +36,7 @@ from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
+from aot.subclasses import is_nested
 from aot.symbols import Constant, Sizes, Symbols
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
@@ -237,8 +238,8 @@ class CompiledFunction:
     ) -> Specialization:
         with tracing(), young_garbage_only():
             specialization = self._known(key)  # by now, by another thread
-            dynamic = self._dynamic or any(map(internals.has_marks, arguments.tensors))
-            dynamic = dynamic and not arguments.metas  # whose sizes are no symbols
+            dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
+            dynamic = dynamic and not any(map(is_nested, arguments.wrappers))  # whose sizes are names
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
                 if specialization is not None:
@@ -268,7 +269,7 @@ class CompiledFunction:
         numbers = self._given(arguments).values()
         for specialization in self._general.get(general, ()):
             assert specialization.sizes is not None
-            if specialization.sizes.hold(*arguments.tensors, *numbers) and specialization.guards.hold():
+            if specialization.sizes.hold(*arguments.all, *numbers) and specialization.guards.hold():
                 return specialization
         return None
 
@@ -287,16 +288,17 @@ class CompiledFunction:
         tensors, numbers = arguments.tensors, self._given(arguments)
         roots = [root_of(tensor) for tensor in tensors]
         constant = self._constant(arguments)
+        wrappers = tuple(zip(arguments.wrappers, arguments.metas, strict=True))
         for traced in dict.fromkeys((config.settings().traced_size, None)):
             try:
-                symbols = Symbols(tensors, roots, numbers, constant, traced)
+                symbols = Symbols(tensors, roots, numbers, constant, traced, wrappers)
                 specialization = self._specialize(arguments, spec, inference, symbols)
             except Exception as error:  # (What the function raises itself, it raises once more.)
                 reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
                 logs.log(logs.GUARDS, reason, error.__str__)
                 continue
             assert specialization.sizes is not None
-            if specialization.sizes.hold(*tensors, *numbers.values()):
+            if specialization.sizes.hold(*arguments.all, *numbers.values()):
                 return specialization
             self._general[general] = (specialization, *self._general.get(general, ()))
         self._special.add(general)
@@ -310,7 +312,7 @@ class CompiledFunction:
 
     def _remember(self, key: Key, arguments: Arguments, specialization: Specialization) -> Specialization:
         numbers = tuple(self._given(arguments).values())
-        reason = why(key, len(arguments.leaves), arguments.tensors, numbers, self._before)
+        reason = why(key, len(arguments.leaves), arguments.all, numbers, self._before)
         specialization = replace(specialization, why=reason)
         self._before.append((key, specialization.guards, specialization.sizes))
         alike = self._cache.get(key, ())

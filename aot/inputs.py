@@ -27,6 +27,7 @@ from aot.geometry import Geometry, geometry
 from aot.imitation import imitate, root_of
 from aot.subclasses import (
     SubclassCreationMeta,
+    has_names,
     is_wrapper,
     key_of_meta,
     rewrapped,
@@ -271,9 +272,16 @@ def general_key(
             key.append((kind, tuple(n if n < 2 else None for n in size), *rest))
         elif isinstance(first, Geometry):  # of what it is a view of
             key.append((len(first.size), *first[3:], *part[1:]))
-        else:
+        elif first != "subclass":
             key.append(part)
+    for wrapper, meta in zip(arguments.wrappers, arguments.metas, strict=True):
+        key.append(_wrapper_key(wrapper, meta.showing(_small)))
     return tuple(key)
+
+
+def _small(numbers: Sequence[Any]) -> tuple[Any, ...]:
+    """Sizes or strides, of which those of 0 and 1 count."""
+    return tuple(n if has_names(n) or n < 2 else None for n in numbers)
 
 
 def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
@@ -442,7 +450,11 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
         forgetful=frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)),
         wrappers=tuple(
             _enter_wrapper(recorder, wrapper, meta, fakes)
-            for wrapper, meta in zip(arguments.wrappers, arguments.metas, strict=True)
+            for wrapper, meta in zip(
+                arguments.wrappers,
+                arguments.metas if recorder.symbols is None else recorder.symbols.metas,
+                strict=True,
+            )
         ),
     )
 

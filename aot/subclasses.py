@@ -61,6 +61,14 @@ class SubclassCreationMeta:
         """The plain tensors that it is made of, in the order of its parts."""
         return tuple(i for _, part in self.parts for i in _positions_of(part))
 
+    def showing(self, numbers: Callable[[Any], Any]) -> SubclassCreationMeta:
+        """The same with other sizes and strides, which `numbers` gives for these."""
+        parts = tuple(
+            (name, part.showing(numbers) if isinstance(part, SubclassCreationMeta) else part)
+            for name, part in self.parts
+        )
+        return replace(self, parts=parts, size=numbers(self.size), stride=numbers(self.stride))
+
     def moved(self, to: Callable[[int], int]) -> SubclassCreationMeta:
         """The same of plain tensors at other positions."""
         return replace(self, parts=tuple((name, _moved(part, to)) for name, part in self.parts))
@@ -103,8 +111,14 @@ def unwrapped_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor],
 
 def is_nested(tensor: Tensor) -> bool:
     """Whether a size of a tensor is named, and no number."""
-    sizes: tuple[Any, ...] = tuple(tensor.shape)  # (Other symbols are sizes in a dynamic trace.)
-    return any(isinstance(n, torch.SymInt) and n.node.is_nested_int() for n in sizes)
+    return has_names(tuple(tensor.shape))
+
+
+def has_names(numbers: Any) -> bool:
+    """Whether one of some sizes or strides is a name. (Other symbols are sizes in a dynamic trace.)"""
+    if isinstance(numbers, (tuple, list)):
+        return any(map(has_names, numbers))
+    return isinstance(numbers, torch.SymInt) and numbers.node.is_nested_int()
 
 
 def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) -> SubclassCreationMeta:

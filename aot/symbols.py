@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.geometry import Geometry, geometry
+from aot.subclasses import Layout, SubclassCreationMeta
 
 Number = Any  # an int, or torch.SymInt
 
@@ -153,6 +154,7 @@ class Symbols:
         roots: each itself, or the base that it is to be a view of in the trace.
         numbers: those among the leaves of its arguments that are to be symbols, by position.
         constant: which numbers of tensors are no symbols.
+        wrappers: the wrapper subclasses of the call, and how each is made.
         traced: which number stands for one of theirs in the trace.
 
     Attributes:
@@ -161,6 +163,7 @@ class Symbols:
         names: what each is called in generated code, in order.
         values: each as a number.
         numbers: what stands for the numbers among the leaves of the arguments, by position.
+        metas: how each wrapper subclass is made.
     """
 
     def __init__(
@@ -170,6 +173,7 @@ class Symbols:
         numbers: Mapping[int, int],
         constant: Constant,
         traced: Callable[[int], int] | None = None,
+        wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]] = (),
     ) -> None:
         self._unmarked = constant.unmarked
         self._traced = traced or (lambda number: number)
@@ -177,7 +181,7 @@ class Symbols:
         self.mode = internals.FakeTensorMode(shape_env=self.env)
         self.names: dict[Any, str] = {}
         self.values: dict[Any, Number] = {}
-        self._dims = tuple(tensor.dim() for tensor in tensors)
+        self._dims = tuple(tensor.dim() for tensor in (*tensors, *(wrapper for wrapper, _ in wrappers)))
         self._checked: tuple[int, Callable[[Sequence[int]], bool]] = 0, lambda _: True
         self._found: dict[Any, str] = {}  # where each is found in a call
         self._equal: list[tuple[str, Number]] = []  # what else is there, and what it has to be
@@ -207,6 +211,10 @@ class Symbols:
             self._wheres[id(tensor)] = self._lying(path, tensor, sizes[path])
         for key, members in together.items():
             self._nbytes[key] = self._bytes(members)
+        self.metas = tuple(
+            self._shown(f"t{i}", meta, wrapper, constant.tensors.issuperset(meta.positions))
+            for i, (wrapper, meta) in enumerate(wrappers, len(tensors))
+        )
 
     def geometry(self, tensor: Tensor) -> Geometry:
         """How one of the tensors, or the base of one, lies."""
@@ -224,6 +232,14 @@ class Symbols:
     def at(self, value: Any, numbers: Sequence[int]) -> Any:
         """What a number, or a tuple of numbers and other things, is in a call with `numbers`."""
         return _replaced(value, dict(zip(self.values, numbers, strict=True)))
+
+    def laid(self, layout: Layout, numbers: Sequence[int]) -> Layout:
+        """How something lies in a call with `numbers`."""
+        meta = layout.meta
+        return Layout(
+            self.at(layout.wheres, numbers),
+            None if meta is None else meta.showing(lambda shown: self.at(tuple(shown), numbers)),
+        )
 
     def hold(self, numbers: Sequence[int]) -> bool:
         """Whether what is assumed of the symbols by now holds for the numbers of a call."""
@@ -270,18 +286,46 @@ class Symbols:
 
     def _lying(self, path: str, tensor: Tensor, size: tuple[Number, ...]) -> Geometry:
         where = geometry(tensor)
-        strides: list[Number] = list(where.stride)
-        known: dict[int, Number] = {1: 1}  # strides that follow from the sizes of dimensions further in
-        for d in sorted(range(len(size)), key=lambda d: (where.stride[d], -d)):
-            follows = known.get(where.stride[d])
-            if follows is None:
-                strides[d] = self._number(f"{path}.stride({d})", where.stride[d], self._unmarked)
-            else:
-                strides[d] = follows
-                self._equal.append((f"{path}.stride({d})", follows))
-            known[where.stride[d] * where.size[d]] = strides[d] * size[d]
+        stride = self._strides(path, where.size, where.stride, size)
         offset = self._number(f"{path}.storage_offset()", where.offset, self._unmarked)
-        return where._replace(size=size, stride=tuple(strides), offset=offset)
+        return where._replace(size=size, stride=stride, offset=offset)
+
+    def _strides(
+        self, path: str, sizes: Sequence[int], strides: Sequence[int], size: tuple[Number, ...]
+    ) -> tuple[Number, ...]:
+        found: list[Number] = list(strides)
+        known: dict[int, Number] = {1: 1}  # strides that follow from the sizes of dimensions further in
+        for d in sorted(range(len(size)), key=lambda d: (strides[d], -d)):
+            follows = known.get(strides[d])
+            if follows is None:
+                found[d] = self._number(f"{path}.stride({d})", strides[d], self._unmarked)
+            else:
+                found[d] = follows
+                self._equal.append((f"{path}.stride({d})", follows))
+            known[strides[d] * sizes[d]] = found[d] * size[d]
+        return tuple(found)
+
+    def _shown(
+        self, path: str, meta: SubclassCreationMeta, tensor: Tensor, is_fixed: bool
+    ) -> SubclassCreationMeta:
+        """How a wrapper subclass is made, with symbols for what it shows."""
+        parts = tuple(
+            (
+                name,
+                self._shown(f"{path}.{name}", part, getattr(tensor, name), is_fixed)
+                if isinstance(part, SubclassCreationMeta)
+                else part,
+            )
+            for name, part in meta.parts
+        )
+        size = tuple(
+            self._number(f"{path}.shape[{d}]", n, is_fixed or self._is_fixed(tensor, d))
+            for d, n in enumerate(meta.size)
+        )
+        if is_fixed:
+            self._equal.append((f"{path}.stride()", tuple(meta.stride)))
+            return replace(meta, parts=parts, size=size)
+        return replace(meta, parts=parts, size=size, stride=self._strides(path, meta.size, meta.stride, size))
 
     def _bytes(self, members: Mapping[str, Tensor]) -> Number:
         """The size of a storage: where the tensors on it end, if they reach that far, else a number of its

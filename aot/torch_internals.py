@@ -845,8 +845,11 @@ def autocasts() -> dict[str, torch.dtype]:
         }
 
 
-def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: bool) -> Any:
-    """Run the kernel of a composite operation, inside a dispatch mode that it came to as a whole.
+def take_apart(
+    op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: bool, inside: bool
+) -> Any:
+    """Run the kernel of a composite operation, inside a dispatch mode that it came to as a whole; `inside` of
+    the code of a tensor subclass, where autograd, and what notes views and versions, have been passed.
 
     What it is made of is noticed by what notes views and versions, resolves lazy tensors, and casts (if
     `autocast`, and it was on when the operation came), unless that waits for what `op` returns.
@@ -855,7 +858,7 @@ def take_apart(op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], au
     """
     off = [torch._C.DispatchKeySet(_OWN)]
     for key in (torch._C.DispatchKey.ADInplaceOrView, *_AUTOCAST_KEYS):
-        if _has_kernel(op, key) or (key in _AUTOCAST_KEYS and not autocast):
+        if inside or _has_kernel(op, key) or (key in _AUTOCAST_KEYS and not autocast):
             off.append(torch._C.DispatchKeySet(key))
     with (
         enable_reentrant_dispatch(),  # what was on when the operation came is on again

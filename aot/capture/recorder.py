@@ -192,7 +192,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if kind is Kind.COMPOSITE:
             with self:
-                return internals.take_apart(func, args, kwargs, autocast=not self._decomposing)
+                autocast, inside = not self._decomposing, bool(self.inside)
+                return internals.take_apart(func, args, kwargs, autocast, inside)
         return self.special(func, args, kwargs)
 
     def _check_resolved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from aot.capture.journal import Reshape
 from aot.capture.steps import ViewStep
 from aot.effects.model import ArgumentRoot, Output, Repeat, Root, View, Whole, WrapperRoot, Write
 from aot.inputs import WrapperEntry
-from aot.symbols import has_symbols
+from aot.subclasses import has_names
 
 
 class WrapperEffects:
@@ -123,7 +123,7 @@ class WrapperEffects:
                 raise _leaf(value)
             if internals.is_function_node(view.grad_fn):
                 raise _by_function(value)
-            if has_symbols((*origin.step.args, *origin.step.kwargs.values())):
+            if has_names((*origin.step.args, *origin.step.kwargs.values())):
                 raise errors.UnsupportedOutput(
                     f"an output of type {type(value).__name__} is a view that depends on a size of a nested "
                     f"tensor; return a new tensor (clone it)"

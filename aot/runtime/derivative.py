@@ -33,7 +33,7 @@ from aot.runtime.graphs import Backward, check_numbers, counted, detached, runne
 from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
 from aot.runtime.tangents import put_together, restrided
-from aot.subclasses import is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
+from aot.subclasses import Layout, is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
 from aot.symbols import Symbols
 
 
@@ -155,7 +155,9 @@ _ZEROS = "zeros without memory, as a product of them is, of whatever type the ot
 
 def _type_of(tangent: Any) -> object:
     """Equal for two tangents that are made of tensors in the same way."""
-    return key_of_meta(unwrapped(tangent)[0]) if is_wrapper(tangent) else None
+    if not is_wrapper(tangent):
+        return None
+    return key_of_meta(unwrapped(tangent)[0].showing(lambda numbers: (len(numbers),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +256,8 @@ class _Way:
                 inputs.append(self.lie(part, where, numbers, len(inputs) in self.from_start))
         with torch.no_grad():
             values = self.run([*saved, *inputs], numbers)
-        results: list[Any] = put_together(step.made, map(detached, values[: step.count]))
+        made = self._laid(step.made, numbers)
+        results: list[Any] = put_together(made, map(detached, values[: step.count]))
         if step.entrances:
             targets = [*(t for t in tangents if t.requires_grad), *edges]
             targets += [None] * (len(step.gradients) - len(targets))
@@ -294,6 +297,13 @@ class _Way:
         A plain gradient's is a wrapper subclass where the sum that it goes into is one.
         """
         return all(given[i] is None or _type_of(given[i]) == kind for i, kind in self.kinds.items())
+
+    def _laid(self, layouts: Sequence[Layout], numbers: Sequence[int]) -> Sequence[Layout]:
+        """How gradients lie in a call."""
+        symbols = self.symbols
+        if symbols is None:
+            return layouts
+        return [symbols.laid(layout, numbers) for layout in layouts]
 
     def lie(self, tangent: Tensor, where: Geometry, numbers: Sequence[int], from_start: bool) -> Tensor:
         """A tangent as it was in the trace."""
@@ -360,5 +370,5 @@ class _Higher(torch.autograd.Function):
             results = way.run_backward(arguments, numbers=numbers)
         else:
             results = way.run_part(mask, arguments, numbers=numbers)
-        made = put_together(step.higher, iter(results))
+        made = put_together(way._laid(step.higher, numbers), iter(results))
         return (None, None, *(None if k is None else made[k] for k in step.gradients))

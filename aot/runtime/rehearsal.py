@@ -21,8 +21,8 @@ from aot.geometry import geometry
 from aot.imitation import imitate
 from aot.inputs import Arguments
 from aot.runtime.autograd import Built
-from aot.subclasses import SubclassCreationMeta
-from aot.symbols import Hinted, Symbols, has_symbols, hinted
+from aot.subclasses import SubclassCreationMeta, has_names
+from aot.symbols import Hinted, Symbols, hinted
 from aot.versions import version_of
 
 META = torch.device("meta")
@@ -136,7 +136,8 @@ def rehearse(
     stubs = {"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None, "visible": None}
     call = built.define({**stubs, **dict.fromkeys(built.makers, _stand_in)})
     try:
-        wrappers = list(map(_stand_in_for, arguments.wrappers, arguments.metas))
+        metas = arguments.metas if symbols is None else [meta.showing(hinted) for meta in symbols.metas]
+        wrappers = list(map(_stand_in_for, arguments.wrappers, metas))
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             outputs = call(*imitations, *wrappers, *numbers)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -154,8 +155,8 @@ def rehearse(
 
 def _stand_in(inner: object, context: object, size: Sequence[Any], stride: Sequence[Any]) -> Tensor:
     """A plain tensor in place of a wrapper subclass."""
-    if has_symbols((*size, *stride)):  # a nested tensor's
-        return torch.empty([2 if has_symbols(n) else n for n in size], device=META)
+    if has_names((*size, *stride)):
+        return torch.empty([2 if has_names([n]) else n for n in size], device=META)
     return torch.empty_strided(size, stride, device=META)
 
 

@@ -11,7 +11,7 @@ from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View
 from aot.geometry import Geometry
-from aot.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta
+from aot.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_names
 from aot.symbols import has_symbols, source_of
 
 
@@ -137,7 +137,7 @@ def rewrapped(
     inner = ", ".join(names)
     make = writer.name("unflatten", meta.kind.__tensor_unflatten__)
     shown = [
-        writer.name("numbers", n) if has_symbols(n) else writer.literal(n) for n in (meta.size, meta.stride)
+        writer.name("numbers", n) if has_names(n) else writer.literal(n) for n in (meta.size, meta.stride)
     ]
     return f"{make}({{{inner}}}, {writer.literal(meta.context)}, {', '.join(shown)})"
 

@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 import torch
 from agree import assert_each_agrees, assert_same_call, checking_nop, compile_counted, leaf, non_leaf, values
+from subclasses import Masked, Scaled
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import aot
+from aot.subclasses import is_wrapper, unwrapped
 
 Make = Callable[[], list[Any]]
 
@@ -468,3 +473,135 @@ def test_a_call_is_answered_by_what_was_compiled_for_another() -> None:
     shown = next(node for node in one.forward.graph.nodes if node.name == "primals_1").meta["val"]
     assert [n.node.hint for n in shown.shape] == [6, 8]  # twice as many
     assert counted.calls == 1
+
+
+# ---- wrapper subclasses
+
+
+class _Folded(Tensor):
+    """A matrix that is kept as one row: what it shows follows from no size of what it is made of."""
+
+    row: Tensor
+
+    @staticmethod
+    def __new__(cls, row: Tensor, size: Any) -> _Folded:
+        made: Any = Tensor._make_wrapper_subclass(cls, size, dtype=row.dtype, device=row.device)
+        made.row = row
+        return made
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["row"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Tensor], context: None, size: Any, stride: Any) -> _Folded:
+        return _Folded(inner["row"], size)
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op is torch.ops.aten.detach.default:
+            folded = _Folded(op(args[0].row), args[0].shape)
+            return return_and_correct_aliasing(op, args, kwargs or {}, folded)
+        dense = pytree.tree_map_only(_Folded, lambda one: one.row.view(one.shape), args)
+        result = op(*dense, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.shape == args[0].shape:
+            return _Folded(result.reshape(-1), result.shape)
+        return result
+
+
+WRAPPERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "two": lambda t: TwoTensor(t, t.clone()),
+    "two of one": lambda t: TwoTensor(t, t),
+    "two of two": lambda t: TwoTensor(TwoTensor(t, t + 1), TwoTensor(t * 2, t.clone())),
+    "scaled": lambda t: Scaled(t, 2.0),
+    "masked": lambda t: Masked(t, t > 3),
+    "folded": lambda t: _Folded(t.reshape(-1), t.shape),
+}
+
+
+def _computed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return x.sin() * x.shape[0], (x * x).sum()
+
+
+def _overwritten(x: Tensor, y: Tensor) -> tuple[Tensor, Any]:
+    x.mul_(2)
+    return x.sum() + y, tuple(x.shape)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("required", [False, True])
+def test_sizes_of_wrapper_subclasses_are_symbols(wrapper: str, required: bool) -> None:
+    makes = _makes(
+        lambda n, m: [WRAPPERS[wrapper](values(n, m)).detach().requires_grad_(required), leaf(n, m)]
+    )
+    compiled = assert_each_agrees(_computed, makes, specializations=1, dynamic=True)
+    assert compiled.specializations[0].sizes is not None
+
+
+@pytest.mark.parametrize("wrapper", ["two", "two of one", "two of two", "scaled"])
+def test_writes_to_wrapper_subclasses_of_any_size(wrapper: str) -> None:
+    makes = _makes(lambda n, m: [WRAPPERS[wrapper](values(n, m)), values()])
+    assert_each_agrees(_overwritten, makes, specializations=1, dynamic=True)
+
+
+@pytest.mark.parametrize("wrapper", ["two", "two of two"])
+def test_views_and_second_derivatives_of_wrapper_subclasses_of_any_size(wrapper: str) -> None:
+    def f(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return (x.sin() * w).sum(0), x.view(-1)[1:]
+
+    def told(function: Callable[..., Any], n: int, m: int) -> list[Any]:
+        x = WRAPPERS[wrapper](values(n, m)).requires_grad_()
+        w = leaf(m)
+        results = function(x, w)
+        first = torch.autograd.grad([one.sum() for one in results], [x, w], create_graph=True)
+        second = torch.autograd.grad(first[0].sum() + first[1].sum(), [x, w])
+        return [*results, *first, *second]
+
+    compiled = aot.aot_function(f, checking_nop, dynamic=True)
+    for n, m in SIZES:
+        for one, other in zip(told(f, n, m), told(compiled, n, m), strict=True):
+            assert type(one) is type(other) and one.shape == other.shape and one.stride() == other.stride()
+            both = [unwrapped(t)[1] if is_wrapper(t) else [t] for t in (one, other)]
+            torch.testing.assert_close(*both)
+    assert len(compiled.specializations) == 1
+
+
+def test_a_marked_dimension_of_a_wrapper_subclass_is_a_symbol_and_others_are_none() -> None:
+    def make(n: int, m: int) -> list[Any]:
+        x = TwoTensor(values(n, m), values(n, m))
+        for one in (x, x.a, x.b):
+            torch._dynamo.mark_dynamic(one, 0)
+        return [x, values()]
+
+    makes = [partial(make, n, m) for n, m in ((3, 4), (5, 4), (6, 4), (6, 5), (7, 5))]
+    assert_each_agrees(_computed, makes, specializations=2)
+
+
+def test_wrapper_subclasses_that_show_other_sizes_than_they_are_made_of_are_told_apart() -> None:
+    """One compile takes the row's length for the product of the others, which a later call may not have."""
+    makes = [
+        lambda: [_Folded(values(12), (3, 4)), values()],
+        lambda: [_Folded(values(10), (2, 5)), values()],
+        lambda: [_Folded(values(10), (5, 2)), values()],
+    ]
+    assert_each_agrees(_computed, makes, specializations=1, dynamic=True)
+
+
+def test_parameters_that_are_wrapper_subclasses() -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(TwoTensor(values(4), values(4, start=1)))
+
+        def forward(self, x: Tensor) -> Any:
+            return (x * self.weight).sum(0)
+
+    module = Weighted()
+    compiled = aot.aot_module(module, checking_nop, dynamic=True)
+    for n in (2, 3, 5, 6):
+        gradients = []
+        for run in (module, compiled):
+            module.zero_grad()
+            run(values(n, 4)).sum().backward()
+            assert module.weight.grad is not None
+            gradients.append(unwrapped(module.weight.grad)[1])
+        torch.testing.assert_close(*gradients)
