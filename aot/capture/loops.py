@@ -221,10 +221,10 @@ class _Loop:
                 values.append(before if summed else _zeros(back.builder, look))
         graphs, operands = _graphs(asking, back, [asked], apart(back, values))
         start = [_number(builder, 0)]
-        start += [
-            laid(builder, outer.read(gradients[j]), look.stride)
-            for j, look in zip(floats, looks, strict=False)
-        ]
+        for j, look in zip(floats, looks, strict=False):
+            # (Zeros without memory are no operands of such an operator; a copy has some.)
+            gradient = builder.emit(aten.clone.default, outer.read(gradients[j]))
+            start.append(laid(builder, gradient, look.stride))
         start += [_zeros(builder, look) for look in looks[len(floats) :]]
         metas = tuple(intern(look) for look in looks)
         results = append_call(

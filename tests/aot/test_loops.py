@@ -275,6 +275,15 @@ def test_a_write_to_what_a_loop_has_read_makes_its_backward_raise(what: int) -> 
         result.sum().backward()
 
 
+def test_a_gradient_of_zeros_without_memory() -> None:
+    def story(function: Callable[..., Any]) -> Any:
+        x, w, n = operands(2)
+        (result,) = function(x, w, n)
+        return torch.autograd.grad(result, x, torch._efficientzerotensor((3, 3)))
+
+    assert_same_story(plain, story)
+
+
 def test_second_derivatives_are_refused() -> None:
     """Eager's lack what goes by way of what is carried (torch 2.13)."""
     x, w, n = operands(2)
