@@ -984,7 +984,8 @@ def is_view_write(node: Node) -> bool:
 
 def run_node(node: Any, gradients: Sequence[Tensor]) -> None:
     """Run a node of the autograd graph by itself, and keep what it has saved."""
-    node(*gradients)
+    run = node.apply if is_function_node(node) else node
+    run(*gradients)
 
 
 def looks_of_gradients(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype, torch.device], ...]:

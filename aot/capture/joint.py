@@ -21,7 +21,7 @@ from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
-from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something
+from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -320,11 +320,11 @@ class _Recording:
         for node, at in self.forward.recorder.acts:
             number = graph.segment_of.get(at) if at is not None else None
             if number is None or not engine.segments[number].gradients:
-                raise UnsupportedOperation(
-                    f"{node.target} in a backward that computes no gradient of an argument: nothing runs "
-                    f"there when the function is compiled; call it in another place"
-                )
+                raise _acts_nowhere(node)
             node.meta["segment"] = number
+        idle = idle_act(self.forward.recorder, graph, engine, [one.edge.node for one in self.exposed])
+        if idle is not None:
+            raise _acts_nowhere(idle)
 
     def _cut(self, exposed: list[Exposed], likes: Mapping[int, Tensor] | None = None) -> tuple[Graph, Engine]:
         graph = Graph(exposed, self.ends)
@@ -499,6 +499,13 @@ class _Recording:
             return Entrance(None, (), dtype, device, None)
         layout = None if tangent is None else tangent.layout
         return Entrance(value, tuple(like.shape), like.dtype, like.device, layout, kept)
+
+
+def _acts_nowhere(node: fx.Node) -> UnsupportedOperation:
+    return UnsupportedOperation(
+        f"{node.target} in a backward that computes no gradient of an argument: nothing runs there when the "
+        f"function is compiled; call it in another place"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,25 @@ def _run(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
         del recorder.backward_reads[before:]
 
 
+def idle_act(recorder: Recorder, graph: Graph, engine: Engine, exposed: Sequence[Node]) -> fx.Node | None:
+    """An operation that acts outside, and is called by a custom function in eager's backward that leads to no
+    argument: nothing runs there when the function is compiled."""
+    stack, seen = list(exposed), set(exposed)
+    while stack:
+        node = stack.pop()
+        number = graph.segment_of.get(node)
+        was_run = number is not None and bool(engine.segments[number].gradients)
+        if not was_run and internals.is_function_node(node):
+            before = len(recorder.acts)
+            _reads(recorder, node)
+            if len(recorder.acts) > before:
+                return recorder.acts[before][0]
+        below = [child for child, _ in node.next_functions if child is not None and child not in seen]
+        seen.update(below)
+        stack.extend(below)
+    return None
+
+
 def _zeros(node: Node) -> list[Tensor]:
     looks = internals.looks_of_gradients(node)
     return [torch.zeros(size, dtype=dtype, device=device) for size, dtype, device in looks]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import checking_nop, values
+from agree import checking_nop, leaf, values
 from torch import Tensor, fx, nn
 from torch._higher_order_ops.effects import _EffectType
 from torch.utils.checkpoint import checkpoint
@@ -234,3 +234,30 @@ def test_below_inductor(function: Callable[[Tensor], Any]) -> None:
     )
     for grad in (False, True):
         assert run(compiled, grad) == run(function, grad)
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x, y: OPS.tap(x, "first"),
+        lambda x, y: OPS.tap(x, "first") * y,
+        lambda x, y: (OPS.tap(x * 2, "first"), y.sin()),
+        lambda x, y: Talking.apply(x),
+    ],
+)
+def test_what_acts_in_a_backward_that_leads_nowhere_is_refused(f: Any) -> None:
+    """A view that was taken without grad of what requires grad says that it does, and eager runs what leads
+    to it."""
+
+    def arguments() -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return leaf(3).view(3), leaf(3)
+
+    x, y = arguments()
+    LOG.clear()
+    results = f(x, y)
+    one = results[0] if isinstance(results, tuple) else results
+    one.sum().backward()
+    assert any("backward" in what for what, _ in LOG)
+    with pytest.raises(errors.UnsupportedOperation, match="in a backward that computes no gradient"):
+        aot.aot_function(f, checking_nop)(*arguments())
