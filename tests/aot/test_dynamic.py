@@ -605,3 +605,13 @@ def test_parameters_that_are_wrapper_subclasses() -> None:
             assert module.weight.grad is not None
             gradients.append(unwrapped(module.weight.grad)[1])
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("change", [lambda x: x.squeeze_(0), lambda x: x.t_(), lambda x: x.unsqueeze_(0)])
+def test_changes_of_what_a_wrapper_subclass_shows_are_compiled_for_each_size(change: Any) -> None:
+    """ATen's kernels, which a subclass calls for that, take the process down where sizes are symbols."""
+    compiled = aot.aot_function(change, checking_nop, dynamic=True)
+    for n in (2, 3, 2):
+        make = partial(lambda n: [TwoTensor(values(n, n), values(n, n))], n)
+        assert not assert_same_call(change, compiled, make)
+    assert len(compiled.specializations) == 2
