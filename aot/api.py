@@ -239,7 +239,7 @@ class CompiledFunction:
         with tracing(), young_garbage_only():
             specialization = self._known(key)  # by now, by another thread
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
-            dynamic = dynamic and not any(map(is_nested, arguments.wrappers))  # whose sizes are names
+            dynamic = dynamic and not _has_fixed_sizes(arguments)
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
                 if specialization is not None:
@@ -552,6 +552,13 @@ class CompiledFunction:
         if blueprint.plan.parts:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
+
+
+def _has_fixed_sizes(arguments: Arguments) -> bool:
+    """Whether no size is to be a symbol: those of nested tensors are names, and what is differentiated with
+    wrapper subclasses among the arguments is compiled for each size."""
+    followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments.all)
+    return bool(arguments.metas) and (followed or any(map(is_nested, arguments.wrappers)))
 
 
 def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:
