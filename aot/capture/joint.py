@@ -21,7 +21,7 @@ from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
-from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act
+from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -104,6 +104,7 @@ class Segment:
         native: what has a native history and was kept by the nodes, as it is after the call: gradients of the
             gradients go there as well, if it is still so.
         frees: whether eager's backward frees something, so that a second one raises.
+        stays: whether eager's backward frees nothing, and keeps something all the same.
         whole: whether custom functions run in it, which say themselves what a missing gradient is. So they do
             where none comes in at all.
         needed: sets of tangents (bits); a backward that lacks some tangents, and all of one of these sets, is
@@ -121,6 +122,7 @@ class Segment:
     further: tuple[Target, ...] = ()
     native: tuple[Native, ...] = ()
     frees: bool = False
+    stays: bool = False
     whole: bool = False
     needed: tuple[int, ...] = ()
     turn: int = 0
@@ -300,7 +302,8 @@ class _Recording:
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
             segment = replace(segment, further=tuple(further), frees=frees, turn=turn, vain=vain)
-            segment = replace(segment, native=tuple(native.values()))
+            stays = not frees and keeps_attributes(recorder, graph, len(segments))
+            segment = replace(segment, native=tuple(native.values()), stays=stays)
             segment = replace(segment, whole=whole, needed=lacking, idle=idle and not whole)
             segments.append(segment)
             self.levels.append(self._level(nodes.entrances, recorded, segment, further.values(), native))

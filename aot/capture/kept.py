@@ -319,6 +319,14 @@ def frees_something(
     return frees or any(map(internals.is_view_write, nodes)), not frees
 
 
+def keeps_attributes(recorder: Recorder, graph: Graph, number: int) -> bool:
+    """Whether nodes of a segment may keep what autograd does not know of, and never frees."""
+    nodes = graph.segments[number].nodes
+    if any(internals.hides_saved(n) and internals.sequence_number(n) in recorder.under_hooks for n in nodes):
+        return False  # it is not known whether such a one, in a checkpoint, has saved something
+    return any(internals.is_function_node(node) or _is_unfreed(recorder, node) for node in nodes)
+
+
 def _is_unfreed(recorder: Recorder, node: Node) -> bool:
     return any(internals.sequence_number(node) in some for some in recorder.unfreed)
 

@@ -57,7 +57,7 @@ class Part:
     @property
     def stays(self) -> bool:
         # (A result that is kept as an attribute of its own node would keep itself.)
-        return not self.segment.frees and not self.own
+        return self.segment.stays and not self.own
 
     @property
     def attached(self) -> tuple[Kept, ...]:

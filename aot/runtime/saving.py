@@ -172,14 +172,14 @@ class Savings:
                     how,
                     primal=self._primal_of.get(node) if how is Saving.AS_IS else None,
                     offset=offset if copied else 0,
-                    donated=segment.frees and (copied or self._is_own(node, memory)),
+                    donated=not segment.stays and (copied or self._is_own(node, memory)),
                 )
             saved.append(one)
             if memory is not None:
                 # Eager checks everything that a node has saved, whichever of its gradients are needed.
                 settled = one.how is Saving.COPY and checked
                 needs[memory] = needs.get(memory, 0) | (checked if settled else need | checked)
-                if one.how is not Saving.AS_IS or not segment.frees:  # (autograd checks what it saves itself)
+                if one.how is not Saving.AS_IS or segment.stays:  # (autograd checks what it saves itself)
                     unchecked.add(memory)
         own = self._own(segment, saved, shown, uncounted)
         return tuple(saved), self._watched(segment, needs, unchecked), own

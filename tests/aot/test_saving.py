@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from torch._higher_order_ops import scan, while_loop
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import aot
 from bench.memory import Alive
@@ -518,3 +519,18 @@ def test_a_second_backward_goes_through_where_eager_keeps_attributes(f: Any, par
             except RuntimeError as error:
                 told[-1].append(str(error)[:60])
     assert told[0] == told[1]
+
+
+def _listed_in_a_checkpoint(x: Tensor) -> Tensor:
+    return checkpoint(lambda x: torch._foreach_sin([x, x])[0], x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "f", [_listed_in_a_checkpoint, lambda x: _Attribute.apply(_listed_in_a_checkpoint(x))]
+)
+def test_a_second_backward_raises_where_a_checkpoint_does_not_tell_what_it_keeps(f: Any) -> None:
+    for run in (f, aot.aot_function(f, checking_nop)):
+        result = run(leaf(3)).sum()
+        result.backward()
+        with pytest.raises(RuntimeError, match="a second time"):
+            result.backward()
