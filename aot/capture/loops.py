@@ -321,5 +321,5 @@ class _Looping(torch.autograd.Function):
             )
         with unwatched(), internals.modes_off():
             for tensor in ctx.tensors:  # (which is noted: they are checked for writes)
-                ctx.loop.outer().read(tensor)
+                ctx.loop._outer.read(tensor)
             return (None, *ctx.loop.record_backward(gradients, ctx.kept))

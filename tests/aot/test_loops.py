@@ -201,6 +201,33 @@ LOOPS = [
 ]
 
 
+def unrolled(condition: Any, body: Any, carried: Any) -> Any:
+    """What `while_loop` is to give: in eager its gradients are wrong without a turn (torch 2.13)."""
+    while condition(*carried):
+        carried = body(*carried)
+    return tuple(one.clone() for one in carried)
+
+
+def assert_as_unrolled(function: Callable[..., Any], numbers: tuple[int, ...]) -> None:
+    """One compile gives the results and gradients of the loops written out, for so many turns each."""
+    compiled = aot.aot_function(function, checking_nop)
+    for turns in numbers:
+        found = []
+        for run in (compiled, function):
+            x, w, n = operands(turns)
+            with pytest.MonkeyPatch.context() as patch:
+                if run is function:
+                    patch.setitem(globals(), "while_loop", unrolled)
+                    patch.setattr(torch, "cond", lambda c, t, f, given: t(*given) if c else f(*given))
+                results = run(x, w, n)
+            results = results if isinstance(results, tuple) else (results,)
+            some = [(one * one.detach().cos()).sum() for one in results]
+            gradients = torch.autograd.grad(some, [x, w], allow_unused=True)
+            found.append([*results, *(torch.zeros(3, 3) if g is None else g for g in gradients)])
+        torch.testing.assert_close(*found)
+    assert len(compiled.specializations) == 1
+
+
 def operands(turns: int) -> tuple[Tensor, Tensor, Tensor]:
     return leaf(3, 3), (values(3, 3) / 4 - 0.3).requires_grad_(), torch.tensor(turns)
 
@@ -226,28 +253,7 @@ def test_gradients_agree_with_eager_for_each_partitioner(partition: Any) -> None
 
 @pytest.mark.parametrize("function", [read_besides, two_carried, lying_otherwise], ids=lambda f: f.__name__)
 def test_one_compile_is_right_for_any_number_of_turns(function: Callable[..., Any]) -> None:
-    """Without a turn eager goes through the body once on its way back (torch 2.13)."""
-
-    def unrolled(condition: Any, body: Any, carried: Any) -> Any:
-        while condition(*carried):
-            carried = body(*carried)
-        return tuple(one.clone() for one in carried)
-
-    compiled = aot.aot_function(function, checking_nop)
-    for turns in (2, 0, 1, 9):
-        found = []
-        for run in (compiled, function):
-            x, w, n = operands(turns)
-            with pytest.MonkeyPatch.context() as patch:
-                if run is function:
-                    patch.setitem(globals(), "while_loop", unrolled)
-                results = run(x, w, n)
-            results = results if isinstance(results, tuple) else (results,)
-            loss = sum((one * one.detach().cos()).sum() for one in results)
-            gradients = torch.autograd.grad(loss, [x, w], allow_unused=True)  # type: ignore[arg-type]
-            found.append([*results, *(torch.zeros(3, 3) if g is None else g for g in gradients)])
-        torch.testing.assert_close(*found)
-    assert len(compiled.specializations) == 1
+    assert_as_unrolled(function, (2, 0, 1, 9))
 
 
 @pytest.mark.parametrize("which", [(0,), (1,), (0, 1)])
@@ -309,27 +315,8 @@ def test_loops_in_a_branch_and_branches_and_loops_in_a_loop() -> None:
 
         return turned(lambda i, y: i < n, body, x)
 
-    def unrolled(condition: Any, body: Any, carried: Any) -> Any:
-        while condition(*carried):
-            carried = body(*carried)
-        return tuple(one.clone() for one in carried)
-
     for function in (in_a_branch, a_branch, a_loop):
-        compiled = aot.aot_function(function, checking_nop)
-        for turns in (3, 1, 2):
-            found = []
-            for run in (compiled, function):
-                x, w, n = operands(turns)
-                with pytest.MonkeyPatch.context() as patch:
-                    if run is function:
-                        patch.setitem(globals(), "while_loop", unrolled)
-                        patch.setattr(torch, "cond", lambda c, t, f, given: t(*given) if c else f(*given))
-                    results = run(x, w, n)
-                result = results[0] if isinstance(results, tuple) else results
-                gradients = torch.autograd.grad(result.square().sum(), [x, w], allow_unused=True)
-                found.append([result, *(torch.zeros(3, 3) if g is None else g for g in gradients)])
-            torch.testing.assert_close(*found)
-        assert len(compiled.specializations) == 1
+        assert_as_unrolled(function, (3, 1, 2))
 
 
 def test_compilers_are_told_that_the_number_of_rows_is_not_known() -> None:
