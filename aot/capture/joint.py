@@ -7,7 +7,7 @@ that the backward consists of: what comes in, what goes out to where, and what o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, Level, Recorded, Tangent, laid_out, without_autocast
+from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
+from aot.capture.failing import Failure, check_acts, find_failing, noting_last
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
 from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
@@ -34,7 +35,6 @@ from aot.capture.segments import (
     key_of,
 )
 from aot.capture.storages import StorageState
-from aot.capture.trace import fake_of
 from aot.capture.visible import eliminate_dead_code
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
@@ -249,18 +249,19 @@ class _Recording:
     def run(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
         recorder = self.forward.recorder
-        failing: dict[int, _Failure] = {}
+        failing: dict[int, Failure] = {}
         graph, engine = self._cut(self.exposed)
         try:
-            with without_autocast():
+            with without_autocast(), noting_last(graph) as ran:
                 engine.run()
         except (Unsupported, internals.GuardOnDataDependentSymNode):
             raise
         except Exception as error:
-            failing = self._failing()
+            last = ran()
+            failing = find_failing(recorder, self.exposed, self.histories, self._cut)
             if not failing:  # each alone leads nowhere, and is not run
                 nowhere = {e.value for e in self.exposed if e.edge.node not in graph.fruitful}
-                failing.update((v, _Failure(error, None)) for v in self.histories if v in nowhere)
+                failing.update((v, Failure(error, None, last)) for v in self.histories if v in nowhere)
             if not failing:
                 raise error
             if any(n.name() == "CheckpointFunctionBackward" for n in graph.segment_of):
@@ -271,7 +272,8 @@ class _Recording:
             graph, engine = self._cut([e for e in self.exposed if e.value not in failing])
             with without_autocast():
                 engine.run()
-        self._assign(graph, engine)
+        firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
+        self._assign(graph, engine, firsts, failing)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         own = find_kept_edges(recorder, graph)
         arguments, roots = self.forward.entry.all, self.effects.root_fakes
@@ -280,8 +282,8 @@ class _Recording:
             kept = find_kept(recorder, graph, engine, arguments, roots, behind)
         segments: list[Segment] = []
         entered: set[int | None] = set()
-        firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
-        turns = {first: turn for turn, first in enumerate(sorted(firsts), 1)}
+        numbers = {*firsts, *(failure.number for failure in failing.values())}
+        turns = {number: turn for turn, number in enumerate(sorted(numbers), 1)}
         results = [self._read(recorded) for recorded in engine.segments]
         constant = with_constants(recorder.builder.graph, engine.segments, results)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
@@ -309,7 +311,10 @@ class _Recording:
             self.levels.append(self._level(nodes.entrances, recorded, segment, further.values(), native))
         for value in self.histories:
             if value not in entered:
-                segments.append(self._without_nodes(engine, value, failing.get(value), tangents, gradients))
+                failure = failing.get(value)
+                segment = self._without_nodes(engine, value, failure, tangents, gradients)
+                turn = 0 if failure is None else turns[failure.number]
+                segments.append(replace(segment, turn=turn))
         return tuple(segments)
 
     def _read(self, recorded: Recorded) -> list[fx.Node]:
@@ -318,52 +323,26 @@ class _Recording:
             parts = (part for gradient in recorded.gradients.values() for part in plain_parts(gradient))
             return [self.forward.recorder.read(part) for part in parts]
 
-    def _assign(self, graph: Graph, engine: Engine) -> None:
+    def _assign(
+        self, graph: Graph, engine: Engine, firsts: Sequence[int], failing: Mapping[int, Failure]
+    ) -> None:
         """Note of each operation that acts outside in which segment it runs."""
+        assigned: list[tuple[fx.Node, Node, int]] = []
         for node, at in self.forward.recorder.acts:
             number = graph.segment_of.get(at) if at is not None else None
-            if number is None or not engine.segments[number].gradients:
+            if at is None or number is None or not engine.segments[number].gradients:
                 raise _acts_nowhere(node)
             node.meta["segment"] = number
-        idle = idle_act(self.forward.recorder, graph, engine, [one.edge.node for one in self.exposed])
+            assigned.append((node, at, number))
+        check_acts(assigned, firsts, failing.values())
+        good = [one.edge.node for one in self.exposed if one.value not in failing]
+        idle = idle_act(self.forward.recorder, graph, engine, good)
         if idle is not None:
             raise _acts_nowhere(idle)
 
     def _cut(self, exposed: list[Exposed], likes: Mapping[int, Tensor] | None = None) -> tuple[Graph, Engine]:
         graph = Graph(exposed, self.ends)
         return graph, Engine(self.forward.recorder, graph, self.ends, likes or self.histories)
-
-    def _failing(self) -> dict[int, _Failure]:
-        """The values whose backward raises, each on its own: what does not need what was modified in place
-        is fine."""
-        failing: dict[int, _Failure] = {}
-        for value in self.histories:
-            # (What the caller's own histories lead to is reached as well.)
-            only = [e for e in self.exposed if e.value in (value, None)]
-            try:
-                with without_autocast():
-                    self._cut(only)[1].run()
-            except Exception as error:
-                where = None if is_wrapper(self.histories[value]) else laid_out(self.histories[value])
-                if where is not None and self._fails_otherwise(value, where, only):
-                    where = None
-                failing[value] = _Failure(error, None if where is None else where.stride)
-        return failing
-
-    def _fails_otherwise(self, value: int, where: Geometry, exposed: list[Exposed]) -> bool:
-        """Whether a backward that raises for a gradient raises for one that lies otherwise as well: some
-        kernels do not take all strides (oneDNN's `gelu_backward`)."""
-        columns = torch.empty(where.size[::-1], device="meta").stride()[::-1]
-        if columns == where.stride:
-            columns = torch.empty(where.size, device="meta").stride()
-        recorder, device = self.forward.recorder, self.histories[value].device
-        like = fake_of(where._replace(stride=columns), device, recorder.builder.symbolic)
-        try:
-            with without_autocast():
-                self._cut(exposed, {**self.histories, value: recorder.lifetimes.note(like)})[1].run()
-        except Exception:
-            return True
-        return False
 
     def _segment(
         self,
@@ -453,7 +432,7 @@ class _Recording:
         self,
         engine: Engine,
         value: int,
-        failure: _Failure | None,
+        failure: Failure | None,
         tangents: list[fx.Node],
         gradients: list[fx.Node],
     ) -> Segment:
@@ -509,14 +488,6 @@ def _acts_nowhere(node: fx.Node) -> UnsupportedOperation:
         f"{node.target} in a backward that computes no gradient of an argument: nothing runs there when the "
         f"function is compiled; call it in another place"
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """What a value's backward raises, and for which strides of its gradient; None for any."""
-
-    error: Exception
-    strides: tuple[int, ...] | None
 
 
 def _kept_natives(

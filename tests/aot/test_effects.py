@@ -261,3 +261,93 @@ def test_what_acts_in_a_backward_that_leads_nowhere_is_refused(f: Any) -> None:
     assert any("backward" in what for what, _ in LOG)
     with pytest.raises(errors.UnsupportedOperation, match="in a backward that computes no gradient"):
         aot.aot_function(f, checking_nop)(*arguments())
+
+
+# ---- where a backward raises
+
+
+def _older(x: Tensor) -> tuple[Tensor, Tensor]:
+    tapped, square = OPS.tap(x, "older"), x * x
+    x.mul_(2)
+    return tapped, square
+
+
+def _younger(x: Tensor) -> tuple[Tensor, Tensor]:
+    square, tapped = x * x, OPS.tap(x, "younger")
+    x.mul_(2)
+    return tapped, square
+
+
+def _between(x: Tensor) -> tuple[Tensor, ...]:
+    first, square = OPS.tap(x, "older"), x * x
+    second = OPS.tap(x, "younger")
+    x.mul_(2)
+    return first, second, square
+
+
+def _behind(x: Tensor) -> tuple[Tensor, Tensor]:
+    square = OPS.tap(x, "behind") ** 2
+    power = square.exp()
+    square.mul_(2)
+    power.mul_(2)
+    return x * 1, power
+
+
+def _all_sets(function: Callable[[Tensor], Any]) -> list[Any]:
+    """What the backwards of each set of results give, or raise, and what they have logged."""
+    found: list[Any] = []
+    start = leaf(3)
+    x = start * 1
+    results = [*function(x), x]
+    for mask in range(1, 1 << len(results)):
+        LOG.clear()
+        chosen = [one for i, one in enumerate(results) if mask >> i & 1]
+        try:
+            found += [
+                g.tolist() for g in torch.autograd.grad([c.sum() for c in chosen], start, retain_graph=True)
+            ]
+        except RuntimeError as error:
+            assert "modified by an inplace operation" in str(error)
+            found.append("raised")
+        found.append(list(LOG))
+    return found
+
+
+@pytest.mark.parametrize("function", [_older, _younger, _between, _behind])
+def test_what_acts_before_a_backward_raises_does_so_before(function: Callable[[Tensor], Any]) -> None:
+    expected = _all_sets(function)
+    assert "raised" in expected
+    assert _all_sets(aot.aot_function(function, checking_nop)) == expected
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda y: (OPS.tap(y, "above"), y.mul_(2))[0],
+        lambda y: (OPS.tap(OPS.tap(y, "x").sin(), "z"), y.mul_(2))[0],
+    ],
+)
+def test_what_acts_in_a_backward_that_raises_is_refused(f: Any) -> None:
+    def g(x: Tensor) -> Any:
+        return f(x.exp())
+
+    compiled = aot.aot_function(g, checking_nop)
+    LOG.clear()
+    result = g(leaf(3))
+    count = len(LOG)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+    assert len(LOG) > count
+    with pytest.raises(errors.UnsupportedOperation, match="in a backward that raises"):
+        compiled(leaf(3))
+
+
+def test_what_acts_on_both_sides_of_what_raises_is_refused() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        first, square = OPS.tap(x, "older"), x * x
+        result = OPS.tap(first, "younger")
+        x.mul_(2)
+        return result, square
+
+    with pytest.raises(errors.UnsupportedOperation, match="in a backward that raises"):
+        aot.aot_function(f, checking_nop)(leaf(3) * 1)

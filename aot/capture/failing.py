@@ -1,0 +1,144 @@
+"""Results whose backward raises: which, with what, and what has been done by then.
+
+Eager runs the nodes of a backward from the youngest to the oldest until one raises. What acts outside in the
+younger ones has been done then, and what acts in the older ones never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+from torch.autograd.graph import Node
+
+from aot import torch_internals as internals
+from aot.capture.backward import Engine, laid_out, without_autocast
+from aot.capture.recorder import Recorder
+from aot.capture.segments import Exposed, Graph
+from aot.capture.trace import fake_of
+from aot.errors import UnsupportedOperation
+from aot.geometry import Geometry
+from aot.subclasses import is_wrapper
+
+# A way to make the autograd graph of some of what the caller can differentiate, and what runs it, with
+# tensors that look like the values' gradients.
+Cut = Callable[[list[Exposed], Mapping[int, Tensor]], tuple[Graph, Engine]]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a value's backward raises.
+
+    Attributes:
+        error: the exception.
+        strides: those of the gradient for which it does; None for any.
+        number: that of the node that raises, which is the younger the greater it is (0 for none).
+    """
+
+    error: Exception
+    strides: tuple[int, ...] | None
+    number: int
+
+
+def find_failing(
+    recorder: Recorder, exposed: Sequence[Exposed], histories: Mapping[int, Tensor], cut: Cut
+) -> dict[int, Failure]:
+    """The values whose backward raises, each on its own: what does not need what was modified in place is
+    fine.
+
+    Args:
+        histories: the values, each as a tensor that looks like its gradient.
+
+    Raises:
+        UnsupportedOperation: an operation acts outside in such a backward, before it raises.
+    """
+    failing: dict[int, Failure] = {}
+    for value, history in histories.items():
+        # (What the caller's own histories lead to is reached as well.)
+        only = [e for e in exposed if e.value in (value, None)]
+        graph, engine = cut(only, histories)
+        with noting_last(graph) as ran:
+            try:
+                with without_autocast():
+                    engine.run()
+            except Exception as error:
+                where = None if is_wrapper(history) else laid_out(history)
+                acts = list(recorder.acts)
+                if where is not None and _fails_otherwise(recorder, value, where, only, histories, cut):
+                    where = None
+                failing[value] = Failure(error, None if where is None else where.stride, ran())
+                alone, _ = cut([e for e in only if e.value == value], histories)
+                for node, at in acts:
+                    if at in alone.segment_of:
+                        raise _out_of_turn(node) from error
+    return failing
+
+
+@contextlib.contextmanager
+def noting_last(graph: Graph) -> Iterator[Callable[[], int]]:
+    """While this lasts: which node has begun to run last, by its number; 0 for none."""
+    last = 0
+
+    def noting(number: int) -> Callable[[tuple[Tensor | None, ...]], None]:
+        def note(gradients: tuple[Tensor | None, ...]) -> None:
+            nonlocal last
+            last = number
+
+        return note
+
+    with contextlib.ExitStack() as stack:
+        for node in graph.segment_of:
+            handle = node.register_prehook(noting(internals.sequence_number(node)))
+            stack.callback(handle.remove)
+        yield lambda: last
+
+
+def _fails_otherwise(
+    recorder: Recorder,
+    value: int,
+    where: Geometry,
+    exposed: list[Exposed],
+    histories: Mapping[int, Tensor],
+    cut: Cut,
+) -> bool:
+    """Whether a backward that raises for a gradient raises for one that lies otherwise as well: some kernels
+    do not take all strides (oneDNN's `gelu_backward`)."""
+    columns = torch.empty(where.size[::-1], device="meta").stride()[::-1]
+    if columns == where.stride:
+        columns = torch.empty(where.size, device="meta").stride()
+    like = fake_of(where._replace(stride=columns), histories[value].device, recorder.builder.symbolic)
+    try:
+        with without_autocast():
+            cut(exposed, {**histories, value: recorder.lifetimes.note(like)})[1].run()
+    except Exception:
+        return True
+    return False
+
+
+def check_acts(
+    acts: Iterable[tuple[fx.Node, Node, int]], firsts: Sequence[int], failing: Collection[Failure]
+) -> None:
+    """Refuse what acts outside in a segment that runs before a node which raises, where eager does not get
+    there; or after, where eager does.
+
+    Args:
+        acts: the operations, each with its node of the autograd graph and the number of its segment.
+        firsts: the number of the oldest node of each segment, which has the segment's turn.
+
+    Raises:
+        UnsupportedOperation: there is one.
+    """
+    for node, at, segment in acts:
+        number = internals.sequence_number(at)
+        if any((number > one.number) != (firsts[segment] > one.number) for one in failing):
+            raise _out_of_turn(node)
+
+
+def _out_of_turn(node: fx.Node) -> UnsupportedOperation:
+    return UnsupportedOperation(
+        f"{node.target} in a backward that raises (a tensor that it needs was modified in place): eager has "
+        f"called it before it raises, or calls it no more; clone what is modified"
+    )
