@@ -555,10 +555,8 @@ class CompiledFunction:
 
 
 def _has_fixed_sizes(arguments: Arguments) -> bool:
-    """Whether no size is to be a symbol: those of nested tensors are names, and what is differentiated with
-    wrapper subclasses among the arguments is compiled for each size."""
-    followed = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in arguments.all)
-    return bool(arguments.metas) and (followed or any(map(is_nested, arguments.wrappers)))
+    """Whether no size is to be a symbol: those of nested tensors are names."""
+    return bool(arguments.metas) and any(map(is_nested, arguments.wrappers))
 
 
 def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:

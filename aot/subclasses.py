@@ -63,11 +63,16 @@ class SubclassCreationMeta:
 
     def showing(self, numbers: Callable[[Any], Any]) -> SubclassCreationMeta:
         """The same with other sizes and strides, which `numbers` gives for these."""
+        return self.lying(lambda size, stride: (numbers(size), numbers(stride)))
+
+    def lying(self, shown: Callable[[Any, Any], tuple[Any, Any]]) -> SubclassCreationMeta:
+        """The same with another size and other strides, which `shown` gives for both."""
         parts = tuple(
-            (name, part.showing(numbers) if isinstance(part, SubclassCreationMeta) else part)
+            (name, part.lying(shown) if isinstance(part, SubclassCreationMeta) else part)
             for name, part in self.parts
         )
-        return replace(self, parts=parts, size=numbers(self.size), stride=numbers(self.stride))
+        size, stride = shown(self.size, self.stride)
+        return replace(self, parts=parts, size=size, stride=stride)
 
     def moved(self, to: Callable[[int], int]) -> SubclassCreationMeta:
         """The same of plain tensors at other positions."""

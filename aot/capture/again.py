@@ -81,22 +81,23 @@ class Step:
 
 def record_again(
     level: Level,
-    given: Mapping[int, Tensor],
+    given: Collection[int],
     create_graph: bool,
     tracked: Collection[int],
     own: Sequence[int],
-    others: Collection[int] = (),
+    others: Mapping[int, Tensor],
     whole: bool = False,
 ) -> Step:
     """Run a piece of the autograd graph under the ambient state of now.
 
     Args:
-        given: the entrances that get a tangent, and these.
+        given: the entrances that get a tangent.
         create_graph: whether the gradients get a history.
         tracked: the entrances whose tangents have one.
         own: which of the level's `own` gradients of the gradients may go to. They are added to what else
             comes in there before they go on, as in eager.
-        others: the entrances whose tangents are of another type than was guessed, or made otherwise.
+        others: for the entrances whose tangents are of another type than was guessed, or made otherwise, a
+            tensor that is as these are.
         whole: whether what is below the other entrances runs as well.
 
     Raises:
@@ -131,17 +132,17 @@ def record_again(
 
 def _record(
     level: Level,
-    given: Mapping[int, Tensor],
+    given: Collection[int],
     create_graph: bool,
     tracked: Collection[int],
     own: Sequence[int],
-    others: Collection[int],
+    others: Mapping[int, Tensor],
     whole: bool,
 ) -> Step:
     recorder = level.recorder
     builder = recorder.builder
     entrances = {j: level.entrances[j] for j in given}
-    entrances |= {j: (level.entrances[j][0], given[j]) for j in others}
+    entrances |= {j: (level.entrances[j][0], like) for j, like in others.items()}
     silent = [edge for j, (edge, _) in enumerate(level.entrances) if whole and j not in given]
     engine, found = _run(
         recorder, entrances, level.ends, "cotangents", create_graph, tracked, exact=others, silent=silent

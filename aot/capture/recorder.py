@@ -94,6 +94,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self.symbols is not None and func in ASKS_FOR_NUMBERS:
+            return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return self._of_wrappers(func, types, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
@@ -152,8 +154,6 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if self.symbols is not None and func in ASKS_FOR_NUMBERS:
-            return ASKS_FOR_NUMBERS[func](args[0])
         if not self.builder.backward and internals.saved_tensor_hooks() is not None:
             self.under_hooks.add(internals.next_sequence_number() - 1)
         operation = classify(func)

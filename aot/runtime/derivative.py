@@ -9,7 +9,7 @@ was given; that one can be differentiated in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from aot.runtime.checked import compile_graph
 from aot.runtime.graphs import Backward, check_numbers, counted, detached, runner
 from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
-from aot.runtime.tangents import put_together, restrided
+from aot.runtime.tangents import as_in_trace, put_together, restrided
 from aot.subclasses import Layout, is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
 from aot.symbols import Symbols
 
@@ -95,10 +95,10 @@ class Derivative:
                 way = self._known(key)
                 if way is None:
                     noted = self._look()
-                    tangents = {j: given[j] for j in present}
-                    others = [j for j, k in zip(present, kinds, strict=True) if k != self._guess(j)]
+                    differ = [j for j, k in zip(present, kinds, strict=True) if k != self._guess(j)]
+                    others = {j: self._in_trace(given[j], j, numbers) for j in differ}
                     with noted.running():
-                        step = self._record(tangents, create_graph, tracked, own, others)
+                        step = self._record(present, create_graph, tracked, own, others)
                     noted.guards.check()
                     way = _Way(self._level, step, self._compiler, self._look, noted.guards, self._symbols)
                     self._ways[key] = (way, *self._ways.get(key, ()))
@@ -114,15 +114,23 @@ class Derivative:
         """The kind of tangent that the entrance gets unless another one is given."""
         return _type_of(self._level.entrances[entrance][1])
 
+    def _in_trace(self, tangent: Any, entrance: int, numbers: Sequence[int]) -> Tensor:
+        """A tensor that is in the trace as a tangent of another kind than the guessed one is in a call."""
+        like = self._level.entrances[entrance][1]
+        if self._symbols is None or (is_wrapper(tangent) and is_nested(tangent)):
+            return tangent  # type: ignore[no-any-return]
+        with internals.with_memoryless():
+            return as_in_trace(tangent, like, self._symbols, numbers)
+
     def _record(
         self,
-        tangents: dict[int, Any],
+        present: Sequence[int],
         create_graph: bool,
         tracked: Sequence[int],
         own: Sequence[int],
-        others: Sequence[int],
+        others: Mapping[int, Any],
     ) -> Step:
-        likes = [*tangents.values(), *(like for _, like in self._level.entrances)]
+        likes = [*others.values(), *(like for _, like in self._level.entrances)]
         if any(is_wrapper(like) and is_nested(like) for like in likes):
             raise DoubleBackwardUnsupported(
                 "create_graph=True, or a backward under another autocast or deterministic state than the "
@@ -130,13 +138,14 @@ class Derivative:
                 "function"
             )
         try:
-            return record_again(self._level, tangents, create_graph, tracked, own, others, self._whole)
+            return record_again(self._level, present, create_graph, tracked, own, others, self._whole)
         except DoubleBackwardUnsupported as error:
             if create_graph or not others:
                 raise
+            kind = next(type(one).__name__ if is_wrapper(one) else "Tensor" for one in others.values())
             raise UnsupportedTangent(
                 f"a backward is given a gradient of another type, or made otherwise, than it was recorded "
-                f"for ({type(tangents[others[0]]).__name__}), which does not make itself such by "
+                f"for ({kind}), which does not make itself such by "
                 f"__coerce_same_metadata_as_tangent__: {error}"
             ) from error
 

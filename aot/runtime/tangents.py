@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aot import torch_internals as internals
 from aot.errors import UnsupportedTangent
 from aot.subclasses import (
     Layout,
@@ -21,7 +22,9 @@ from aot.subclasses import (
     is_wrapper,
     key_of_context,
     rewrapped,
+    unwrapped,
 )
+from aot.symbols import Symbols
 
 
 class OtherTangent(Exception):
@@ -63,6 +66,65 @@ def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
         return all(not is_wrapper(part) if match is None else match(part) for part, match in parts)
 
     return matches
+
+
+def as_in_trace(given: Any, like: Any, symbols: Symbols, numbers: Sequence[int]) -> Tensor:
+    """A tensor for a tangent of another type than was guessed, or made otherwise, in a trace whose sizes are
+    symbols: its sizes are those of what it is a tangent of.
+
+    Args:
+        given: the tangent.
+        like: what it is a tangent of, in the trace.
+        numbers: what the symbols are in this call.
+
+    Raises:
+        UnsupportedTangent: it is made of tensors of which nothing says which sizes they have for other ones.
+    """
+    size = tuple(like.shape)
+    inner = [tuple(part.shape) for part in unwrapped(like)[1]] if is_wrapper(like) else []
+
+    def shown(sizes: Sequence[int], strides: Sequence[int], *likely: Sequence[Any]) -> _Shown:
+        found = next((one for one in (*likely, size) if symbols.at(one, numbers) == tuple(sizes)), None)
+        if found is None:
+            raise UnsupportedTangent(
+                f"a backward is given a {type(given).__name__} of size {tuple(given.shape)}, made of a "
+                f"tensor of size {tuple(sizes)}: nothing says which size that has for others, which are "
+                f"symbols; compile with dynamic=False"
+            )
+        return found, _strides(found, sizes, strides)
+
+    def traced(tensor: Any, *likely: Sequence[Any]) -> Tensor:
+        where = shown(tensor.shape, tensor.stride(), *likely)
+        with symbols.mode:
+            if internals.is_zeros_without_memory(tensor):
+                return torch._efficientzerotensor(where[0], dtype=tensor.dtype, device=tensor.device)
+            return torch.empty_strided(*where, dtype=tensor.dtype, device=tensor.device)
+
+    if not is_wrapper(given):
+        return traced(given)
+    meta, plain = unwrapped(given)
+    # (A part may be as the same one of what the tangent is like.)
+    parts = [traced(part, *inner[i : i + 1]) for i, part in enumerate(plain)]
+    return rewrapped(meta.lying(shown), parts)  # type: ignore[no-any-return]
+
+
+_Shown = tuple[Sequence[Any], Sequence[Any]]
+
+
+def _strides(size: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]) -> tuple[Any, ...]:
+    """The strides, in symbols, of what has these in a call; in row-major order where that says nothing."""
+    order = sorted(range(len(size)), key=lambda d: (strides[d], sizes[d]))
+    expected = 1
+    for d in order:
+        if sizes[d] != 1 and strides[d] != expected:
+            order = list(reversed(range(len(size))))
+            break
+        expected *= sizes[d]
+    made: list[Any] = [1] * len(size)
+    known: Any = 1
+    for d in order:
+        made[d], known = known, known * size[d]
+    return tuple(made)
 
 
 def restrided(
