@@ -205,7 +205,9 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     if not wrappers:
         return Arguments(plain, tuple(parts), tuple(key), plain)
     key.extend(_wrapper_key(wrapper, meta) for wrapper, meta in zip(wrappers, metas, strict=True))
-    _check_families(wrappers)
+    families = families_of(wrappers)
+    if len(set(families)) < len(wrappers):
+        key.append(("families", *families))
     # (Numbers below 0 count wrappers.)
     counted = tuple((len(plain) + ~i if i is not None and i < 0 else i, value) for i, value in parts)
     return Arguments(plain, counted, tuple(key), (*plain, *wrappers), tuple(metas))
@@ -239,15 +241,10 @@ def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
         )
 
 
-def _check_families(wrappers: Sequence[Tensor]) -> None:
-    """Refuse wrapper subclasses that are views of one tensor: each has a history of its own here."""
+def families_of(wrappers: Sequence[Tensor]) -> tuple[int, ...]:
+    """For each of some wrapper subclasses the first one that is a view of the same tensor, or is that."""
     bases = [wrapper._base if wrapper._is_view() else wrapper for wrapper in wrappers]
-    for i, base in enumerate(bases):
-        if any(base is other for other in bases[:i]):
-            raise errors.UnsupportedArgument(
-                f"two arguments of type {type(wrappers[i]).__name__} are views of one tensor; pass the one, "
-                f"and take the view inside of the function"
-            )
+    return tuple(next(i for i, one in enumerate(bases) if one is base) for base in bases)
 
 
 def general_key(
@@ -389,6 +386,7 @@ class WrapperEntry:
         is_view: whether it is a view of another wrapper subclass, which the fake is not.
         is_leaf: whether it is a leaf.
         shown: its size and stride.
+        family: the number of the first one that is a view of the same wrapper subclass, or is that.
     """
 
     fake: Tensor
@@ -399,6 +397,7 @@ class WrapperEntry:
     is_view: bool
     is_leaf: bool
     shown: tuple[Any, Any]
+    family: int
 
 
 def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> Entry:
@@ -436,6 +435,14 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
     requires_grad = tuple(f.requires_grad for f in fakes)
     leaves = tuple(f.is_leaf for f in fakes)
     grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
+    metas = arguments.metas if recorder.symbols is None else recorder.symbols.metas
+    wrappers = tuple(
+        _enter_wrapper(recorder, wrapper, meta, fakes, family)
+        for wrapper, meta, family in zip(
+            arguments.wrappers, metas, families_of(arguments.wrappers), strict=True
+        )
+    )
+    recorder.wrapper_views.relate([(wrapper.fake, wrapper.family) for wrapper in wrappers])
     return Entry(
         fakes=tuple(fakes),
         before=before,
@@ -448,19 +455,12 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
         bases=tuple(hidden),
         base_edges=base_edges,
         forgetful=frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)),
-        wrappers=tuple(
-            _enter_wrapper(recorder, wrapper, meta, fakes)
-            for wrapper, meta in zip(
-                arguments.wrappers,
-                arguments.metas if recorder.symbols is None else recorder.symbols.metas,
-                strict=True,
-            )
-        ),
+        wrappers=wrappers,
     )
 
 
 def _enter_wrapper(
-    recorder: Recorder, real: Tensor, meta: SubclassCreationMeta, fakes: Sequence[Tensor]
+    recorder: Recorder, real: Tensor, meta: SubclassCreationMeta, fakes: Sequence[Tensor], family: int
 ) -> WrapperEntry:
     with recorder, internals.with_own_kernels():
         fake: Tensor = rewrapped(meta, fakes)
@@ -487,7 +487,8 @@ def _enter_wrapper(
             grad = stand_ins[0] if held is None else rewrapped(held[0], stand_ins)
         fake.grad = grad
     shown = tuple(fake.shape), fake.stride()
-    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, real._is_view(), real.is_leaf, shown)
+    view, leaf = real._is_view(), real.is_leaf
+    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, view, leaf, shown, family)
 
 
 def stand_ins(arguments: Arguments) -> Arguments:

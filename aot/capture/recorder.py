@@ -121,6 +121,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     if result is not NotImplemented:
                         if self.inside == 1:
                             self._join_wrappers(func, args)
+                            self.wrapper_views.count(func, args)
                             self.wrapper_views.note(func, args, kwargs, result, before)
                         return result
         finally:

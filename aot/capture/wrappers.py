@@ -6,7 +6,7 @@ operation says what they are: what each one was made of, and how, is noted when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,28 @@ class WrapperViews:
     def __init__(self) -> None:
         self._origins: dict[int, tuple[Tensor, WrapperOrigin]] = {}
         self._changes: dict[int, tuple[Tensor, list[Reshape]]] = {}
+        self._families: dict[int, list[Tensor]] = {}
+
+    def relate(self, arguments: Sequence[tuple[Tensor, int]]) -> None:
+        """Note which arguments are views of one, which is no argument's view here: those with one number."""
+        families: dict[int, list[Tensor]] = {}
+        for fake, number in arguments:
+            self._families[id(fake)] = families.setdefault(number, [])
+            families[number].append(fake)
+
+    def count(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Have arguments that are views of one be counted as changed together, as these share a counter.
+
+        The one that an operation writes to is counted by autograd, when it has been done.
+        """
+        if len(self._families) < 2 or not isinstance(func, internals.OpOverload):
+            return
+        for value, argument in zip(args, func._schema.arguments, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write and is_wrapper(value):
+                root = self.root(value, set(self._families))
+                for other in self._families.get(id(root), ()):
+                    if other is not root:
+                        torch.autograd.graph.increment_version(other)
 
     def note(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, before: object
@@ -87,3 +109,4 @@ class WrapperViews:
         """Let go of every tensor."""
         self._origins.clear()
         self._changes.clear()
+        self._families.clear()

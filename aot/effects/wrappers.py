@@ -76,7 +76,8 @@ class WrapperEffects:
             )
         now = get_gradient_edge(fake) if fake.requires_grad else None
         if now == edge:
-            if fake._version != wrapper.version:
+            # (Views of one share a counter.)
+            if fake._version != wrapper.version and self._first + wrapper.family not in self.moves:
                 self.moves.append(number)
             return
         if now is None or fake.is_leaf or fake.retains_grad:
@@ -88,6 +89,11 @@ class WrapperEffects:
             raise errors.AutogradStateMutation(
                 f"the function writes in grad mode to an argument of type {kind} that is a view; pass what "
                 f"it is a view of, and take the view inside of the function"
+            )
+        if any(one.family == wrapper.family for one in self.forward.entry.wrappers if one is not wrapper):
+            raise errors.AutogradStateMutation(
+                f"the function writes in grad mode to an argument of type {kind} of which another one is a "
+                f"view; pass the one, and take the view inside of the function"
             )
         # (Eager does not count what `_foreach_mul_` and the like write to wrapper subclasses.)
         counted = fake._version != wrapper.version

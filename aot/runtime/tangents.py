@@ -144,9 +144,16 @@ def restrided(
         given = other
     if given.is_conj() or given.is_neg():
         given = given.resolve_conj().resolve_neg()
-    if given.stride() == stride and not (from_start and given.storage_offset()):
-        return given
-    return torch.empty_strided(size, stride, dtype=given.dtype, device=given.device).copy_(given)
+    if not (from_start and given.storage_offset()):
+        if given.stride() == stride:
+            return given
+        if all(n == 1 or one == other for n, one, other in zip(size, given.stride(), stride, strict=True)):
+            return given.as_strided(size, stride)
+    once = tuple(1 if n and not s else n for n, s in zip(size, stride, strict=True))
+    if once != size:  # it shows one element several times
+        given = given[tuple(slice(n) for n in once)]
+    made = torch.empty_strided(once, stride, dtype=given.dtype, device=given.device).copy_(given)
+    return made if once == size else made.expand(size)
 
 
 def same_memory(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:

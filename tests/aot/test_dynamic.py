@@ -540,6 +540,14 @@ def test_sizes_of_wrapper_subclasses_are_symbols(wrapper: str, grad: bool) -> No
     assert compiled.specializations[0].sizes is not None
 
 
+def test_gradients_of_wrapper_subclasses_that_show_one_element_several_times() -> None:
+    """The stride of a dimension of one element is another one in the trace than in a call."""
+    makes = [
+        lambda n=n: [TwoTensor(values(n, 1), values(n, 1)).requires_grad_(), values()] for n in (2, 3, 5)
+    ]
+    assert_each_agrees(lambda x, y: x.sum() * y, makes, specializations=1, dynamic=True)
+
+
 @pytest.mark.parametrize("wrapper", ["two", "two of one", "two of two", "scaled"])
 def test_writes_to_wrapper_subclasses_of_any_size(wrapper: str) -> None:
     makes = _makes(lambda n, m: [WRAPPERS[wrapper](values(n, m)), values()])
@@ -573,7 +581,7 @@ TANGENTS: dict[str, Callable[[int, int], Tensor]] = {
     "two of columns": lambda n, m: TwoTensor(values(m, n).t(), values(m, n, start=1).t()),
     "two of two": lambda n, m: TwoTensor(*(TwoTensor(values(n, m), values(n, m)) for _ in range(2))),
     "two of an expanded one": lambda n, m: TwoTensor(*(values(m).expand(n, m) for _ in range(2))),
-    "plain": lambda n, m: values(n, m),
+    "plain": values,
     "columns": lambda n, m: values(m, n).t(),
     "zeros without memory": lambda n, m: torch._efficientzerotensor((n, m)),
 }

@@ -90,6 +90,22 @@ def _crossed(grad: bool) -> list[Any]:
     return [TwoTensor(a, b).requires_grad_(grad), TwoTensor(b, a).requires_grad_(grad)]
 
 
+def _views_of_one(grad: bool = False) -> list[Any]:
+    whole = two(4, grad=grad) * 1
+    return [whole, whole.view(2, 2)]
+
+
+def _chunks(grad: bool = False) -> list[Any]:
+    whole = two(6, 2, grad=grad) * 1
+    return [whole[:2], whole[2:4], whole[4:]]
+
+
+@torch.no_grad()
+def _write_to_a_chunk(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    x.mul_(2)
+    return x + y * z
+
+
 PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "result": (lambda x: x * 2, lambda: [two(2, 3)]),
     "the argument": (lambda x: (x, x), lambda: [two(2, 3)]),
@@ -159,6 +175,15 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
         lambda x: [(y.mul_(2), y * x) for y in [x * 1]],
         lambda: [Replacing(values(3)).requires_grad_()],
     ),
+    "a whole and a view": (lambda x, y: (x.view(2, 2) * y, x, y[0]), _views_of_one),
+    "gradients of a whole and a view": (lambda x, y: (x * 3, x.sum() * y), lambda: _views_of_one(True)),
+    "a whole and a view, written": (lambda x, y: (x.mul_(2), y + 1), _views_of_one),
+    "a whole and a view that is written": (lambda x, y: (y.mul_(2), x.sin()), _views_of_one),
+    "a whole that is turned, and a view": (lambda x, y: (x.unsqueeze_(0), y * 2), _views_of_one),
+    "views of one that is no argument": (lambda x, y, z: (x @ y.t()).sin() @ z, _chunks),
+    "gradients of views of one": (lambda x, y, z: (x @ y.t()).sin() @ z, lambda: _chunks(True)),
+    "views of one, the first written": (_write_to_a_chunk, _chunks),
+    "views of one, the first written without grad": (_write_to_a_chunk, lambda: _chunks(True)),
     # Of these ATen asks whether they are given tensor subclasses.
     "pooled": (lambda x: nn.functional.max_pool1d(x, 2, 1), lambda: [two(2, 4)]),
     "products": (
@@ -638,6 +663,36 @@ def test_the_structure_of_nested_tensors_stays_one() -> None:
 # ---- refusals
 
 
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_what_is_saved_is_found_changed_where_another_view_of_it_is_written(written: int) -> None:
+    """Views of one share a version counter."""
+
+    def f(x: Tensor, y: Tensor, z: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        product, rest = x * w, w.sum()
+        with torch.no_grad():
+            (x, y, z)[written].view(-1).add_(1)
+        return product, rest
+
+    compiled = aot.aot_function(f, checking_nop)
+    for function in (f, compiled):
+        arguments, w = _chunks(), two(2, 2, grad=True)
+        versions = [one._version for one in arguments]
+        product, rest = function(*arguments, w)
+        assert all(one._version > before for one, before in zip(arguments, versions, strict=True))
+        rest.backward()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
+    assert len(compiled.specializations) == 1
+
+
+def test_views_of_one_and_others_are_told_apart() -> None:
+    compiled = aot.aot_function(lambda x, y: x + y, checking_nop)
+    whole = two(4, 2)
+    for arguments in ([whole[:2], whole[2:]], [two(2, 2), whole[:2]], [whole[:2], two(2, 2)[:]]):
+        compiled(*arguments)
+    assert len(compiled.specializations) == 3
+
+
 class _Opaque:
     """Something of which two are equal if they are one."""
 
@@ -645,11 +700,6 @@ class _Opaque:
 def _in_inference_mode() -> Any:
     with torch.inference_mode():
         return two(3)
-
-
-def _views_of_one() -> list[Any]:
-    whole = two(4)
-    return [whole, whole.view(2, 2)]
 
 
 def _another_scale(x: Any) -> None:
@@ -681,7 +731,12 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         lambda: [Scaled(values(3), _Opaque())],  # type: ignore[arg-type]
     ),
     "inference": (aot.errors.UnsupportedArgument, "no_grad", torch.sin, lambda: [_in_inference_mode()]),
-    "views of one": (aot.errors.UnsupportedArgument, "inside of the function", torch.add, _views_of_one),
+    "write in grad mode to what another one is a view of": (
+        aot.errors.AutogradStateMutation,
+        "inside of the function",
+        lambda x, y: x.mul_(2),
+        lambda: _views_of_one(grad=True),
+    ),
     "leaf transposed in place": (
         aot.errors.SubclassMutation,
         "make a new tensor",
