@@ -28,6 +28,7 @@ from aot.imitation import imitate, root_of
 from aot.subclasses import (
     SubclassCreationMeta,
     has_names,
+    inner_wrappers,
     is_wrapper,
     key_of_meta,
     rewrapped,
@@ -208,6 +209,9 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     families = families_of(wrappers)
     if len(set(families)) < len(wrappers):
         key.append(("families", *families))
+    if any(_depth(meta) > 1 for meta in metas):
+        parts_of = (part for wrapper in wrappers for _, part in inner_wrappers(wrapper))
+        key.append(("inner", *(seen.get(id(part)) for part in parts_of)))
     # (Numbers below 0 count wrappers.)
     counted = tuple((len(plain) + ~i if i is not None and i < 0 else i, value) for i, value in parts)
     return Arguments(plain, counted, tuple(key), (*plain, *wrappers), tuple(metas))
@@ -387,6 +391,7 @@ class WrapperEntry:
         is_leaf: whether it is a leaf.
         shown: its size and stride.
         family: the number of the first one that is a view of the same wrapper subclass, or is that.
+        inner: the wrapper subclasses that it is made of, by the way to them.
     """
 
     fake: Tensor
@@ -398,6 +403,7 @@ class WrapperEntry:
     is_leaf: bool
     shown: tuple[Any, Any]
     family: int
+    inner: dict[tuple[str, ...], Tensor]
 
 
 def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> Entry:
@@ -435,13 +441,7 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
     requires_grad = tuple(f.requires_grad for f in fakes)
     leaves = tuple(f.is_leaf for f in fakes)
     grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
-    metas = arguments.metas if recorder.symbols is None else recorder.symbols.metas
-    wrappers = tuple(
-        _enter_wrapper(recorder, wrapper, meta, fakes, family)
-        for wrapper, meta, family in zip(
-            arguments.wrappers, metas, families_of(arguments.wrappers), strict=True
-        )
-    )
+    wrappers = _enter_wrappers(recorder, arguments, fakes)
     recorder.wrapper_views.relate([(wrapper.fake, wrapper.family) for wrapper in wrappers])
     return Entry(
         fakes=tuple(fakes),
@@ -459,11 +459,35 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
     )
 
 
+def _enter_wrappers(
+    recorder: Recorder, arguments: Arguments, fakes: Sequence[Tensor]
+) -> tuple[WrapperEntry, ...]:
+    metas = arguments.metas if recorder.symbols is None else recorder.symbols.metas
+    made: dict[int, Tensor] = {}
+    # (An argument may be what another one is made of; that one is made first.)
+    in_order = sorted(zip(arguments.wrappers, metas, strict=True), key=lambda one: -_depth(one[1]))
+    for real, meta in in_order:
+        if id(real) not in made:
+            with recorder, internals.with_own_kernels():
+                fake = made[id(real)] = rewrapped(meta, fakes)
+            pairs = zip(inner_wrappers(real), inner_wrappers(fake), strict=True)
+            made |= {id(part): stands for (_, part), (_, stands) in pairs}
+    families = families_of(arguments.wrappers)
+    return tuple(
+        _enter_wrapper(recorder, real, made[id(real)], meta, family)
+        for real, meta, family in zip(arguments.wrappers, metas, families, strict=True)
+    )
+
+
+def _depth(meta: SubclassCreationMeta) -> int:
+    return 1 + max(
+        (_depth(part) for _, part in meta.parts if isinstance(part, SubclassCreationMeta)), default=0
+    )
+
+
 def _enter_wrapper(
-    recorder: Recorder, real: Tensor, meta: SubclassCreationMeta, fakes: Sequence[Tensor], family: int
+    recorder: Recorder, real: Tensor, fake: Tensor, meta: SubclassCreationMeta, family: int
 ) -> WrapperEntry:
-    with recorder, internals.with_own_kernels():
-        fake: Tensor = rewrapped(meta, fakes)
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True
     if real.is_leaf:
@@ -488,7 +512,8 @@ def _enter_wrapper(
         fake.grad = grad
     shown = tuple(fake.shape), fake.stride()
     view, leaf = real._is_view(), real.is_leaf
-    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, view, leaf, shown, family)
+    inner = dict(inner_wrappers(fake))
+    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, view, leaf, shown, family, inner)
 
 
 def stand_ins(arguments: Arguments) -> Arguments:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,6 +155,14 @@ def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence
     inner = {name: made(part) for name, part in meta.parts}
     with torch.no_grad():
         return meta.kind.__tensor_unflatten__(inner, meta.context, meta.size, meta.stride)
+
+
+def inner_wrappers(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The wrapper subclasses that one is made of, and what these are made of, each with the way to it."""
+    for name in wrapper.__tensor_flatten__()[0]:
+        if is_wrapper(part := getattr(wrapper, name)):
+            yield (*path, name), part
+            yield from inner_wrappers(part, (*path, name))
 
 
 @dataclass(frozen=True, slots=True)

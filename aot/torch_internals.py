@@ -874,6 +874,11 @@ def untold(op: OpOverload, *args: Any, **kwargs: Any) -> None:
         op(*args, **kwargs)
 
 
+def changes_metadata(op: Any) -> bool:
+    """Whether an operation changes what its first argument shows, and not its data."""
+    return isinstance(op, OpOverload) and torch.Tag.inplace_view in op.tags
+
+
 def views_noticed() -> contextlib.AbstractContextManager[Any]:
     """Inside a dispatch mode: what notes views and versions notices operations once more."""
     guard = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False)

@@ -25,7 +25,7 @@ from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.imitation import check_apart, check_current
-from aot.inputs import Arguments, Entry, Primal, enter
+from aot.inputs import Arguments, Entry, Primal, WrapperEntry, enter
 from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, is_wrapper, key_of_context, unwrapped
 from aot.symbols import SYMBOLIC, Symbols
 from aot.views import physical, seen_as
@@ -205,7 +205,7 @@ def _take_apart(
 ) -> tuple[tuple[Tensor, SubclassCreationMeta], ...]:
     """The wrapper subclasses that outputs are, or are views of, and that the function made; what they are
     made of is appended to the outputs."""
-    arguments = {id(wrapper.fake) for wrapper in entry.wrappers}
+    arguments = {id(one) for wrapper in entry.wrappers for one in (wrapper.fake, *wrapper.inner.values())}
     made: dict[int, tuple[Tensor, SubclassCreationMeta]] = {}
     for position, value in wrapped.items():
         root = recorder.wrapper_views.root(value, arguments)
@@ -237,12 +237,14 @@ def _replaced(
                 f"the function changes the shape or strides of an argument of type {type(fake).__name__}, "
                 f"and not by an operation; make a new tensor instead"
             )
-        if changes and (wrapper.edge is not None or fake.requires_grad or wrapper.is_view):
+        followed = wrapper.edge is not None or fake.requires_grad
+        unnoticed = fake.is_leaf and recorder.wrapper_views.changed_unnoticed(fake)
+        if changes and followed and (wrapper.is_view or unnoticed):
             raise errors.SubclassMutation(
                 f"the function changes the shape or strides of an argument of type {type(fake).__name__} "
-                f"that requires grad, or is a view; make a new tensor instead"
+                f"that requires grad and is a view, or a leaf; make a new tensor instead"
             )
-        for path, one in _other_parts(wrapper.meta, fake, entry.fakes):
+        for path, one in _other_parts(recorder, wrapper, wrapper.meta, fake, entry.fakes):
             _check_output(recorder, len(flat), one)
             found.append((len(entry.fakes) + i, path, len(flat)))
             flat.append(one)
@@ -250,7 +252,12 @@ def _replaced(
 
 
 def _other_parts(
-    before: SubclassCreationMeta, now: Any, fakes: Sequence[Tensor]
+    recorder: Recorder,
+    wrapper: WrapperEntry,
+    before: SubclassCreationMeta,
+    now: Any,
+    fakes: Sequence[Tensor],
+    to: tuple[str, ...] = (),
 ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """The parts of a wrapper subclass that are other tensors than they were, with the way to them.
 
@@ -266,22 +273,22 @@ def _other_parts(
         )
     for name, part in before.parts:
         one = getattr(now, name)
-        if isinstance(part, SubclassCreationMeta) and type(one) is part.kind:
-            if (tuple(one.shape), one.stride()) != (part.size, part.stride):
+        if isinstance(part, SubclassCreationMeta) and one is wrapper.inner[*to, name]:
+            changed = (tuple(one.shape), one.stride()) != (part.size, part.stride)
+            if changed > bool(recorder.wrapper_views.changed_with_whole(one)):
                 raise errors.SubclassMutation(
                     f"the function changes the shape or strides of a tensor that an argument of type "
                     f"{meta.kind.__name__} is made of, and that is a {part.kind.__name__} itself; make a new "
                     f"tensor instead"
                 )
-            for path, other in _other_parts(part, one, fakes):
-                yield (name, *path), other
+            yield from _other_parts(recorder, wrapper, part, one, fakes, (*to, name))
         elif not isinstance(part, SubclassCreationMeta) and not is_wrapper(one):
             if isinstance(part, PlainTensorMeta) and one is not fakes[part.position]:
-                yield (name,), one
+                yield (*to, name), one
         else:
             raise errors.SubclassMutation(
-                f"the function makes an argument of type {meta.kind.__name__} of tensors of other types; "
-                f"make a new one instead"
+                f"the function makes an argument of type {meta.kind.__name__} of tensors of other types, or "
+                f"of another tensor subclass; make a new one instead"
             )
 
 

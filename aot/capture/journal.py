@@ -24,6 +24,8 @@ class Reshape:
         mode: in which mode it ran.
         stale: whether the argument is a view whose history autograd derived anew for it, as the version
             counter had moved.
+        path: the way from the argument to the part of it that changes, where that is a wrapper subclass made
+            of such.
     """
 
     op: Any
@@ -31,6 +33,7 @@ class Reshape:
     kwargs: dict[str, Any]
     mode: Mode
     stale: bool = False
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

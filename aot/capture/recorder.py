@@ -119,10 +119,13 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 for kind in types:
                     result = kind.__torch_dispatch__(func, types, args, kwargs)
                     if result is not NotImplemented:
+                        changes = self.inside == 1 or internals.changes_metadata(func)
+                        if changes and shown_by(args) != before:
+                            self.wrapper_views.note_change(func, args, kwargs, self.inside > 1)
                         if self.inside == 1:
                             self._join_wrappers(func, args)
                             self.wrapper_views.count(func, args)
-                            self.wrapper_views.note(func, args, kwargs, result, before)
+                            self.wrapper_views.note(func, args, kwargs, result)
                         return result
         finally:
             self.inside -= 1

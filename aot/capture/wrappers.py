@@ -39,6 +39,8 @@ class WrapperViews:
     def __init__(self) -> None:
         self._origins: dict[int, tuple[Tensor, WrapperOrigin]] = {}
         self._changes: dict[int, tuple[Tensor, list[Reshape]]] = {}
+        self._unnoticed: set[int] = set()
+        self._direct: set[int] = set()
         self._families: dict[int, list[Tensor]] = {}
 
     def relate(self, arguments: Sequence[tuple[Tensor, int]]) -> None:
@@ -62,14 +64,19 @@ class WrapperViews:
                     if other is not root:
                         torch.autograd.graph.increment_version(other)
 
-    def note(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, before: object
-    ) -> None:
-        """Note that an operation on wrapper subclasses has given `result`, and what the first of these showed
-        `before`."""
-        if shown_by(args) != before:
-            change = Reshape(func, tuple(args[1:]), kwargs, Mode.INSIDE)
-            self._changes.setdefault(id(args[0]), (args[0], []))[1].append(change)
+    def note_change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> None:
+        """Note that an operation has changed what its first argument shows; `inside` the code of what that is
+        a part of, or not."""
+        wrapper = args[0]
+        change = Reshape(func, tuple(args[1:]), kwargs, Mode.INSIDE)
+        self._changes.setdefault(id(wrapper), (wrapper, []))[1].append(change)
+        if not inside:
+            self._direct.add(id(wrapper))
+        if not torch.is_grad_enabled():
+            self._unnoticed.add(id(wrapper))
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Note that an operation on wrapper subclasses has given `result`."""
         if not args or not is_wrapper(args[0]) or torch.is_inference_mode_enabled():
             return
         if not isinstance(func, internals.OpOverload) or not func.is_view:
@@ -105,8 +112,18 @@ class WrapperViews:
         known = self._changes.get(id(wrapper))
         return () if known is None else tuple(known[1])
 
+    def changed_with_whole(self, part: Tensor) -> tuple[Reshape, ...]:
+        """The changes of what another wrapper subclass is made of, if that one's code made all of them."""
+        return () if id(part) in self._direct else self.changes_of(part)
+
+    def changed_unnoticed(self, wrapper: Tensor) -> bool:
+        """Whether its metadata changed without grad mode, of which autograd takes no note."""
+        return id(wrapper) in self._unnoticed
+
     def clear(self) -> None:
         """Let go of every tensor."""
         self._origins.clear()
         self._changes.clear()
+        self._unnoticed.clear()
+        self._direct.clear()
         self._families.clear()

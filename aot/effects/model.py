@@ -101,9 +101,10 @@ Change = Reshape | Rebound
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRoot:
-    """The argument itself."""
+    """The argument itself, or the wrapper subclass at the end of `path` that it is made of."""
 
     tensor: int
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

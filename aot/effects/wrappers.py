@@ -8,6 +8,8 @@ which of them are views of others.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
@@ -51,6 +53,12 @@ class WrapperEffects:
         self._root_of: dict[int, int] = {}
         self._first = len(forward.entry.fakes)
         self._numbers = {id(w.fake): self._first + i for i, w in enumerate(forward.entry.wrappers)}
+        self._parts = {
+            id(part): ArgumentRoot(self._first + i, path)
+            for i, w in enumerate(forward.entry.wrappers)
+            for path, part in w.inner.items()
+            if id(part) not in self._numbers
+        }
         for i, wrapper in enumerate(forward.entry.wrappers):
             self._argument(self._first + i, wrapper)
         self._positions: dict[int, int] = {}
@@ -67,8 +75,11 @@ class WrapperEffects:
     def _argument(self, number: int, wrapper: WrapperEntry) -> None:
         fake, edge = wrapper.fake, wrapper.edge
         kind = type(fake).__name__
-        changes = self.forward.recorder.wrapper_views.changes_of(fake)
-        self.changes.extend((number, change) for change in changes)
+        views = self.forward.recorder.wrapper_views
+        self.changes.extend((number, change) for change in views.changes_of(fake))
+        for path, part in wrapper.inner.items():
+            if id(part) in self._parts:
+                self.changes.extend((number, replace(one, path=path)) for one in views.changes_of(part))
         if fake.is_leaf and fake.grad is not wrapper.grad:
             raise errors.AutogradStateMutation(
                 f"backward() inside the function accumulated into the .grad of an argument of type {kind}; "
@@ -103,7 +114,7 @@ class WrapperEffects:
         if earlier is not None:
             return Repeat(earlier)
         views = self.forward.recorder.wrapper_views
-        root = views.root(value, set(self._numbers))
+        root = views.root(value, {*self._numbers, *self._parts})
         if root is value:
             return Whole(self._root(root))
         steps: list[ViewStep] = []
@@ -153,6 +164,8 @@ class WrapperEffects:
     def _make_root(self, fake: Tensor) -> Root:
         if id(fake) in self._numbers:
             return ArgumentRoot(self._numbers[id(fake)])
+        if id(fake) in self._parts:
+            return self._parts[id(fake)]
         if fake.requires_grad and fake.is_leaf:
             raise _leaf(fake)
         if fake._is_view():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from aot.capture.journal import Reshape
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.steps import Mode
 from aot.effects import (
@@ -257,7 +258,7 @@ class _Call:
         handed = self._handed(views, values)
         for e, entrance in enumerate(segment.entrances):
             if entrance.value in self.carriers:
-                results.append(f"t{self.carriers[entrance.value]}.detach()")
+                results.append(self._carrier(self.carriers[entrance.value]))
             elif entrance.value in self.made:
                 self.mode.set(False)
                 writer.line(f"v{entrance.value} = {self._wrapper(self.made[entrance.value])}")
@@ -285,6 +286,18 @@ class _Call:
             self.writer.line(f"b{number}[0].numbers = numbers")
         for value, view in views.items():
             self.writer.line(f"set_creation_meta(v{value}, {view.made!r})")
+
+    def _carrier(self, tensor: int) -> str:
+        """What is like a wrapper subclass among the arguments when the call ends."""
+        every = [change for i, change in self.plan.changes if i == tensor]
+        changes = [change for change in every if isinstance(change, Reshape) and not change.path]
+        if not changes:
+            return f"t{tensor}.detach()"
+        self.mode.set(False)
+        self.writer.line(f"c{tensor} = t{tensor}.detach()")
+        for change in changes:
+            write_change(self.writer, self.mode, f"c{tensor}", change)
+        return f"c{tensor}"
 
     def _handed(self, views: dict[int, FunctionViewRoot], values: set[int | None]) -> dict[int, str]:
         """Make those results of a node that are views, and those that they are views of; by their values."""
@@ -466,7 +479,7 @@ class _Call:
 
     def _root(self, root: Root) -> str:
         if isinstance(root, ArgumentRoot):
-            return f"t{root.tensor}"
+            return ".".join((f"t{root.tensor}", *root.path))
         if isinstance(root, BaseRoot):
             return f"t{root.tensor}._base"
         if isinstance(root, ValueRoot):

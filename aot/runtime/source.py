@@ -241,6 +241,7 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
     """A change of the metadata or the storage of the tensor `name`."""
     within = mode.within(change.mode)
     if isinstance(change, Reshape):
+        name = ".".join((name, *change.path))
         if change.stale:
             writer.line(f"torch.autograd.graph.increment_version({name})")
         arguments = [name, *(writer.literal(a) for a in change.args)]

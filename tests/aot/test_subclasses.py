@@ -76,6 +76,12 @@ def _transpose(x: Tensor) -> None:
     x.t_()
 
 
+def _transposed_past_autograd(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        x.t_()
+    return x * 2
+
+
 def _set(x: Any) -> None:
     x.a = x.a * 2
 
@@ -144,6 +150,34 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "transposed in place and written": (lambda x: x.t_().mul_(2), lambda: [two(2, 3)]),
     "written and transposed in place": (lambda x: x.mul_(2).t_() * 3, lambda: [two(2, 3)]),
     "transposed in place without grad": (torch.no_grad()(lambda x: x.t_() + 1), lambda: [two(2, 3)]),
+    "parts that are wrapper subclasses": (
+        lambda x: (x.a, x.a.t(), x.b * 2, x.a.view(-1)[1:], x.b.b),
+        lambda: [TwoTensor(two(2, 3), two(2, 3))],
+    ),
+    "a part that is an argument": (
+        lambda x, y: (x.a, y.t(), x * 2, y),
+        lambda: [(x := TwoTensor(two(2, 3), two(2, 3))), x.a],
+    ),
+    "a part that is an argument, and is written": (
+        lambda y, x: (y.mul_(2), x + 1, x.a.sin()),
+        lambda: [(x := TwoTensor(two(2, 3), two(2, 3))).a, x],
+    ),
+    "a part that is an argument, transposed in place with the whole": (
+        lambda x, y: (x.t_(), y * 2),
+        lambda: [(x := TwoTensor(two(2, 3), two(2, 3))), x.a],
+    ),
+    "nested transposed in place": (
+        lambda x: (x.t_(), x * 2, x.a, x.b.t()),
+        lambda: [TwoTensor(two(2, 3), two(2, 3))],
+    ),
+    "nested changed in place and written": (
+        lambda x: x.unsqueeze_(0).mul_(2).squeeze_(0).t_(),
+        lambda: [TwoTensor(two(2, 3), two(2, 3))],
+    ),
+    "gradient of what is nested and transposed in place": (
+        lambda x, w: (x * 3, x.t_().mul_(w)),
+        lambda: [TwoTensor(two(2, 3), two(2, 3)).requires_grad_() * 1, leaf(3, 2)],
+    ),
     "transposed in place by its parts": (lambda x: x.t_(), lambda: [masked(False)]),
     "changed in place twice": (lambda x: x.unsqueeze_(0).transpose_(1, 2).sum(0), lambda: [two(2, 3)]),
     "a view of what was transposed in place": (lambda x: x.t_().view(-1), lambda: [two(1, 3)]),
@@ -151,6 +185,34 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "transposed in place, with a part outside": (
         lambda x, part: (x.t_(), part.mul_(2)),
         lambda: [(x := two(2, 3)), x.a],
+    ),
+    "gradient of what is transposed in place": (
+        lambda x, w: (x.t_() * w, x.sin()),
+        lambda: [two(2, 3, grad=True) * 1, two(3, 2, grad=True)],
+    ),
+    "gradient of what is transposed in place, and nothing else": (
+        _transpose,
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "gradient of what is used, transposed in place and written": (
+        lambda x, w: (x * 3, x.t_().mul_(w), x * 2),
+        lambda: [two(2, 3, grad=True) * 1, two(3, 2, grad=True)],
+    ),
+    "gradient of what is written, changed in place twice and written": (
+        lambda x, w: x.mul_(2).unsqueeze_(0).transpose_(0, 2).mul_(w),
+        lambda: [two(2, 3, grad=True) * 1, two(3, 2, 1, grad=True)],
+    ),
+    "gradient of what is transposed in place, and gets a history": (
+        lambda x, w: (x.t_().mul_(w), x + w),
+        lambda: [two(2, 3), two(3, 2, grad=True)],
+    ),
+    "transposed in place without grad, of what has a history": (
+        torch.no_grad()(lambda x: x.t_() + 1),
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "transposed in place without grad, and used": (
+        _transposed_past_autograd,
+        lambda: [two(3, 3, grad=True) * 1],
     ),
     "a result transposed in place": (lambda x: (x * 2).t_() * x.t(), lambda: [two(2, 3, grad=True)]),
     "part replaced": (_set, lambda: [two(3)]),
@@ -180,6 +242,8 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "a whole and a view, written": (lambda x, y: (x.mul_(2), y + 1), _views_of_one),
     "a whole and a view that is written": (lambda x, y: (y.mul_(2), x.sin()), _views_of_one),
     "a whole that is turned, and a view": (lambda x, y: (x.unsqueeze_(0), y * 2), _views_of_one),
+    "a whole and a view that is turned": (lambda x, y: (y.t_(), x * 2, y[0]), _views_of_one),
+    "a view that is turned": (lambda x: (x.t_(), x * 2), lambda: [two(6).view(2, 3)]),
     "views of one that is no argument": (lambda x, y, z: (x @ y.t()).sin() @ z, _chunks),
     "gradients of views of one": (lambda x, y, z: (x @ y.t()).sin() @ z, lambda: _chunks(True)),
     "views of one, the first written": (_write_to_a_chunk, _chunks),
@@ -743,10 +807,10 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         torch.no_grad()(lambda x: x.t_()),
         lambda: [two(2, 3, grad=True)],
     ),
-    "nested transposed in place": (
+    "a part of a nested one transposed in place": (
         aot.errors.SubclassMutation,
         "make a new tensor",
-        lambda x: x.t_(),
+        lambda x: x.a.t_(),
         lambda: [TwoTensor(two(2, 3), two(2, 3))],
     ),
     "view, then transposed in place": (
@@ -768,6 +832,12 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         "new one",
         lambda x: setattr(x, "a", two(3)),
         lambda: [two(3)],
+    ),
+    "another nested part": (
+        aot.errors.SubclassMutation,
+        "new one",
+        lambda x: setattr(x, "a", x.a * 2),
+        lambda: [TwoTensor(two(3), two(3))],
     ),
     "requires_grad_": (
         aot.errors.AutogradStateMutation,
