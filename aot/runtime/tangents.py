@@ -97,7 +97,9 @@ def as_in_trace(given: Any, like: Any, symbols: Symbols, numbers: Sequence[int])
         where = shown(tensor.shape, tensor.stride(), *likely)
         with symbols.mode:
             if internals.is_zeros_without_memory(tensor):
-                return torch._efficientzerotensor(where[0], dtype=tensor.dtype, device=tensor.device)
+                zeros = torch.ops.aten._efficientzerotensor
+                made: Tensor = zeros(where[0], dtype=tensor.dtype, device=tensor.device)
+                return made
             return torch.empty_strided(*where, dtype=tensor.dtype, device=tensor.device)
 
     if not is_wrapper(given):
