@@ -157,12 +157,19 @@ def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence
         return meta.kind.__tensor_unflatten__(inner, meta.context, meta.size, meta.stride)
 
 
-def inner_wrappers(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The wrapper subclasses that one is made of, and what these are made of, each with the way to it."""
+def parts_of(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """What a wrapper subclass is made of, and what wrapper subclasses among these are, each with the way to
+    it."""
     for name in wrapper.__tensor_flatten__()[0]:
-        if is_wrapper(part := getattr(wrapper, name)):
-            yield (*path, name), part
-            yield from inner_wrappers(part, (*path, name))
+        part = getattr(wrapper, name)
+        yield (*path, name), part
+        if is_wrapper(part):
+            yield from parts_of(part, (*path, name))
+
+
+def inner_wrappers(wrapper: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The wrapper subclasses among these."""
+    return ((path, part) for path, part in parts_of(wrapper) if is_wrapper(part))
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,8 +275,8 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return None
     if row.change is not Change.GEOMETRY:
         return "a wrapper subclass has no storage of its own, and keeps its place in autograd"
-    if target.wrapped and (target.requires_grad or target.base is not None or target.clock.viewed):
-        return "a wrapper subclass of which autograd knows more than its shape changes that"
+    if target.wrapped and (target.base is not None or (target.requires_grad and not use.grad)):
+        return "a wrapper subclass that is a view, or is followed, changes its shape past autograd"
     return None
 
 

@@ -188,10 +188,10 @@ class State:
         )
 
     def is_outdated(self, name: str) -> bool:
-        """Whether a name stands for a view of a wrapper subclass that was written to since: a compiler may
-        refuse to return it where autograd follows it."""
+        """Whether a name stands for a view of a wrapper subclass that was written to since, and was taken
+        without grad mode or with others: a compiler may refuse to return it where autograd follows it."""
         value = self.names[name]
-        if not isinstance(value, Tensor) or not value.wrapped or value.base is None:
+        if not isinstance(value, Tensor) or not value.wrapped or value.base is None or value.made == "plain":
             return False
         return value.requires_grad and value.taken != value.clock.version
 

@@ -6,6 +6,7 @@ operation says what they are: what each one was made of, and how, is noted when 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +22,13 @@ from aot.subclasses import is_wrapper
 
 @dataclass(frozen=True, slots=True)
 class WrapperOrigin:
-    """A wrapper subclass, a view of `parent` whose version counter was `version` then."""
+    """A wrapper subclass, a view of `parent` whose version counter was `version` then; `at` grows with
+    time."""
 
     parent: Tensor
     step: ViewStep
     version: int
+    at: int
 
 
 def shown_by(args: tuple[Any, ...]) -> object:
@@ -38,7 +41,8 @@ class WrapperViews:
 
     def __init__(self) -> None:
         self._origins: dict[int, tuple[Tensor, WrapperOrigin]] = {}
-        self._changes: dict[int, tuple[Tensor, list[Reshape]]] = {}
+        self._changes: dict[int, tuple[Tensor, list[tuple[int, Reshape]]]] = {}
+        self._clock = itertools.count()
         self._unnoticed: set[int] = set()
         self._direct: set[int] = set()
         self._families: dict[int, list[Tensor]] = {}
@@ -69,7 +73,7 @@ class WrapperViews:
         a part of, or not."""
         wrapper = args[0]
         change = Reshape(func, tuple(args[1:]), kwargs, Mode.INSIDE)
-        self._changes.setdefault(id(wrapper), (wrapper, []))[1].append(change)
+        self._changes.setdefault(id(wrapper), (wrapper, []))[1].append((next(self._clock), change))
         if not inside:
             self._direct.add(id(wrapper))
         if not torch.is_grad_enabled():
@@ -87,7 +91,8 @@ class WrapperViews:
             if is_wrapper(view) and view is not parent:
                 index = i if several else None
                 step = ViewStep(func, tuple(args[1:]), kwargs, index, mode, call=call if several else None)
-                self._origins[id(view)] = (view, WrapperOrigin(parent, step, parent._version))
+                origin = WrapperOrigin(parent, step, parent._version, next(self._clock))
+                self._origins[id(view)] = (view, origin)
 
     def origin(self, view: Tensor) -> WrapperOrigin | None:
         """How a wrapper subclass came to be; None for one that is no view."""
@@ -110,7 +115,17 @@ class WrapperViews:
     def changes_of(self, wrapper: Tensor) -> tuple[Reshape, ...]:
         """What changed about its metadata, in order."""
         known = self._changes.get(id(wrapper))
-        return () if known is None else tuple(known[1])
+        return () if known is None else tuple(change for _, change in known[1])
+
+    def changed_before(self, view: Tensor) -> bool:
+        """Whether what a view is a view of had changed when it was taken."""
+        origin = self._origins[id(view)][1]
+        return any(at < origin.at for at, _ in self._changes.get(id(origin.parent), (None, ()))[1])
+
+    def changed_since(self, view: Tensor) -> bool:
+        """Whether it has changed since."""
+        origin = self._origins[id(view)][1]
+        return any(at > origin.at for at, _ in self._changes.get(id(origin.parent), (None, ()))[1])
 
     def changed_with_whole(self, part: Tensor) -> tuple[Reshape, ...]:
         """The changes of what another wrapper subclass is made of, if that one's code made all of them."""

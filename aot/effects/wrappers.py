@@ -18,9 +18,9 @@ from aot import torch_internals as internals
 from aot.capture.forward import Forward
 from aot.capture.journal import Reshape
 from aot.capture.steps import ViewStep
-from aot.effects.model import ArgumentRoot, Output, Repeat, Root, View, Whole, WrapperRoot, Write
+from aot.effects.model import ArgumentRoot, Output, Repeat, Root, Taken, View, Whole, WrapperRoot, Write
 from aot.inputs import WrapperEntry
-from aot.subclasses import has_names
+from aot.subclasses import has_names, parts_of, unwrapped
 
 
 class WrapperEffects:
@@ -61,12 +61,28 @@ class WrapperEffects:
         }
         for i, wrapper in enumerate(forward.entry.wrappers):
             self._argument(self._first + i, wrapper)
+        self._entered = {id(w.fake): w.version for w in forward.entry.wrappers}
         self._positions: dict[int, int] = {}
         for position, value in forward.wrapped.items():
             self._positions.setdefault(id(value), position)
         for position, value in forward.wrapped.items():
             first = self._positions[id(value)]
             self.outputs[position] = self._output(value, first if first < position else None)
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        """Refuse outputs that are what another one is made of, a view that is made anew in each call."""
+        views = (
+            self.forward.wrapped[position] for position, o in self.outputs.items() if isinstance(o, View)
+        )
+        made_of = {id(part): type(view).__name__ for view in views for _, part in parts_of(view)}
+        for position, value in enumerate(self.forward.outputs[: self.forward.visible]):
+            kind = made_of.get(id(self.forward.wrapped.get(position, value)))
+            if kind is not None:
+                raise errors.UnsupportedOutput(
+                    f"output {position} (counting the leaves of the output tree) is what another one is made "
+                    f"of, which is a {kind} and a view; return the one, and take it apart outside"
+                )
 
     def _history(self, fake: Tensor) -> int:
         self.histories.append(fake)
@@ -91,7 +107,7 @@ class WrapperEffects:
             if fake._version != wrapper.version and self._first + wrapper.family not in self.moves:
                 self.moves.append(number)
             return
-        if now is None or fake.is_leaf or fake.retains_grad:
+        if now is None or fake.is_leaf:
             raise errors.AutogradStateMutation(
                 f"the function changes whether an argument of type {kind} requires grad or is a leaf; do it "
                 f"outside"
@@ -118,40 +134,80 @@ class WrapperEffects:
         if root is value:
             return Whole(self._root(root))
         steps: list[ViewStep] = []
-        view = value
+        # Of the views whose making autograd remembers: whether they are older, or newer, than a write.
+        older: list[bool] = []
+        newer: list[bool] = []
+        first = view = value
         while view is not root:
             origin = views.origin(view)
             assert origin is not None
-            parent = origin.parent
-            later = views.changes_of(parent) and parent._version != origin.version
-            if later or views.changes_of(view):
-                raise errors.UnsupportedOutput(
-                    f"an output of type {type(value).__name__} is a view, and the shape or strides of it, or "
-                    f"of what it is a view of, were changed in place since; take the view afterwards"
-                )
+            if views.changes_of(view):
+                raise _changed(value)
             followed = view.requires_grad or (view._is_view() and root.requires_grad)
-            if followed and view._version != origin.version:
-                raise errors.UnsupportedOutput(
-                    f"an output of type {type(value).__name__} is a view of another that was written to "
-                    f"since; take the view afterwards"
-                )
-            # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
-            if view.is_leaf and internals.accumulates(view):
-                raise _leaf(value)
-            if internals.is_function_node(view.grad_fn):
+            stale = followed and view._version != origin.version
+            made = internals.creation_meta(view) if view._is_view() else "DEFAULT"
+            # (Autograd derives a stale one's history anew when it is asked, or raises.)
+            if made == "IN_CUSTOM_FUNCTION" or (not stale and internals.is_function_node(view.grad_fn)):
                 raise _by_function(value)
+            # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
+            if not stale and view.is_leaf and internals.accumulates(view):
+                raise _leaf(value)
             if has_names((*origin.step.args, *origin.step.kwargs.values())):
                 raise errors.UnsupportedOutput(
                     f"an output of type {type(value).__name__} is a view that depends on a size of a nested "
                     f"tensor; return a new tensor (clone it)"
                 )
+            if followed and made != "DEFAULT":
+                older.append(stale)
+                newer.append(origin.version != self._entered.get(id(root)))
             steps.insert(0, origin.step)
-            view = origin.parent
+            first, view = view, origin.parent
             # (A detached one is what autograd takes for the base of views of it.)
             through = self._positions.get(id(view)) if view is not root and not view._is_view() else None
             if through is not None:
+                if any(older):
+                    raise _written(value)
                 return View(self._root(root), tuple(steps), None, True, through=through)
-        return View(self._root(root), tuple(steps), None, True)
+        taken = self._taken(value, first, root, any(older), any(newer))
+        return View(self._root(root), tuple(steps), None, True, taken)
+
+    def _taken(self, value: Tensor, first: Tensor, root: Tensor, older: bool, newer: bool) -> Taken:
+        """When a view is to be taken, by way of the `first` one: before anything happens to its root, or
+        after all that does.
+
+        Args:
+            older: whether it may not be taken after what was written to the root.
+            newer: whether it may not be taken before.
+        """
+        views, parts = self.forward.recorder.wrapper_views, self._parts_of(first, root)
+        early = older or views.changed_since(first) or parts is Taken.FIRST
+        if not early:
+            return Taken.LAST
+        known = id(root) in self._numbers
+        if newer or (older and not known):
+            raise _written(value)
+        if views.changed_before(first) or parts is Taken.LAST or not known:
+            raise _changed(value)
+        return Taken.FIRST
+
+    def _parts_of(self, view: Tensor, root: Tensor) -> Taken | None:
+        """Whether a view is one of what an argument was made of, or of what it is made of now; None if that
+        is the same."""
+        number = self._numbers.get(id(root))
+        if number not in {replaced for replaced, _, _ in self.forward.replaced}:
+            return None
+        assert number is not None
+        entry = self.forward.entry
+        now = [internals.storage_key(part) for part in unwrapped(root)[1]]
+        positions = entry.wrappers[number - self._first].meta.positions
+        before = [internals.storage_key(entry.fakes[position]) for position in positions]
+        there = [internals.storage_key(part) for part in unwrapped(view)[1]]
+        if len(there) == len(now):
+            if there == now:
+                return Taken.LAST
+            if there == before:
+                return Taken.FIRST
+        raise _changed(view)
 
     def _root(self, fake: Tensor) -> int:
         known = self._root_of.get(id(fake))
@@ -178,6 +234,21 @@ def _leaf(value: Tensor) -> errors.LeafCreatedInside:
     return errors.LeafCreatedInside(
         f"an output of type {type(value).__name__} is, or is a view of, a leaf that the function made; make "
         f"the leaf outside and pass it in"
+    )
+
+
+def _changed(value: Tensor) -> errors.UnsupportedOutput:
+    return errors.UnsupportedOutput(
+        f"an output of type {type(value).__name__} is a view, and the shape or strides of it, or of what it "
+        f"is a view of and the function made, were changed in place since, or those of an argument before "
+        f"and since; take the view afterwards"
+    )
+
+
+def _written(value: Tensor) -> errors.UnsupportedOutput:
+    return errors.UnsupportedOutput(
+        f"an output of type {type(value).__name__} is a view, taken without grad mode or with others by one "
+        f"call, of another that was written to; take the view afterwards, by itself"
     )
 
 

@@ -89,6 +89,7 @@ class _Call:
             for r in plan.roots
             if isinstance(r, (AliasRoot, FunctionViewRoot)) and r.history is not None
         }
+        self.replaced: set[tuple[int, tuple[str, ...]]] = set()
         self.views: dict[Taken, list[tuple[int, View]]] = {}
         for position, output in enumerate(plan.outputs):
             if isinstance(output, View):
@@ -119,11 +120,14 @@ class _Call:
             elif kind == "storage":
                 self._storage(number)
             elif kind == "root":
+                root = plan.roots[number]
+                if isinstance(root, ArgumentRoot):  # views that are taken from now on are of what it has then
+                    self._replace([root.tensor])
                 writer.line(f"r{number} = {self._root(plan.roots[number])}")
                 self._leaf(number)
             else:
                 self._output(number)
-        self._replace()
+        self._replace(range(plan.tensors))
         self._keep()
         self._leave()
         writer.flush()
@@ -496,9 +500,12 @@ class _Call:
     def _wrapper(self, root: WrapperRoot) -> str:
         return rewrapped(self.writer, root.meta, [f"o{i}" for i in range(len(self.plan.outputs))])
 
-    def _replace(self) -> None:
+    def _replace(self, tensors: Collection[int]) -> None:
         """Put what the function has put into the places of what wrapper subclasses are made of."""
         for tensor, path, position in self.plan.replaced:
+            if tensor not in tensors or (tensor, path) in self.replaced:
+                continue
+            self.replaced.add((tensor, path))
             self.writer.line(f"{'.'.join((f't{tensor}', *path))} = o{position}")
 
     def _keep(self) -> None:

@@ -125,6 +125,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         root = roots[number]
         if isinstance(root, (ArgumentRoot, BaseRoot)):
             yield "storage", storages[root.tensor]
+            yield from (("output", new) for tensor, _, new in effects.replaced if tensor == root.tensor)
             return
         if isinstance(root, FunctionViewRoot):
             yield "root", root.base

@@ -153,15 +153,26 @@ def rehearse(
     )
 
 
-def _stand_in(inner: object, context: object, size: Sequence[Any], stride: Sequence[Any]) -> Tensor:
-    """A plain tensor in place of a wrapper subclass."""
+def _stand_in(
+    inner: Mapping[str, Tensor], context: object, size: Sequence[Any], stride: Sequence[Any]
+) -> Tensor:
+    """A plain tensor in place of a wrapper subclass that the wrapper makes."""
+    return _plain(size, stride, next(iter(inner.values())).dtype)
+
+
+def _plain(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    """A plain tensor in place of a wrapper subclass, which has no storage that ends somewhere."""
     if has_names((*size, *stride)):
-        return torch.empty([2 if has_names([n]) else n for n in size], device=META)
-    return torch.empty_strided(size, stride, device=META)
+        return torch.empty([2 if has_names([n]) else n for n in size], dtype=dtype, device=META)
+    storage = torch.empty(_ENDLESS, dtype=torch.uint8, device=META).untyped_storage()
+    return torch.empty(0, dtype=dtype, device=META).set_(storage, 0, size, stride)
+
+
+_ENDLESS = 1 << 60
 
 
 def _stand_in_for(wrapper: Tensor, meta: SubclassCreationMeta) -> Tensor:
-    tensor = _stand_in(None, None, meta.size, meta.stride)
+    tensor = _plain(meta.size, meta.stride, wrapper.dtype)
     for name, part in meta.parts:
         if isinstance(part, SubclassCreationMeta):
             setattr(tensor, name, _stand_in_for(getattr(wrapper, name), part))

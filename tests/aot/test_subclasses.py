@@ -86,6 +86,32 @@ def _set(x: Any) -> None:
     x.a = x.a * 2
 
 
+def _viewed_and_written(x: Tensor) -> Any:
+    y = x * 1
+    z = y.view(-1)
+    z.mul_(2)
+    return y, z
+
+
+def _viewed_and_set(x: Any) -> Any:
+    view = x.view(-1)
+    x.a = x.a * 2
+    return view, x.a
+
+
+def _set_and_viewed(x: Any) -> Any:
+    before = x.t()
+    x.a = x.a * 2
+    return x.view(-1), before, x
+
+
+def _viewed_without_grad_and_written(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        view = x.view(-1)
+    x.mul_(2)
+    return view
+
+
 def _sharing(part: Callable[[Tensor], Tensor]) -> list[Any]:
     whole = values(4)
     return [TwoTensor(whole, part(whole)), whole]
@@ -215,6 +241,15 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
         lambda: [two(3, 3, grad=True) * 1],
     ),
     "a result transposed in place": (lambda x: (x * 2).t_() * x.t(), lambda: [two(2, 3, grad=True)]),
+    "a view, then transposed in place": (lambda x: (x.view(-1)[1:], x.t_(), x[0]), lambda: [two(2, 3)]),
+    "a view, then written": (_viewed_and_written, lambda: [two(2, 3, grad=True) * 1]),
+    "a view of a leaf, then written": (_viewed_and_written, lambda: [two(2, 3, grad=True)]),
+    "a view of a result, then written": (
+        lambda x: [(y[0], y.mul_(x), y.t()) for y in [x * 2]],
+        lambda: [two(2, 3, grad=True)],
+    ),
+    "a view, then part replaced": (_viewed_and_set, lambda: [two(2, 3)]),
+    "part replaced, then a view": (_set_and_viewed, lambda: [two(2, 3)]),
     "part replaced": (_set, lambda: [two(3)]),
     "replaced in place": (lambda x: (x.mul_(2), x * 3), lambda: [Replacing(values(3))]),
     "replaced in place twice": (lambda x: x.mul_(2).mul_(3), lambda: [Replacing(values(3))]),
@@ -236,6 +271,23 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "gradient of what is replaced": (
         lambda x: [(y.mul_(2), y * x) for y in [x * 1]],
         lambda: [Replacing(values(3)).requires_grad_()],
+    ),
+    "retained": (lambda x: (x.retain_grad(), x * 2), lambda: [two(2, 3, grad=True) * 1]),
+    "written and retained": (
+        lambda x: (x.mul_(2).retain_grad(), x * 2),
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "retained and written": (
+        lambda x: (x.retain_grad(), x.mul_(2), x * 2),
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "another place in memory": (
+        lambda x: (x.as_strided_((2, 2), (1, 1), 1), x * 2),
+        lambda: [TwoTensor(values(2, 3)[1], values(2, 3)[1])],
+    ),
+    "a view as another dtype, then transposed in place": (
+        lambda x: (x.view(torch.int32), x.unsqueeze_(0)),
+        lambda: [TwoTensor(values(4).long(), values(4).long())],
     ),
     "a whole and a view": (lambda x, y: (x.view(2, 2) * y, x, y[0]), _views_of_one),
     "gradients of a whole and a view": (lambda x, y: (x * 3, x.sum() * y), lambda: _views_of_one(True)),
@@ -299,6 +351,41 @@ RAISES = {"write to a leaf": RuntimeError, "two of other structures": RuntimeErr
 def test_the_oracles_see_no_difference(name: str) -> None:
     function, make = PROGRAMS[name]
     assert_agrees(function, make, raises=RAISES.get(name))
+
+
+# (Without grad mode, what requires grad gives views that autograd loses: refused.)
+AFTERWARDS: dict[str, tuple[Callable[..., Any], Make]] = {
+    "a view, then written and transposed in place": (
+        lambda x: (x.view(-1), x.mul_(2).t_()),
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "written, viewed and transposed in place": (
+        lambda x: [(y.view(-1), y.t_()) for y in [x.mul_(2)]],
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "transposed in place, viewed and written": (
+        lambda x: [(y[0], y.mul_(2)) for y in [x.t_()]],
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "a view that is written, and a view of that": (
+        lambda x: [(y.square_()[0], y, x) for y in [x.unsqueeze(0)]],
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "a view that is taken without grad, then written": (
+        _viewed_without_grad_and_written,
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "one of several views, then written": (
+        lambda x: (x.split(1)[0], x.mul_(2)),
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AFTERWARDS)
+def test_views_of_what_is_written_or_changed_since(name: str) -> None:
+    function, make = AFTERWARDS[name]
+    assert_agrees(function, make, grad=True)
 
 
 TANGENTS: dict[str, tuple[Callable[..., Any], Make, Callable[[Tensor], Tensor]]] = {
@@ -770,13 +857,6 @@ def _another_scale(x: Any) -> None:
     x.scale = 5.0
 
 
-def _viewed_and_written(x: Tensor) -> Any:
-    y = x * 1
-    z = y.view(-1)
-    z.mul_(2)
-    return y, z
-
-
 class _Through(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -813,11 +893,35 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         lambda x: x.a.t_(),
         lambda: [TwoTensor(two(2, 3), two(2, 3))],
     ),
-    "view, then transposed in place": (
+    "view, and what it is made of": (
+        aot.errors.UnsupportedOutput,
+        "take it apart outside",
+        lambda x: [(y, y.a) for y in [x.view(-1)]],
+        lambda: [two(2, 3)],
+    ),
+    "view between two changes": (
         aot.errors.UnsupportedOutput,
         "afterwards",
-        lambda x: (x.view(-1), x.t_()),
+        lambda x: (x.t_().view(-1), x.unsqueeze_(0)),
+        lambda: [two(1, 3)],
+    ),
+    "view of what the function made, then transposed in place": (
+        aot.errors.UnsupportedOutput,
+        "afterwards",
+        lambda x: [(y.view(-1), y.t_()) for y in [x * 2]],
         lambda: [two(2, 3)],
+    ),
+    "one of several views between a write and a change": (
+        aot.errors.UnsupportedOutput,
+        "by itself",
+        lambda x: (x.mul_(2).split(1)[0], x.t_()),
+        lambda: [two(2, 3, grad=True) * 1],
+    ),
+    "one of several views, then written, of what the function made": (
+        aot.errors.UnsupportedOutput,
+        "by itself",
+        lambda x: [(y.split(1)[0], y.mul_(2)) for y in [x * 2]],
+        lambda: [two(2, 3, grad=True)],
     ),
     "view transposed in place": (
         aot.errors.UnsupportedOutput,
@@ -856,12 +960,6 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         "inside of the function",
         lambda x: x.mul_(2),
         lambda: [(two(4, grad=True) * 1).view(2, 2)],
-    ),
-    "view that was written to": (
-        aot.errors.UnsupportedOutput,
-        "afterwards",
-        _viewed_and_written,
-        lambda: [two(2, 3, grad=True)],
     ),
     "view by a custom function": (
         aot.errors.UnsupportedOutput,
