@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,7 +37,7 @@ from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
-from aot.subclasses import is_nested
+from aot.subclasses import has_names
 from aot.symbols import Constant, Sizes, Symbols
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
@@ -239,7 +240,6 @@ class CompiledFunction:
         with tracing(), young_garbage_only():
             specialization = self._known(key)  # by now, by another thread
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
-            dynamic = dynamic and not _has_fixed_sizes(arguments)
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
                 if specialization is not None:
@@ -287,9 +287,14 @@ class CompiledFunction:
         """Compile for more sizes than these; None where that cannot be done."""
         tensors, numbers = arguments.tensors, self._given(arguments)
         roots = [root_of(tensor) for tensor in tensors]
-        constant = self._constant(arguments)
         wrappers = tuple(zip(arguments.wrappers, arguments.metas, strict=True))
-        for traced in dict.fromkeys((config.settings().traced_size, None)):
+        sizes = dict.fromkeys((config.settings().traced_size, None))
+        constants = [self._constant(arguments)]
+        nested = {i for meta in arguments.metas if has_names(meta.size) for i in meta.positions}
+        if nested:  # whose names may turn out to be multiplied by what other tensors have for sizes
+            others = frozenset(range(len(tensors))) - nested
+            constants.append(replace(constants[0], tensors=constants[0].tensors | others))
+        for constant, traced in itertools.product(constants, sizes):
             try:
                 symbols = Symbols(tensors, roots, numbers, constant, traced, wrappers)
                 specialization = self._specialize(arguments, spec, inference, symbols)
@@ -552,11 +557,6 @@ class CompiledFunction:
         if blueprint.plan.parts:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
-
-
-def _has_fixed_sizes(arguments: Arguments) -> bool:
-    """Whether no size is to be a symbol: those of nested tensors are names."""
-    return bool(arguments.metas) and any(map(is_nested, arguments.wrappers))
 
 
 def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:

@@ -123,7 +123,12 @@ def has_names(numbers: Any) -> bool:
     """Whether one of some sizes or strides is a name. (Other symbols are sizes in a dynamic trace.)"""
     if isinstance(numbers, (tuple, list)):
         return any(map(has_names, numbers))
-    return isinstance(numbers, torch.SymInt) and numbers.node.is_nested_int()
+    return is_name(numbers)
+
+
+def is_name(number: Any) -> bool:
+    """Whether a size or stride is one."""
+    return isinstance(number, torch.SymInt) and bool(number.node.is_nested_int())
 
 
 def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) -> SubclassCreationMeta:

@@ -13,7 +13,7 @@ them. Whoever compares symbols learns what holds in this call, and has it noted 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.geometry import Geometry, geometry
-from aot.subclasses import Layout, SubclassCreationMeta
+from aot.subclasses import Layout, SubclassCreationMeta, has_names, is_name
 
 Number = Any  # an int, or torch.SymInt
 
@@ -72,7 +72,7 @@ def hinted(value: Any) -> Any:
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     if isinstance(value, dict):
         return {name: hinted(one) for name, one in value.items()}
-    if isinstance(value, SYMBOLIC):
+    if isinstance(value, SYMBOLIC) and not is_name(value):
         return value.node.hint if value.node.has_hint() else 1
     return value
 
@@ -106,7 +106,8 @@ def _replaced(value: Any, found: Mapping[Any, int]) -> Any:
         return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
     if isinstance(value, dict):
         return {name: _replaced(one, found) for name, one in value.items()}
-    return int(value.node.expr.xreplace(found)) if isinstance(value, SYMBOLIC) else value
+    symbolic = isinstance(value, SYMBOLIC) and not is_name(value)
+    return int(value.node.expr.xreplace(found)) if symbolic else value
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -199,6 +200,7 @@ class Symbols:
         # (Sizes first: they are what is given, the rest follows where it can.)
         free = {path: tensor for members in together.values() for path, tensor in members.items()}
         still = {(id(tensors[i]), d) for i, d in constant.dimensions}
+        still.update(_factors(tensors, wrappers))
         sizes = {
             path: tuple(
                 self._number(f"{path}.shape[{d}]", n, (id(tensor), d) in still or self._is_fixed(tensor, d))
@@ -318,6 +320,8 @@ class Symbols:
             )
             for name, part in meta.parts
         )
+        if has_names(meta.size):  # which is what it is made of that says, and these names
+            return replace(meta, parts=parts)
         size = tuple(
             self._number(f"{path}.shape[{d}]", n, is_fixed or self._is_fixed(tensor, d))
             for d, n in enumerate(meta.size)
@@ -353,6 +357,23 @@ class Symbols:
             self.names[symbol] = internals.python_source(symbol)
             self.values[symbol] = value
         return value
+
+
+def _factors(
+    tensors: Sequence[Tensor], wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]]
+) -> Iterator[tuple[int, int]]:
+    """The dimensions, by the identity of the tensor, of which the sizes are no symbols since names are
+    multiplied by them.
+
+    The strides of a nested tensor have a name as factor, and all sizes but the first one's. The same numbers
+    are taken for these in what it is made of.
+    """
+    for _, meta in wrappers:
+        if has_names(meta.size):
+            factors = {n for n in meta.size[1:] if not is_name(n)}
+            for part in (tensors[position] for position in meta.positions):
+                if part.dim() > 1:  # (its offsets are not multiplied by)
+                    yield from ((id(part), d) for d, n in enumerate(part.shape) if n in factors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,12 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     ) -> Any:
         """An operation on wrapper subclasses: what their own code makes of it, with what they are made of, is
         recorded. They are asked in the order in which torch asks them."""
-        changes = self.symbols is not None and isinstance(func, internals.OpOverload)
-        if changes and classify(func).kind in (Kind.RESHAPE, Kind.RESIZE, Kind.REBIND):
+        mutable = isinstance(func, internals.OpOverload) and func._schema.is_mutable
+        if (
+            self.symbols is not None
+            and mutable
+            and classify(func).kind in (Kind.RESHAPE, Kind.RESIZE, Kind.REBIND)
+        ):
             # ATen's kernels, which a subclass calls for what it shows, take the process down.
             raise errors.SubclassMutation(
                 f"{func} on a tensor subclass with symbols for sizes; compile each size for itself "

@@ -811,9 +811,6 @@ def test_the_structure_of_nested_tensors_stays_one() -> None:
     assert x.grad.shape == x.shape
 
 
-# ---- refusals
-
-
 @pytest.mark.parametrize("written", [0, 1, 2])
 def test_what_is_saved_is_found_changed_where_another_view_of_it_is_written(written: int) -> None:
     """Views of one share a version counter."""
@@ -842,6 +839,53 @@ def test_views_of_one_and_others_are_told_apart() -> None:
     for arguments in ([whole[:2], whole[2:]], [two(2, 2), whole[:2]], [whole[:2], two(2, 2)[:]]):
         compiled(*arguments)
     assert len(compiled.specializations) == 3
+
+
+def _ragged(grad: bool = True, columns: int = 3, lengths: tuple[int, ...] = (2, 4)) -> Any:
+    offsets = torch.tensor([0, *(sum(lengths[: i + 1]) for i in range(len(lengths)))])
+    inner = values(sum(lengths), columns)
+    return torch.nested.nested_tensor_from_jagged(inner, offsets).detach().requires_grad_(grad)
+
+
+OF_ANY_LENGTH: dict[str, tuple[Callable[..., Any], Callable[..., list[Any]]]] = {
+    "number": (lambda x: x * 2, lambda *lengths: [_ragged(lengths=lengths)]),
+    "itself": (lambda x: x.sin() * x, lambda *lengths: [_ragged(lengths=lengths)]),
+    "without grad": (lambda x: x.sin() * x, lambda *lengths: [_ragged(False, lengths=lengths)]),
+    "linear": (nn.functional.linear, lambda *lengths: [_ragged(lengths=lengths), leaf(2, 3)]),
+    "two of one structure": (
+        lambda x, y: x * y,
+        lambda *lengths: [(x := _ragged(lengths=lengths)), x.detach()],
+    ),
+    "values": (lambda x: x.values() * 2, lambda *lengths: [_ragged(lengths=lengths)]),
+    "transposed": (lambda x: x.transpose(1, 2) * 2, lambda *lengths: [_ragged(lengths=lengths)]),
+    "normalized": (
+        lambda x: nn.functional.layer_norm(x, (3,)) + x.shape[0],
+        lambda *lengths: [_ragged(lengths=lengths)],
+    ),
+    "write": (lambda x: x.mul_(2), lambda *lengths: [_ragged(False, lengths=lengths)]),
+}
+
+
+@pytest.mark.parametrize("name", OF_ANY_LENGTH)
+def test_nested_tensors_of_any_length(name: str) -> None:
+    function, make = OF_ANY_LENGTH[name]
+    compiled = aot.aot_function(function, checking_nop, dynamic=True)
+    for lengths in ((2, 4), (3, 4, 5), (1, 7, 2, 6), (3, 3)):
+        expected = story(function, make(*lengths), None)
+        assert not isinstance(expected, type)
+        assert story(compiled, make(*lengths), None) == expected
+    assert len(compiled.specializations) == 1
+
+
+def test_a_size_that_a_nested_tensors_strides_are_multiples_of_is_no_symbol() -> None:
+    compiled = aot.aot_function(lambda x: x * 2, checking_nop, dynamic=True)
+    for columns in (3, 5, 3, 5):
+        make = [_ragged(columns=columns, lengths=(2, 4))]
+        assert story(compiled, make, None) == story(lambda x: x * 2, [_ragged(columns=columns)], None)
+    assert len(compiled.specializations) == 2
+
+
+# ---- refusals
 
 
 class _Opaque:
