@@ -30,7 +30,7 @@ from aot.capture.symbolic import Viewing
 from aot.capture.threads import Threads
 from aot.capture.wrappers import WrapperViews
 from aot.geometry import Geometry, geometry
-from aot.symbols import Symbols
+from aot.symbols import Symbols, has_symbols
 
 
 class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -181,7 +181,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
-        if node.target is torch.ops.aten._efficientzerotensor.default and not self.builder.symbolic:
+        if node.target is torch.ops.aten._efficientzerotensor.default and not has_symbols(size):
             fake = internals.zeros_without_memory(size, dtype, device)
         else:
             fake = fake_of(where, device, self.builder.symbolic)

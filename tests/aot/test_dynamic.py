@@ -641,6 +641,18 @@ def test_formulas_that_ask_a_wrapper_subclass_for_numbers(function: Any) -> None
     torch.testing.assert_close(told(compiled, 3), told(function, 3))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_product_of_zeros_without_memory_is_such_in_a_trace_with_symbols(dynamic: bool) -> None:
+    """Of a wrapper subclass and such zeros, which the formula of `sgn` makes, ATen makes a plain tensor."""
+    compiled = aot.aot_function(lambda x: x.exp().sgn(), checking_nop, dynamic=dynamic)
+    gradients = []
+    for function in (compiled.__wrapped__, compiled):
+        x = Scaled(values(3, 4), 2.0).requires_grad_()
+        gradients += torch.autograd.grad(function(x), x, values(3, 4))
+    assert type(gradients[0]) is type(gradients[1])
+    torch.testing.assert_close(*gradients)
+
+
 def test_a_marked_dimension_of_a_wrapper_subclass_is_a_symbol_and_others_are_none() -> None:
     def make(n: int, m: int) -> list[Any]:
         x = TwoTensor(values(n, m), values(n, m))
