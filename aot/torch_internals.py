@@ -436,6 +436,11 @@ def asked_for_memory(error: RuntimeError) -> bool:
     return any(text in str(error) for text in _NO_MEMORY)
 
 
+def takes_no_symbols(error: BaseException) -> bool:
+    """Whether this is what torch raises where a kernel asks a tensor with symbols for numbers."""
+    return "symbolic sizes/strides" in str(error)
+
+
 def python_dispatcher() -> contextlib.AbstractContextManager[Any]:
     """While this lasts, what composite operations are made of is asked of Python, where it is told there:
     kernels take no symbols for sizes."""

@@ -249,6 +249,11 @@ def _run_higher(
             "and these on the call's sizes; call the original function, or compile it with dynamic=False"
         ) from error
     except Exception as error:
+        if internals.takes_no_symbols(error):
+            raise DoubleBackwardUnsupported(
+                "create_graph=True where a formula of the second derivative takes no symbols for sizes; call "
+                "the original function, or compile it with dynamic=False"
+            ) from error
         failing: dict[int, Failure] = {}
         for i, root in roots.items():
             try:

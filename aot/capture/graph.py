@@ -311,7 +311,9 @@ class GraphBuilder:
         """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata;
         `numbers` gives those that symbols stand for."""
         with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-            real = torch.fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
+            real = fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
+            if op in _PIVOTED:
+                real = fx.node.map_aggregate(real, _as_pivots)
             return op(*real[0], **real[1])
 
     def as_computed(
@@ -445,6 +447,15 @@ _WITHOUT_META = {
     torch.ops.aten.max_pool1d.default,
     call_with_grad,
 }
+
+
+# Operations that take pivots, which count from one (torch 2.11 does not look whether they do).
+_PIVOTED = {torch.ops.aten.linalg_ldl_solve.default}
+
+
+def _as_pivots(value: Any) -> Any:
+    integers = isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()
+    return value.fill_(1) if integers else value
 
 
 # Operations of which the result lies in row-major order however the arguments lie.

@@ -257,6 +257,11 @@ class _Recording:
         except (Unsupported, internals.GuardOnDataDependentSymNode):
             raise
         except Exception as error:
+            if internals.takes_no_symbols(error):
+                raise UnsupportedOperation(
+                    "a formula of the backward takes no symbols for sizes; compile each size for itself "
+                    "(dynamic=False)"
+                ) from error
             last = ran()
             failing = find_failing(recorder, self.exposed, self.histories, self._cut)
             if not failing:  # each alone leads nowhere, and is not run

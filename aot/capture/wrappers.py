@@ -18,6 +18,7 @@ from aot import torch_internals as internals
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.subclasses import is_wrapper
+from aot.versions import counter_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,12 @@ class WrapperViews:
         return None if known is None else known[1]
 
     def root(self, view: Tensor, arguments: set[int]) -> Tensor:
-        """What it is a view of: one of the `arguments`, or what is none."""
+        """What it is a view of: one of the `arguments`, or what is none. (`.data` is on the same memory, and
+        counts what is written to it by itself: for autograd it is no view.)"""
         while id(view) not in arguments and (origin := self.origin(view)) is not None:
+            detached = origin.step.op is torch.ops.aten.detach.default
+            if detached and counter_groups((origin.parent, view)) != (0, 0):
+                break
             view = origin.parent
         return view
 

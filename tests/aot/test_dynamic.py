@@ -25,6 +25,9 @@ from aot.subclasses import is_wrapper, unwrapped
 
 Make = Callable[[], list[Any]]
 
+# The formula of `trace` asks for the number of elements.
+TRACE_TAKES_NUMBERS = torch.__version__ < (2, 12)
+
 SIZES = [(4, 7), (5, 9), (6, 10), (13, 4), (4, 6)]
 
 
@@ -432,9 +435,11 @@ def test_values_that_depend_on_sizes_are_not_known() -> None:
         assert torch.equal(*(torch.autograd.grad(one.sum(), x)[0] for one in (given, expected)))
         (first,) = torch.autograd.grad(symbolic(x), x)
         assert torch.equal(first, expected)
-        with pytest.raises(aot.DoubleBackwardUnsupported, match="on the call"):
-            torch.autograd.grad(symbolic(x), x, create_graph=True)
-    assert [one.sizes is not None for one in symbolic.specializations] == [True]
+        if not TRACE_TAKES_NUMBERS:
+            with pytest.raises(aot.DoubleBackwardUnsupported, match="on the call"):
+                torch.autograd.grad(symbolic(x), x, create_graph=True)
+    taken = [one.sizes is not None for one in symbolic.specializations]
+    assert taken == ([False, False] if TRACE_TAKES_NUMBERS else [True])
 
 
 def test_marked_dimensions() -> None:

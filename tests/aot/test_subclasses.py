@@ -146,6 +146,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
     "view": (lambda x: x.view(-1), lambda: [two(2, 3)]),
     "views of one call": (lambda x: x.split(1), lambda: [two(2, 3)]),
     "detached": (lambda x: x.detach(), lambda: [two(2, 3, grad=True)]),
+    "data": (lambda x: (x.data, x.data.t()), lambda: [two(2, 3, grad=True)]),
+    "data that is written to": (lambda x: (x.data.mul_(2), x * 2), lambda: [two(2, 3, grad=True)]),
+    "data, then transposed in place": (lambda x: (x.data, x.t_()), lambda: [two(2, 3)]),
     "views of one detached tensor": (
         lambda x: [(*y.unbind(), y.t(), y.t().detach()[0], y.t().detach().unbind()) for y in [x.detach()]],
         lambda: [two(2, 3, grad=True)],
@@ -809,6 +812,19 @@ def test_the_structure_of_nested_tensors_stays_one() -> None:
     assert y.shape == x.shape
     (y * x).sum().backward()
     assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("alias", [lambda x: x.data, lambda x: x.detach(), lambda x: x.data.view(-1)])
+def test_what_is_saved_and_returned_is_found_changed(alias: Callable[[Tensor], Tensor]) -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        other = alias(x)
+        return x * other, other
+
+    for function in (f, aot.aot_function(f, checking_nop)):
+        product, other = function(two(3, grad=True) * 1)
+        other.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            product.sum().backward()
 
 
 @pytest.mark.parametrize("written", [0, 1, 2])
