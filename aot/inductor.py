@@ -55,6 +55,7 @@ _CRUDE = {
     torch.ops.aten.selu.default,
 }
 _ZEROS = torch.ops.aten._efficientzerotensor.default
+_UNIQUE = torch.ops.aten._unique.default
 _PRODUCTS = {torch.ops.aten.mul.Tensor, torch.ops.aten.mul.Scalar, torch.ops.aten.linalg_cross.default}
 
 
@@ -114,6 +115,7 @@ class Inductor:
             return self._compile_ordered(_by_tokens(module) if acts else module, example_inputs, which)
 
     def _compile_ordered(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
+        _check_sizes(module)
         lowering = _Lowering(module)
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
@@ -159,6 +161,18 @@ def _has_loops(module: fx.GraphModule) -> bool:
     graphs = (part.graph for part in module.modules() if isinstance(part, fx.GraphModule))
     loops = (internals.WHILE_LOOP, internals.STACKING_LOOP)
     return any(node.target in loops for graph in graphs for node in graph.nodes)
+
+
+def _check_sizes(module: fx.GraphModule) -> None:
+    """Refuse an operation that has as many results as values say and does not tell torch so (of 2.11), where
+    Inductor takes it to have one."""
+    if torch.Tag.dynamic_output_shape not in _UNIQUE.tags and module.graph.find_nodes(
+        op="call_function", target=_UNIQUE
+    ):
+        raise errors.UnsupportedOperation(
+            f"{_UNIQUE} below Inductor, which before torch 2.12 takes it to have one result; use the backend "
+            f"aotfuzz, or a later torch"
+        )
 
 
 def _by_tokens(module: fx.GraphModule) -> fx.GraphModule:

@@ -250,7 +250,7 @@ def test_torchs_own(info: Any, requires_grad: bool) -> None:
         return outputs, torch.autograd.grad(results, wanted, allow_unused=True) if results and wanted else ()
 
     for sample in info.sample_inputs("cpu", torch.float32, requires_grad=requires_grad):
-        # (What is no data is no argument: the score_mod and the mask of flex_attention's samples in torch 2.11.)
+        # (What is no data is no argument: flex_attention's score_mod and mask, in torch 2.11.)
         given = [isinstance(one, (Tensor, int, float, bool, tuple, list, NoneType)) for one in sample.args]
         rest = [one for one, is_data in zip(sample.args, given, strict=True) if not is_data]
         sample.args = tuple(one for one, is_data in zip(sample.args, given, strict=True) if is_data)
