@@ -81,6 +81,7 @@ def load(program: Program) -> Loaded:
     text = render(program)
     namespace: dict[str, Any] = {"__name__": "aotfuzz_program"}
     exec(compile(text, "<program>", "exec"), namespace)
+    del namespace["__name__"]  # Dynamo of torch 2.11 would import a module of that name
     later = tuple(namespace[maker(number)] for number in range(1, len(program.later) + 1))
     return Loaded(text, namespace["make"], namespace["f"], later)
 
