@@ -77,6 +77,13 @@ def find_failing(
     return failing
 
 
+def last_to_run(graph: Graph, engine: Engine) -> int:
+    """Which node of a backward that raises does so, by its number; 0 for none."""
+    with noting_last(graph) as ran, contextlib.suppress(Exception), without_autocast():
+        engine.run()
+    return ran()
+
+
 @contextlib.contextmanager
 def noting_last(graph: Graph) -> Iterator[Callable[[], int]]:
     """While this lasts: which node has begun to run last, by its number; 0 for none."""

@@ -19,7 +19,7 @@ from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
-from aot.capture.failing import Failure, check_acts, find_failing, noting_last
+from aot.capture.failing import Failure, check_acts, find_failing, last_to_run
 from aot.capture.forward import Forward
 from aot.capture.graph import GraphBuilder
 from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
@@ -252,7 +252,7 @@ class _Recording:
         failing: dict[int, Failure] = {}
         graph, engine = self._cut(self.exposed)
         try:
-            with without_autocast(), noting_last(graph) as ran:
+            with without_autocast():
                 engine.run()
         except (Unsupported, internals.GuardOnDataDependentSymNode):
             raise
@@ -262,10 +262,10 @@ class _Recording:
                     "a formula of the backward takes no symbols for sizes; compile each size for itself "
                     "(dynamic=False)"
                 ) from error
-            last = ran()
             failing = find_failing(recorder, self.exposed, self.histories, self._cut)
             if not failing:  # each alone leads nowhere, and is not run
                 nowhere = {e.value for e in self.exposed if e.edge.node not in graph.fruitful}
+                last = last_to_run(*self._cut(self.exposed))
                 failing.update((v, Failure(error, None, last)) for v in self.histories if v in nowhere)
             if not failing:
                 raise error

@@ -128,7 +128,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                             self.wrapper_views.note_change(func, args, kwargs, self.inside > 1)
                         if self.inside == 1:
                             self._join_wrappers(func, args)
-                            self.wrapper_views.count(func, args)
+                            self.wrapper_views.count(func, args, kwargs)
                             self.wrapper_views.note(func, args, kwargs, result)
                         return result
         finally:

@@ -49,20 +49,21 @@ class WrapperViews:
         self._families: dict[int, list[Tensor]] = {}
 
     def relate(self, arguments: Sequence[tuple[Tensor, int]]) -> None:
-        """Note which arguments are views of one, which is no argument's view here: those with one number."""
+        """Note which arguments are views of one tensor, or are that: those with one number."""
         families: dict[int, list[Tensor]] = {}
         for fake, number in arguments:
             self._families[id(fake)] = families.setdefault(number, [])
             families[number].append(fake)
 
-    def count(self, func: Any, args: tuple[Any, ...]) -> None:
+    def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Have arguments that are views of one be counted as changed together, as these share a counter.
 
         The one that an operation writes to is counted by autograd, when it has been done.
         """
         if len(self._families) < 2 or not isinstance(func, internals.OpOverload):
             return
-        for value, argument in zip(args, func._schema.arguments, strict=False):
+        for i, argument in enumerate(func._schema.arguments):
+            value: Any = args[i] if i < len(args) else kwargs.get(argument.name)
             if argument.alias_info is not None and argument.alias_info.is_write and is_wrapper(value):
                 root = self.root(value, set(self._families))
                 for other in self._families.get(id(root), ()):

@@ -157,7 +157,7 @@ def _stand_in(
     inner: Mapping[str, Tensor], context: object, size: Sequence[Any], stride: Sequence[Any]
 ) -> Tensor:
     """A plain tensor in place of a wrapper subclass that the wrapper makes."""
-    return _plain(size, stride, next(iter(inner.values())).dtype)
+    return _plain(size, stride, next((part.dtype for part in inner.values()), torch.get_default_dtype()))
 
 
 def _plain(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> Tensor:
