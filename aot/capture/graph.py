@@ -22,7 +22,7 @@ from aot import config, errors
 from aot import torch_internals as internals
 from aot.capture.origins import Origins
 from aot.capture.random import drawing_apart
-from aot.capture.zeros import draws, may_be_run, says_by_raising
+from aot.capture.zeros import PIVOTED, as_pivots, draws, may_be_run, says_by_raising
 from aot.geometry import Geometry
 from aot.symbols import as_arguments, fixed, has_symbols, hinted
 
@@ -312,8 +312,8 @@ class GraphBuilder:
         `numbers` gives those that symbols stand for."""
         with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
             real = fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
-            if op in _PIVOTED:
-                real = fx.node.map_aggregate(real, _as_pivots)
+            if op in PIVOTED:
+                real = fx.node.map_aggregate(real, as_pivots)
             return op(*real[0], **real[1])
 
     def as_computed(
@@ -447,15 +447,6 @@ _WITHOUT_META = {
     torch.ops.aten.max_pool1d.default,
     call_with_grad,
 }
-
-
-# Operations that take pivots, which count from one (torch 2.11 does not look whether they do).
-_PIVOTED = {torch.ops.aten.linalg_ldl_solve.default}
-
-
-def _as_pivots(value: Any) -> Any:
-    integers = isinstance(value, Tensor) and not value.is_floating_point() and not value.is_complex()
-    return value.fill_(1) if integers else value
 
 
 # Operations of which the result lies in row-major order however the arguments lie.

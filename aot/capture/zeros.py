@@ -40,6 +40,16 @@ _CHECK_INDICES = frozenset(
 )
 
 
+# Operations that take pivots, which count from one (torch 2.11 does not look whether they do).
+PIVOTED = frozenset({torch.ops.aten.linalg_ldl_solve.default})
+
+
+def as_pivots(value: Any) -> Any:
+    """An argument of such an operation, with ones where whole numbers are zeros."""
+    whole = isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+    return value.fill_(1) if whole else value
+
+
 class Meta(Protocol):
     """What is known of an argument."""
 

@@ -149,7 +149,7 @@ def restrided(
     if not (from_start and given.storage_offset()):
         if given.stride() == stride:
             return given
-        if all(n == 1 or one == other for n, one, other in zip(size, given.stride(), stride, strict=True)):
+        if _lies_so(given, stride):
             return given.as_strided(size, stride)
     once = tuple(1 if n and not s else n for n, s in zip(size, stride, strict=True))
     if once != size:  # it shows one element several times
@@ -161,11 +161,13 @@ def restrided(
 def same_memory(given: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """A tangent seen with the strides that the backward graph was traced for, if it lies as these say: the
     strides of dimensions of one element may differ. Else as it is."""
-    if type(given) is Tensor and all(
-        n == 1 or one == other for n, one, other in zip(size, given.stride(), stride, strict=True)
-    ):
-        return given.as_strided(size, stride)
-    return given
+    return given.as_strided(size, stride) if type(given) is Tensor and _lies_so(given, stride) else given
+
+
+def _lies_so(given: Tensor, stride: tuple[int, ...]) -> bool:
+    """Whether a tensor has these strides, but for dimensions of one element."""
+    strides = zip(given.shape, given.stride(), stride, strict=True)
+    return all(n == 1 or one == other for n, one, other in strides)
 
 
 def fails(stride: tuple[int, ...], given: Tensor) -> None:
@@ -174,8 +176,7 @@ def fails(stride: tuple[int, ...], given: Tensor) -> None:
     Raises:
         UnsupportedTangent: it has others.
     """
-    strides = zip(given.shape, given.stride(), stride, strict=True)
-    if not is_wrapper(given) and all(n == 1 or one == other for n, one, other in strides):
+    if not is_wrapper(given) and _lies_so(given, stride):
         return
     raise UnsupportedTangent(
         f"the backward of a result raises for a gradient with strides {stride}, and may not for one with "
