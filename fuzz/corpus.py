@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz import document, renames
+from fuzz import document, renames, versions
 from fuzz.errors import CorpusError
 from fuzz.program import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
 from oracles import CLAUSES, Finding
@@ -45,6 +45,7 @@ _FIELDS = (
     "program",
     "source",
 )
+DIFFERS_ON = "differs_on"
 # Fields of this prefix are anybody's: texts that are kept and mean nothing here.
 EXTRA = "x-"
 MOST_EXTRA = 32
@@ -70,9 +71,10 @@ class Origin:
 class Case:
     """One corpus file.
 
-    `expected` says for each target by name whether it "differs" from eager or "agrees"; `findings` are what
-    was seen on the origin's target under the torch version `torch`; `issue` is the upstream issue's number.
-    `extra` are texts under names that begin with "x-".
+    `expected` says for each target by name whether it "differs" from eager or "agrees"; `differs_on` on which
+    versions of torch those that differ do, as a range (the empty one has all). `findings` are what was seen
+    on the origin's target under the torch version `torch`; `issue` is the upstream issue's number. `extra`
+    are texts under names that begin with "x-".
     """
 
     program: Program
@@ -85,6 +87,11 @@ class Case:
     note: str = ""
     issue: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
+    differs_on: str = ""
+
+    def may_agree(self, target: str, torch: str) -> bool:
+        """Whether a target that differs need not on this version of torch."""
+        return self.expected.get(target) == DIFFERS and not versions.includes(self.differs_on, torch)
 
 
 def read(file: Path) -> Case:
@@ -125,6 +132,7 @@ def dumps(case: Case) -> str:
             "profile": case.origin.profile,
         },
         "expected": dict(case.expected),
+        **({DIFFERS_ON: case.differs_on} if case.differs_on else {}),
         "findings": [finding_to_json(finding) for finding in case.findings],
         **case.extra,
         "program": to_json(case.program),
@@ -211,7 +219,11 @@ def _case(data: object) -> Case:
     extra = {name: text for name, text in data.items() if name.startswith(EXTRA)}
     if len(extra) > MOST_EXTRA or any(len(name) > document.MAX_TEXT for name in extra):
         raise ProgramError("", f"more or longer fields {EXTRA}... than allowed", f"keep at most {MOST_EXTRA}")
-    fields = document.fields({name: value for name, value in data.items() if name not in extra}, "", _FIELDS)
+    names = (*_FIELDS, DIFFERS_ON) if DIFFERS_ON in data else _FIELDS
+    fields = document.fields({name: value for name, value in data.items() if name not in extra}, "", names)
+    differs_on = _text(fields.get(DIFFERS_ON, ""), DIFFERS_ON)
+    if (wrong := versions.mistake(differs_on)) is not None:
+        raise ProgramError(DIFFERS_ON, f"not a range of versions: {wrong}", 'write ">=2.12", say')
     issue = fields["issue"]
     expected = fields["expected"]
     if not isinstance(expected, dict) or not expected or len(expected) > 32:
@@ -237,6 +249,7 @@ def _case(data: object) -> Case:
         note=_text(fields["note"], "note"),
         issue=None if issue is None else document.integer(issue, "issue", 1, document.MAX_INTEGER),
         extra={name: _text(text, name) for name, text in extra.items()},
+        differs_on=differs_on,
     )
 
 
