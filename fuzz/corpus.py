@@ -45,7 +45,7 @@ _FIELDS = (
     "program",
     "source",
 )
-DIFFERS_ON = "differs_on"
+VERSIONS = "versions"
 # Fields of this prefix are anybody's: texts that are kept and mean nothing here.
 EXTRA = "x-"
 MOST_EXTRA = 32
@@ -71,10 +71,10 @@ class Origin:
 class Case:
     """One corpus file.
 
-    `expected` says for each target by name whether it "differs" from eager or "agrees"; `differs_on` on which
-    versions of torch those that differ do, as a range (the empty one has all). `findings` are what was seen
-    on the origin's target under the torch version `torch`; `issue` is the upstream issue's number. `extra`
-    are texts under names that begin with "x-".
+    `expected` says for each target by name whether it "differs" from eager or "agrees"; `versions`, of which
+    versions of torch that is said, as a range, where not of all. `findings` are what was seen on the origin's
+    target under the torch version `torch`; `issue` is the upstream issue's number. `extra` are texts under
+    names that begin with "x-".
     """
 
     program: Program
@@ -87,11 +87,12 @@ class Case:
     note: str = ""
     issue: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
-    differs_on: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
-    def may_agree(self, target: str, torch: str) -> bool:
-        """Whether a target that differs need not on this version of torch."""
-        return self.expected.get(target) == DIFFERS and not versions.includes(self.differs_on, torch)
+    def state(self, target: str, torch: str) -> str | None:
+        """What is expected of a target on a version of torch; None if nothing is."""
+        concerned = versions.includes(self.versions.get(target, ""), torch)
+        return self.expected.get(target) if concerned else None
 
 
 def read(file: Path) -> Case:
@@ -132,7 +133,7 @@ def dumps(case: Case) -> str:
             "profile": case.origin.profile,
         },
         "expected": dict(case.expected),
-        **({DIFFERS_ON: case.differs_on} if case.differs_on else {}),
+        **({VERSIONS: dict(case.versions)} if case.versions else {}),
         "findings": [finding_to_json(finding) for finding in case.findings],
         **case.extra,
         "program": to_json(case.program),
@@ -219,11 +220,8 @@ def _case(data: object) -> Case:
     extra = {name: text for name, text in data.items() if name.startswith(EXTRA)}
     if len(extra) > MOST_EXTRA or any(len(name) > document.MAX_TEXT for name in extra):
         raise ProgramError("", f"more or longer fields {EXTRA}... than allowed", f"keep at most {MOST_EXTRA}")
-    names = (*_FIELDS, DIFFERS_ON) if DIFFERS_ON in data else _FIELDS
+    names = (*_FIELDS, VERSIONS) if VERSIONS in data else _FIELDS
     fields = document.fields({name: value for name, value in data.items() if name not in extra}, "", names)
-    differs_on = _text(fields.get(DIFFERS_ON, ""), DIFFERS_ON)
-    if (wrong := versions.mistake(differs_on)) is not None:
-        raise ProgramError(DIFFERS_ON, f"not a range of versions: {wrong}", 'write ">=2.12", say')
     issue = fields["issue"]
     expected = fields["expected"]
     if not isinstance(expected, dict) or not expected or len(expected) > 32:
@@ -249,8 +247,22 @@ def _case(data: object) -> Case:
         note=_text(fields["note"], "note"),
         issue=None if issue is None else document.integer(issue, "issue", 1, document.MAX_INTEGER),
         extra={name: _text(text, name) for name, text in extra.items()},
-        differs_on=differs_on,
+        versions=_versions(fields.get(VERSIONS, {}), expected),
     )
+
+
+def _versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
+    if not isinstance(data, dict):
+        raise ProgramError(
+            VERSIONS, f"expected an object, found {document.brief(data)}", "write an object here"
+        )
+    for name, text in data.items():
+        if name not in expected:
+            raise ProgramError(VERSIONS, f"nothing is expected of {document.brief(name)}", "remove it")
+        place = f"{VERSIONS}.{name}"
+        if (wrong := versions.mistake(_text(text, place))) is not None:
+            raise ProgramError(place, f"not a range of versions: {wrong}", 'write one such as ">=2.12"')
+    return dict(data)
 
 
 def _program(data: object) -> Program:

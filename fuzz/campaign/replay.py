@@ -2,8 +2,8 @@
 
 A case runs in a worker, so that one which segfaults or hangs costs itself only. Whether the outcome is as
 expected is decided here: a case that "differs" must show a finding of its recorded bucket, and one that
-"agrees" must agree. A case on a target that its file says nothing about may do anything but differ, and one
-that differs on other versions of torch may do anything.
+"agrees" must agree. A case on a target that its file says nothing about may do anything but differ, and what
+it says of other versions of torch only, anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Replayed:
     """One case on one target.
 
     `bucket` is "" unless it differs; `expected` is None where the file says nothing of this target, or
-    that it differs on other versions of torch.
+    not with this version of torch.
     """
 
     file: Path
@@ -96,14 +96,12 @@ def judge(file: Path, case: Case, target: str, seen: Seen) -> Replayed:
     """Hold what was seen against what the file expects of this target."""
     bucket = buckets.bucket(seen.findings, case.program) if seen.outcome == "finding" else ""
     same = bucket == case.bucket
-    if case.may_agree(target, torch.__version__):
-        return Replayed(file, target, seen.outcome, bucket, seen.reason, None, same, True)
-    expected = case.expected.get(target)
+    expected = case.state(target, torch.__version__)
     match expected:
         case state if state == DIFFERS:
             as_expected = same
         case state if state == AGREES:
             as_expected = seen.outcome == "agree"
         case _:
-            as_expected = seen.outcome != "finding"
+            as_expected = seen.outcome != "finding" or target in case.expected
     return Replayed(file, target, seen.outcome, bucket, seen.reason, expected, same, as_expected)

@@ -379,7 +379,7 @@ def test_replay_of_what_no_longer_differs_exits_with_1(capsys: pytest.CaptureFix
 
 
 def test_replay_where_other_versions_of_torch_differ_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
-    _record("a.json", program=SINE, expected={"eager": "differs"}, differs_on="<2")
+    _record("a.json", program=SINE, expected={"eager": "differs"}, versions={"eager": "<2"})
     assert main(["replay", "a.json", "--json"]) == 0
     (row,) = _json(capsys)["results"]
     assert (row["outcome"], row["expected"], row["as_expected"]) == ("agree", None, True)
