@@ -79,11 +79,17 @@ def load(program: Program) -> Loaded:
     """
     check(program)
     text = render(program)
-    namespace: dict[str, Any] = {"__name__": "aotfuzz_program"}
-    exec(compile(text, "<program>", "exec"), namespace)
-    del namespace["__name__"]  # Dynamo of torch 2.11 would import a module of that name
+    namespace = definitions(text, "program")
     later = tuple(namespace[maker(number)] for number in range(1, len(program.later) + 1))
     return Loaded(text, namespace["make"], namespace["f"], later)
+
+
+def definitions(text: str, name: str) -> dict[str, Any]:
+    """What a text defines, which is a module without side effects, called `name` in tracebacks."""
+    namespace: dict[str, Any] = {"__name__": f"aotfuzz_{name}"}
+    exec(compile(text, f"<{name}>", "exec"), namespace)
+    del namespace["__name__"]  # Dynamo of torch 2.11 would import a module of that name.
+    return namespace
 
 
 def maker(number: int) -> str:

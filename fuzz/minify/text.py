@@ -39,7 +39,7 @@ from fuzz.minify.ir import (
 )
 from fuzz.operators.dtypes import COMPLEX, FLOATS, REAL_OF
 from fuzz.operators.layout import contiguous
-from fuzz.source import Loaded, values
+from fuzz.source import Loaded, definitions, values
 
 SHORT = 32
 """Elements that are printed as numbers; more of them are printed as bytes."""
@@ -48,8 +48,7 @@ SHORT = 32
 def load(recording: Recording) -> Loaded:
     """Compile and execute the text of a recorded function (its definitions: nothing of it runs yet)."""
     text = render(recording)
-    namespace: dict[str, Any] = {"__name__": "aotfuzz_recording"}
-    exec(compile(text, "<recording>", "exec"), namespace)
+    namespace = definitions(text, "recording")
     return Loaded(text, namespace["make"], namespace["f"])
 
 

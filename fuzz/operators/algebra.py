@@ -208,6 +208,7 @@ def _with(rank: int, here: int, there: int) -> Operand:
 
 
 _MATRIX = _rank(2)
+_TRACED = _rank(2, dtypes=INEXACT - {"bfloat16"})  # (torch 2.11 knows none of bfloat16.)
 _COMPLEX = _rank(1, 2, 3, dtypes=COMPLEX)
 _REAL = _rank(1, 2, 3, dtypes=_PRECISE - COMPLEX)
 _POINTS = _rank(2, dtypes=_PRECISE - COMPLEX)
@@ -236,7 +237,7 @@ ROWS = (
         CROSS,
     ),
     _row("cross", "torch.linalg.cross({0}, {1})", (_THREES, _TWIN), _crossed, CROSS),
-    _row("trace", "{0}.trace()", (_MATRIX,), _traced, NOTHING),
+    _row("trace", "{0}.trace()", (_TRACED,), _traced, NOTHING),
     _row("matrix_square", "torch.linalg.matrix_power({0}, 2)", (_MATRIX,), _square, SELF),
     _row("diag_embed", "torch.diag_embed({0})", (_rank(1, 2, 3),), _on_diagonal, NOTHING),
     _row("fft", "torch.fft.fft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)),

@@ -278,8 +278,8 @@ def test_what_the_control_does_not_do_is_a_finding(
 
 
 def test_what_the_control_raises_too_proves_nothing_whatever_else_is_raised() -> None:
-    """Dynamo drops that a hook asks whether there is a gradient. After a write to a result there is another
-    reason to raise, and which of them is met first is nobody's business."""
+    """Dynamo drops that a hook asks whether there is a gradient (that of torch 2.11 does not). After a write
+    to a result there is another reason to raise, and which of them is met first is nobody's business."""
     statements = (
         call("mul_number", "a0", to="v0", value=2.0),
         Statement("unbind", ("v0",), (("dim", 0),), ("v1", "v2")),
@@ -291,6 +291,9 @@ def test_what_the_control_raises_too_proves_nothing_whatever_else_is_raised() ->
     target = find("aot-compile")
     target.prepare()
     result = execute(two, target)
+    if torch.__version__ < "2.12":
+        assert result.outcome == "agree"
+        return
     assert result.outcome == "poisoned"
     assert result.reason.startswith("torch-dynamo does it too: errors/backward")
 
