@@ -21,6 +21,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.constants import CONSTANTS, key_of
+from aot.containers import raw
 from aot.errors import ClosureMutation
 from aot.states import likeness, state_of
 
@@ -169,7 +170,7 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
         else:
             rest += ones
     for i, one in enumerate(rest):
-        scope[f"o{i}"], scope[f"v{i}"] = one.owner, one.expected
+        scope[f"o{i}"], scope[f"v{i}"] = _owner(one), one.expected
         count = _count(one)
         if count == 0:
             tests.append(f"(not o{i})")
@@ -210,7 +211,7 @@ def _group(one: Guard) -> str:
 
 
 def _empty(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
-    scope["empty"] = tuple(one.owner for one in guards)
+    scope["empty"] = tuple(map(_owner, guards))
     return "not any(empty)"
 
 
@@ -322,6 +323,11 @@ def names_of(space: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in space if not name.startswith("__"))
 
 
+def _owner(guard: Guard) -> Any:
+    """What a guard looks into."""
+    return raw(guard.owner) if guard.kind in (Kind.ITEMS, Kind.ENTRIES) else guard.owner
+
+
 def _count(guard: Guard) -> int | None:
     """How many things a container held; None for what is no container."""
     if guard.kind is Kind.ENTRIES:
@@ -342,9 +348,11 @@ def _same(value: Any, expected: Any) -> bool:
     if isinstance(value, CONSTANTS):
         return bool(key_of(value) == key_of(expected))
     if isinstance(value, (tuple, list)):  # guards see to it that `expected` is what it was
-        return len(value) == len(expected) and all(map(_same, value, expected))
+        now, then = raw(value), raw(expected)
+        return len(now) == len(then) and all(map(_same, now, then))
     if isinstance(value, dict):
-        return _same(tuple(value), tuple(expected)) and _same(tuple(value.values()), tuple(expected.values()))
+        now, then = raw(value), raw(expected)
+        return _same(tuple(now), tuple(then)) and _same(tuple(now.values()), tuple(then.values()))
     return isinstance(value, Tensor) and likeness(value) == likeness(expected)
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import types
-from collections import deque
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from aot.containers import SEQUENCES, raw
 from aot.guards import MISSING
 from aot.reads import is_library
-
-SEQUENCES = (list, set, deque)
 
 
 def parts_in(value: Any) -> list[tuple[str, Any]]:
@@ -54,9 +52,11 @@ def _held_by(value: Any) -> list[tuple[str, Iterable[Any], Iterable[Any]]]:
         return [(_NAME, value.__dict__, value.__dict__.values())]
     found: list[tuple[str, Iterable[Any], Iterable[Any]]] = []
     if isinstance(value, dict):
-        found.append((_ENTRY, value, value.values()))
+        entries = raw(value)
+        found.append((_ENTRY, entries, entries.values()))
     elif isinstance(value, (tuple, frozenset, *SEQUENCES)):
-        found.append((_ENTRY, range(len(value)), value))
+        entries = raw(value)
+        found.append((_ENTRY, range(len(entries)), entries))
     space = namespace_of(value)
     if space:
         found.append((_NAME, space, space.values()))

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.constants import CONSTANTS, key_of
+from aot.containers import raw
 from aot.reads import is_library
 
 QUEUES = (queue.Queue, queue.SimpleQueue)
@@ -98,9 +99,9 @@ def held_by(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
         return id(value)
     objects[id(value)] = value
     if isinstance(value, Mapping):
-        return [[held_by(part, names, objects) for part in entry] for entry in value.items()]
+        return [[held_by(part, names, objects) for part in entry] for entry in raw(value).items()]
     if isinstance(value, _CONTAINERS):
-        return [held_by(one, names, objects) for one in value]
+        return [held_by(one, names, objects) for one in raw(value)]
     space = {} if isinstance(value, (type, types.ModuleType)) else getattr(value, "__dict__", {})
     held = [(name, held_by(space[name], names, objects)) for name in sorted(names & space.keys())]
     return id(value), type(value), held

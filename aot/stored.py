@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from aot.objects import SEQUENCES, parts_in, values_in
+from aot.containers import SEQUENCES
+from aot.objects import parts_in, values_in
 
 _CONTAINERS = (dict, tuple, *SEQUENCES)
 

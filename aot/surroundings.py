@@ -33,9 +33,10 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.classes import Classes
 from aot.constants import CONSTANTS
+from aot.containers import SEQUENCES, raw
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
-from aot.objects import SEQUENCES, content_of, has_memory, namespace_of
+from aot.objects import content_of, has_memory, namespace_of
 from aot.reads import OPTIONAL, WRITES, Names, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
@@ -570,15 +571,17 @@ class Walk:
     def _contained(self, value: Any, path: str) -> None:
         where = f"{path}[...]"
         if isinstance(value, (dict, types.MappingProxyType)):
-            keys, values = tuple(value), tuple(value.values())
+            entries = raw(value)
+            keys, values = tuple(entries), tuple(entries.values())
             self._guard(where, Kind.ENTRIES, value, "", (keys, values))
             for key, one in zip(keys, values, strict=True):
                 self._reach(key, where)
                 self._reach(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
         elif isinstance(value, _CONTAINERS):
+            items = raw(value)
             if isinstance(value, SEQUENCES):
-                self._guard(where, Kind.ITEMS, value, "", tuple(value))
-            for i, one in enumerate(value):
+                self._guard(where, Kind.ITEMS, value, "", tuple(items))
+            for i, one in enumerate(items):
                 self._reach(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
         elif has_memory(value):
             self._guard(where, Kind.BYTES, value, "", contents(value))

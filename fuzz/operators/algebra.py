@@ -208,7 +208,7 @@ def _with(rank: int, here: int, there: int) -> Operand:
 
 
 _MATRIX = _rank(2)
-_TRACED = _rank(2, dtypes=INEXACT - {"bfloat16"})  # (torch 2.11 knows none of bfloat16.)
+_TRACED = _rank(2, dtypes=_PRECISE)  # (torch 2.11 knows none of the others.)
 _COMPLEX = _rank(1, 2, 3, dtypes=COMPLEX)
 _REAL = _rank(1, 2, 3, dtypes=_PRECISE - COMPLEX)
 _POINTS = _rank(2, dtypes=_PRECISE - COMPLEX)

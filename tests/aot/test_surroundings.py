@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import types
 import warnings
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -300,6 +300,51 @@ def test_a_container_that_is_made_again_as_it_was() -> None:
     assert torch.equal(compiled(values(2)), values(2) * 3)
     config.table = {"a": (2.0,)}
     assert torch.equal(compiled(values(2)), values(2) * 6)
+
+
+class Table(dict[str, float]):
+    """Computes its entries when one of them is asked for, and cannot compute all of them."""
+
+    def __getitem__(self, key: str) -> float:
+        return 10 * super().__getitem__(key)
+
+    def __iter__(self) -> Any:
+        raise LookupError("not all of them")
+
+    __len__ = __bool__ = keys = values = items = __iter__  # type: ignore[assignment]
+
+
+class Rates(list[float]):
+    def __iter__(self) -> Any:
+        raise LookupError("not all of them")
+
+    __len__ = __bool__ = __iter__  # type: ignore[assignment]
+
+
+class Ordered(OrderedDict[str, float]):
+    def values(self) -> Any:
+        raise LookupError("not all of them")
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [(Table(a=1.0, b=2.0), "b"), (Rates([1.0, 2.0]), 1), (Ordered(a=1.0, b=2.0), "b")],
+    ids=["dict", "list", "OrderedDict"],
+)
+def test_a_container_is_looked_into_past_what_its_class_says(table: Any, key: Any) -> None:
+    """As a lazy mapping is, which would import everything that it can."""
+    config = types.SimpleNamespace(table=table)
+    compiled = aot.aot_function(lambda x: x * config.table[key], checking_nop)
+    for rate in (2.0, 3.0):
+        table[key] = rate
+        for _ in range(2):
+            assert torch.equal(compiled(values(2)), values(2) * table[key])
+    assert len(compiled.specializations) == 2
+    config.table = type(table)(a=1.0, b=3.0) if isinstance(table, dict) else Rates([1.0, 3.0])
+    assert torch.equal(compiled(values(2)), values(2) * table[key])
+    empty = types.SimpleNamespace(table=type(table)())
+    lengths = aot.aot_function(lambda x: x * (2 if key in empty.table else 1), checking_nop)
+    assert torch.equal(lengths(values(2)), values(2))
 
 
 def test_what_is_looked_at_again_is_guarded_once() -> None:
