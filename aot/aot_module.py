@@ -1,8 +1,8 @@
-"""`aot_module`: compile a module; its parameters and buffers become arguments of what is compiled.
+"""`aot_module`: compile a module; its tensors become arguments of what is compiled.
 
-So they are read at each call, and what the module writes to them is written to them. While the module is
-traced the stand-ins of its parameters and buffers are in their places, where all of its code finds them:
-hooks, submodules, and what a backward runs again (`torch.utils.checkpoint`).
+So parameters, buffers and others are read at each call, and what the module writes to them is written to
+them. While the module is traced their stand-ins are in their places, where all of its code finds them: hooks,
+submodules, and what a backward runs again (`torch.utils.checkpoint`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from aot.compilers import Compiler
 from aot.inputs import Arguments, are_leaves
 from aot.modules import Noted
 from aot.partition.default import default_partition
-from aot.places import Place, found, owners_of, places_of, put
+from aot.places import Place, found, keeping, places_of, put, registered
 from aot.recognition import calling
 from aot.symbols import Constant, Symbols
 
@@ -61,7 +61,7 @@ class CompiledModule(CompiledFunction):
         self._as_the_graph_says = not self._dynamic and any(s is None or any(s) for s in self._symbolic)
         self._dynamic |= self._as_the_graph_says
         self._swapping = threading.Lock()
-        self._stand_ins: tuple[Any, ...] = ()  # in this trace
+        self._stand_ins: tuple[tuple[Place, Any], ...] = ()  # in this trace
         self._tracer: int | None = None  # the thread that traces
         self._callers: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
 
@@ -143,14 +143,14 @@ class CompiledModule(CompiledFunction):
     ) -> Any:
         """The module's result, and what it puts into the places of its state, by their numbers."""
         places = places_of(module)
-        self._stand_ins = tuple(state)
-        self._swap(state)
+        self._stand_ins = tuple(zip(places, state, strict=True))
+        self._swap(self._stand_ins)
         result = module(*args, **kwargs)
         now = places_of(module)
         if [(id(owner), name) for owner, name in now] != [(id(owner), name) for owner, name in places]:
             raise errors.ClosureMutation(
-                f"{self.__name__} registers parameters or buffers when it is called, or takes some away; "
-                f"call it once before it is compiled"
+                f"{self.__name__} gets parameters, buffers or attributes with tensors when it is called, or "
+                f"loses some; call it once before it is compiled"
             )
         values = enumerate(owner[name] for owner, name in places)
         return result, {i: value for i, value in values if value is not state[i]}
@@ -182,23 +182,22 @@ class CompiledModule(CompiledFunction):
 
         @contextlib.contextmanager
         def recording() -> Iterator[None]:
-            with self._recording():
+            with self._recording(tuple(place for place, _ in stand_ins)):
                 self._swap(stand_ins)
                 yield
 
         return lambda: _NotedOfModule(recording, *scripts, *modules)
 
-    def _swap(self, state: Sequence[Any]) -> None:
+    def _swap(self, state: Sequence[tuple[Place, Any]]) -> None:
         with self._swapping:
-            for (owner, name), value in zip(places_of(self.module), state, strict=True):
+            for (owner, name), value in state:
                 owner[name] = value
 
     @contextlib.contextmanager
-    def _recording(self) -> Iterator[None]:
-        """When this is over, parameters and buffers are what they were; meanwhile other threads' calls find
-        them here."""
-        owners: list[dict[str, Any]] = [owner for one in self.module.modules() for owner in owners_of(one)]
-        before = [dict(owner) for owner in owners]
+    def _recording(self, places: Sequence[Place] = ()) -> Iterator[None]:
+        """When this is over, its tensors are what they were, also those in `places` that it had before;
+        meanwhile other threads' calls find them here."""
+        put_back = keeping(self.module, places)
         outer = self._tracer, self._callers
         with self._swapping:
             self._tracer = threading.get_ident()
@@ -207,9 +206,7 @@ class CompiledModule(CompiledFunction):
             yield
         finally:
             with self._swapping:
-                for owner, values in zip(owners, before, strict=True):
-                    owner.clear()
-                    owner.update(values)
+                put_back()
                 self._tracer, self._callers = outer
 
 
@@ -285,9 +282,10 @@ def aot_module(
 ) -> AOTModule:
     """Compile a module ahead of time, as `aot_function` does a function.
 
-    Parameters and buffers (those that are tied once) are arguments of the graphs, first of all; `mod` keeps
-    them, trains with them, and has what its code writes to them, or puts in their places. Training mode,
-    hooks and attributes are those of the call.
+    Parameters and buffers (those that are tied once) are arguments of the graphs, first of all, then tensors
+    that other attributes are, or lists and dicts there hold; `mod` keeps them, trains with them, and has
+    what its code writes to them, or puts in their places. Training mode, hooks and attributes are those of
+    the call.
 
     Args:
         mod: takes and returns tensors, numbers, strings, None and containers of them.
@@ -314,7 +312,7 @@ def aot_module(
         inference_compiler or fw_compiler,
         partition_fn or default_partition,
         decompositions or {},
-        len(places_of(mod)),
+        len(registered(mod)),
         keep_inference_input_mutations,
         functionalize_rng_ops,
         dynamic,

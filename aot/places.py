@@ -1,16 +1,27 @@
-"""Where a module keeps its parameters and buffers, and tests of whether it still keeps them there."""
+"""Where a module keeps its tensors, and tests of whether it still keeps them there.
+
+Its parameters and buffers, and tensors that other attributes are, or lists and dicts there hold: of those
+attributes that its classes' methods name, as another one may be nothing but somebody's notes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from torch import nn
+import torch
+from torch import Tensor, fx, nn
 
+from aot.guards import MISSING
+from aot.reads import all_names, is_library
 from aot.recognition import Found
+from aot.subclasses import is_wrapper
 
-Place = tuple[dict[str, Any], str]
-"""The dict that holds a tensor, and the name."""
+Place = tuple[Any, Any]
+"""The dict or list that holds a tensor, and the name or number."""
 
 
 def owners_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -19,7 +30,12 @@ def owners_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def places_of(module: nn.Module) -> list[Place]:
-    """Those of a module and of its submodules."""
+    """Those of a module and of its submodules: parameters and buffers first."""
+    return [*registered(module), *(place for one, _, place in _attributes(module))]
+
+
+def registered(module: nn.Module) -> list[Place]:
+    """Those of parameters and buffers."""
     return [
         (owner, name)
         for one in module.modules()
@@ -27,6 +43,89 @@ def places_of(module: nn.Module) -> list[Place]:
         for name, value in owner.items()
         if value is not None
     ]
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[int, str, Place]]:
+    """Those of attributes: the number of the module, and the attribute's name.
+
+    (A graph's are registered. Others that it names are constants of it.)
+    """
+    if isinstance(module, fx.GraphModule):
+        return
+    modules = [*module.modules()]
+    names = frozenset[str]().union(*[_named_by(cls) for cls in {type(one) for one in modules}])
+    if not names:
+        return
+    for number, one in enumerate(modules):
+        space = vars(one)
+        for name, value in space.items():
+            if name in names:
+                for place in _within(space, name, value):
+                    yield number, name, place
+
+
+def _within(space: dict[str, Any], name: str, value: Any) -> Iterator[Place]:
+    if _is_plain(value):
+        yield space, name
+    elif type(value) in (list, dict):
+        for key, one in enumerate(value) if type(value) is list else value.items():
+            if _is_plain(one) and isinstance(key, (int, str)):
+                yield value, key
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a tensor that can be an argument. (What cannot be one may not even be used.)"""
+    return isinstance(value, Tensor) and (is_wrapper(value) or value.layout is torch.strided)
+
+
+def _named_by(cls: type) -> frozenset[str]:
+    """The attributes that methods of a class name, but for what makes an instance. (Not libraries' classes,
+    which register theirs.)"""
+    known = _NAMED.get(cls)
+    if known is None:
+        functions: list[Any] = []
+        for base in cls.__mro__:
+            if not is_library(base.__module__):
+                for name, value in vars(base).items():
+                    if isinstance(value, property):
+                        functions += [value.fget, value.fset]
+                    elif name != "__init__":
+                        functions.append(getattr(value, "__func__", value))
+        inner = [inspect.unwrap(one) for one in functions if callable(one)]
+        codes = [one.__code__ for one in inner if isinstance(one, types.FunctionType)]
+        known = _NAMED[cls] = frozenset[str]().union(*map(all_names, codes))
+    return known
+
+
+_NAMED = WeakKeyDictionary[type, frozenset[str]]()
+
+
+def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:
+    """What gives a module everything back that is in its places now, and in some that it had before, and
+    takes away what has become a place since."""
+    owners: list[Any] = [owner for one in module.modules() for owner in owners_of(one)]
+    spaces = {id(vars(one)): dict(vars(one)) for one in module.modules()}
+    named: list[Place] = []
+    for owner, name in (*places, *(place for _, _, place in _attributes(module))):
+        if id(owner) in spaces:
+            named.append((owner, name))
+        else:
+            owners.append(owner)
+    before = [owner.copy() for owner in owners]
+
+    def put_back() -> None:
+        for owner, values in zip(owners, before, strict=True):
+            owner.clear()
+            (owner.extend if isinstance(owner, list) else owner.update)(values)
+        new = [place for _, _, place in _attributes(module) if id(place[0]) in spaces]
+        for space, name in (*named, *new):
+            value = spaces[id(space)].get(name, MISSING)
+            if value is MISSING:
+                space.pop(name, None)
+            else:
+                space[name] = value
+
+    return put_back
 
 
 def put(places: Sequence[Place], returned: tuple[Any, dict[int, Any]]) -> Any:
@@ -67,6 +166,14 @@ def found(module: nn.Module) -> Found | None:
             tests.append(f"[*{held}] == {[*owner]}" if owner else f"not {held}")
             tests += [f"{held}[{name!r}] is None" for name, value in owner.items() if value is None]
             leaves += [f"{held}[{name!r}]" for name, value in owner.items() if value is not None]
+    for number, name, (owner, key) in _attributes(module):
+        space = names[f"v{number}"] = vars(names[f"m{number}"])
+        path = f"v{number}[{name!r}]"
+        if owner is not space:
+            names[held := f"h{len(names)}"] = owner
+            tests.append(f"v{number}.get({name!r}) is {held} and len({held}) == {len(owner)}")
+            path = f"{held}[{key!r}]"
+        leaves.append(path)
     return Found(tuple(tests), tuple(leaves), names)
 
 

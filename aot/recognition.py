@@ -225,7 +225,7 @@ class _Test:
                 lines += [
                     "    try:",
                     f"        {names_of_all} = {', '.join([*found.leaves, '*given'])}",
-                    "    except KeyError:",  # another thread has taken one away meanwhile
+                    "    except (LookupError, TypeError):",  # one was taken away meanwhile
                     "        return missed",
                 ]
             else:
