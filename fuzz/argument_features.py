@@ -94,8 +94,15 @@ def _module(program: Program, module: Module, state: State) -> Iterator[str]:
         yield "module: tied"
     if parameters & set(map(id, tensors)):
         yield "module: parameter"
-    if any(id(tensor) not in parameters for tensor in tensors):
+    others = {
+        name
+        for name, value in zip(module.held, held, strict=True)
+        if isinstance(value, Tensor) and id(value) not in parameters
+    }
+    if others - set(module.attributes):
         yield "module: buffer"
+    if others & set(module.attributes):
+        yield "module: tensor attribute"
     if module.training is not None:
         yield f"module: {'training' if state.names[module.training] else 'evaluation'}"
 

@@ -104,11 +104,16 @@ def _draw(choices: Choices, profile: Profile) -> tuple[list[Storage], list[Argum
 def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> Module:
     """A module that holds some of the arguments, and perhaps one more, which is its mode."""
     held: list[str] = []
+    attributes: list[str] = []
     for i, argument in enumerate(arguments):
         if choices.chance(0.4):
             continue
         held.append(f"a{i}")
-        if isinstance(argument, Scalar) or not choices.chance(0.7):
+        if isinstance(argument, Scalar):
+            continue
+        if not choices.chance(0.7):
+            if choices.chance(0.5):
+                attributes.append(f"a{i}")
             continue
         if isinstance(argument, Root):
             size = storages[argument.storage].size
@@ -120,7 +125,7 @@ def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
     if choices.chance(0.5):
         training = f"a{len(arguments)}"
         arguments.append(Scalar(choices.chance(0.5)))
-    return Module(tuple(held), training)
+    return Module(tuple(held), training, tuple(attributes))
 
 
 def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:

@@ -31,7 +31,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 10
+FORMAT = 11
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def to_json(program: Program) -> dict[str, Any]:
 
 
 def _module_to_json(module: Module) -> dict[str, Any]:
-    return {"held": list(module.held), "training": module.training}
+    return {"held": list(module.held), "training": module.training, "attributes": list(module.attributes)}
 
 
 def _block_to_json(block: Block) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def _table() -> Mapping[str, str]:
             "module: parameter": "a module holds a parameter",
             "module: buffer": "a module holds a buffer",
             "module: tied": "a module holds one tensor under two names",
+            "module: tensor attribute": "a module holds a tensor that is neither a parameter nor a buffer",
             "module: attribute": "a module holds a Python value",
             "module: training": "a module that looks whether it trains, and does",
             "module: evaluation": "a module that looks whether it trains, and does not",

@@ -235,13 +235,15 @@ class Call:
 class Module:
     """The function is the `forward` of a module, which holds some of the arguments under their own names.
 
-    Of those that are `held` an `nn.Parameter` is a parameter of it, any other tensor a buffer, a Python value
-    an attribute; `training` names an argument, True or False in each call, that is its `training` instead.
-    Before a call the module is given what that call is made with.
+    Of those that are `held` an `nn.Parameter` is a parameter of it, any other tensor a buffer, or just an
+    attribute if it is among the `attributes`, as a Python value is; `training` names an argument, True or
+    False in each call, that is its `training` instead. Before a call the module is given what that call is
+    made with.
     """
 
     held: tuple[str, ...] = ()
     training: str | None = None
+    attributes: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:

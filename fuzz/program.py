@@ -235,11 +235,15 @@ def from_json(data: object) -> Program:
 
 
 def _module(data: object, place: str) -> Module:
-    fields = read.fields(data, place, ("held", "training"))
+    fields = read.fields(data, place, ("held", "training", "attributes"))
     training = fields["training"]
     if training is not None:
         (training,) = read.names([training], f"{place}.training")
-    return Module(read.names(fields["held"], f"{place}.held"), training)
+    held = read.names(fields["held"], f"{place}.held")
+    attributes = read.names(fields["attributes"], f"{place}.attributes")
+    if not set(attributes) <= set(held):
+        raise ProgramError(f"{place}.attributes", "not all of these are held", "name some that are")
+    return Module(held, training, attributes)
 
 
 def _inputs(fields: dict[str, Any], place: str) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:

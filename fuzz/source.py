@@ -309,6 +309,8 @@ def _hold(program: Program, module: Module) -> Iterator[str]:
         match _meant(program, name):
             case Scalar() | View(via="parameter"):
                 yield f"f.{name} = {name}"
+            case _ if name in module.attributes:
+                yield f"f.{name} = {name}"
             case _:
                 yield f'f.register_buffer("{name}", {name})'
     if module.training is not None:

@@ -114,7 +114,7 @@ AUTOCAST: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("attention", "attention_heads"), "lower"),
         **dict.fromkeys(("einsum_rows", "einsum_batch"), "lower"),
         "tensordot": "lower unless one",
-        **dict.fromkeys(("prod", "prod_dim", "mse_loss", "l1_loss", "trace"), "float32"),
+        **dict.fromkeys(("prod", "prod_dim", "mse_loss", "l1_loss"), "float32"),
         **dict.fromkeys(("cat", "stack", "roll"), "mixed"),
     }
 )

@@ -12,6 +12,7 @@ from fuzz.program import (
     Dict,
     Lit,
     Loop,
+    Module,
     Program,
     Scenario,
     Seq,
@@ -42,12 +43,16 @@ def measure(program: Program) -> tuple[int, ...]:
         sum(_argument_cost(argument) for call in every for argument in call.arguments),
         len(program.blocks) + sum(b.count > 1 for b in program.blocks if isinstance(b, Loop)),
         sum(_scenario_cost(call.scenario) for call in every),
-        nodes + inner + (1 + len(program.module.names) if program.module else 0),
+        nodes + inner + _module_cost(program.module),
         sum(_storage_cost(storage) for storage in storages),
         sum(_operator_cost(statement) for statement in program.statements),
         sum(prod(storage.size) + sum(storage.size) for storage in storages),
         sum(storage.seed for storage in storages),
     )
+
+
+def _module_cost(module: Module | None) -> int:
+    return 0 if module is None else 1 + len(module.names) + len(module.attributes)
 
 
 def _scenario_cost(scenario: Scenario) -> int:

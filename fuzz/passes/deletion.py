@@ -118,8 +118,12 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
 def _renamed_module(module: Module | None, names: dict[str, str | None]) -> Module | None:
     if module is None:
         return None
-    held = tuple(new for name in module.held if (new := names[name]) is not None)
-    return Module(held, names[module.training] if module.training is not None else None)
+
+    def renamed(olds: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new for old in olds if (new := names[old]) is not None)
+
+    training = names[module.training] if module.training is not None else None
+    return Module(renamed(module.held), training, renamed(module.attributes))
 
 
 def _renamed_block(block: Block, names: dict[str, str | None]) -> Block:

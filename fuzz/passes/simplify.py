@@ -56,8 +56,11 @@ def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 def _module_edits(program: Program) -> Sequence[Edit]:
-    """The module goes, or something that it holds is passed instead."""
-    return [] if program.module is None else ["gone", *program.module.names]
+    """The module goes, or something that it holds is passed instead, or is a buffer."""
+    module = program.module
+    if module is None:
+        return []
+    return ["gone", *module.names, *((_BUFFER, name) for name in module.attributes)]
 
 
 def _less_held(program: Program, edits: frozenset[Edit]) -> Program:
@@ -65,7 +68,8 @@ def _less_held(program: Program, edits: frozenset[Edit]) -> Program:
     assert module is not None
     passed = tuple(name for name in module.names if "gone" in edits or name in edits)
     held = tuple(name for name in module.held if name not in passed)
-    smaller = Module(held, None if module.training in passed else module.training)
+    attributes = tuple(n for n in module.attributes if n in held and (_BUFFER, n) not in edits)
+    smaller = Module(held, None if module.training in passed else module.training, attributes)
     # In the order of their numbers where nothing is nested.
     parameters = sorted(
         (*program.parameters, *map(Ref, passed)), key=lambda tree: min(_numbers(tree), default=-1)
@@ -234,6 +238,7 @@ def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 TREES = Pass("trees", _nested, _flatten)
+_BUFFER = "buffer"
 MODULE = Pass("module", _module_edits, _less_held)
 BLOCKS = Pass("blocks", _block_edits, _plainer_blocks)
 SCENARIO = of_scenarios(Pass("scenario", _scenario_edits, _plain_scenario))

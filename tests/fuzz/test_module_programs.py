@@ -102,13 +102,15 @@ def test_it_survives_json_and_earlier_formats_have_none() -> None:
 @pytest.mark.parametrize(
     ("change", "place"),
     [
-        ({"held": ["a1", "a2", "a3"], "training": "a5"}, "parameters"),  # nowhere
-        ({"held": ["a0", "a1", "a2", "a3", "a4"], "training": "a5"}, "parameters"),  # twice
-        ({"held": ["a1", "a2", "a3", "v0"], "training": "a5"}, "parameters"),
-        ({"held": ["a1", "a2", "a3", "a5"], "training": "a4"}, "arguments[4]"),
-        ({"held": ["a1", "a2", "a4", "a5"], "training": "a3"}, "arguments[3]"),
-        ({"held": "a1", "training": "a5"}, "module.held"),
-        ({"held": ["a1", "a2", "a3", "a4"], "training": 5}, "module.training"),
+        ({"held": ["a1", "a2", "a3"], "training": "a5", "attributes": []}, "parameters"),  # nowhere
+        ({"held": ["a0", "a1", "a2", "a3", "a4"], "training": "a5", "attributes": []}, "parameters"),  # twice
+        ({"held": ["a1", "a2", "a3", "v0"], "training": "a5", "attributes": []}, "parameters"),
+        ({"held": ["a1", "a2", "a3", "a5"], "training": "a4", "attributes": []}, "arguments[4]"),
+        ({"held": ["a1", "a2", "a4", "a5"], "training": "a3", "attributes": []}, "arguments[3]"),
+        ({"held": "a1", "training": "a5", "attributes": []}, "module.held"),
+        ({"held": ["a1", "a2", "a3", "a4"], "training": 5, "attributes": []}, "module.training"),
+        ({"held": ["a1", "a2", "a3", "a4"], "training": "a5", "attributes": ["a0"]}, "module.attributes"),
+        ({"held": ["a1", "a2", "a3", "a4"], "training": "a5", "attributes": 1}, "module.attributes"),
         ({"held": ["a1", "a2", "a3", "a4"]}, "module"),
         ([], "module"),
     ],
@@ -117,6 +119,22 @@ def test_a_hostile_module_is_refused_with_its_place(change: object, place: str) 
     with pytest.raises(ProgramError) as refused:
         from_json({**to_json(LAYER), "module": change})
     assert refused.value.place.startswith(place)
+
+
+def test_a_tensor_may_be_an_attribute_only() -> None:
+    plain = replace(AGAIN, module=Module(("a1", "a2", "a3", "a4"), "a5", ("a2",)))
+    loaded = load(plain)
+    loaded.make()
+    module: Any = loaded.f
+    assert not dict(module.named_buffers()) and type(module.a2) is torch.Tensor
+    assert from_json(to_json(plain)) == plain
+    assert "module: tensor attribute" in features(plain)
+    assert "module: buffer" not in features(plain)
+    assert execute(plain, find("aot")).outcome == "agree"
+    assert execute(plain, find("torch-dynamo")).outcome == "agree"
+    document = to_json(AGAIN)
+    del document["module"]["attributes"]
+    assert from_json({**document, "format": 10}) == AGAIN
 
 
 def test_a_later_call_says_as_well_whether_it_trains() -> None:

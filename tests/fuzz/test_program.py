@@ -276,7 +276,7 @@ def test_a_document_of_format_9_is_read() -> None:
     before = copy.deepcopy(document)
     assert from_json(document) == PROGRAM
     assert document == before
-    document["format"] = 10
+    document["format"] = 10  # which has them all
     with pytest.raises(ProgramError, match=r"storages\[0\]: the field 'detached' is missing"):
         from_json(document)
 

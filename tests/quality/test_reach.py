@@ -85,7 +85,8 @@ KINDS = {
     ),
     "modules": (
         *("module: its function", "module: parameter", "module: buffer", "module: tied"),
-        *("module: attribute", "module: training", "module: evaluation", "data: of a module"),
+        *("module: attribute", "module: tensor attribute", "data: of a module"),
+        *("module: training", "module: evaluation"),
         *("flow: training", "argument: parameter"),
     ),
     "wrapper subclasses": (
