@@ -9,6 +9,7 @@ from types import ModuleType
 import torch
 
 from bench import (
+    architectures,
     cache,
     calls,
     compile,
@@ -29,6 +30,7 @@ from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
 COMMANDS: dict[str, ModuleType] = {
+    "architectures": architectures,
     "cache": cache,
     "calls": calls,
     "compile": compile,
