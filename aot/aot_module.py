@@ -149,8 +149,8 @@ class CompiledModule(CompiledFunction):
         now = places_of(module)
         if [(id(owner), name) for owner, name in now] != [(id(owner), name) for owner, name in places]:
             raise errors.ClosureMutation(
-                f"{self.__name__} gets parameters, buffers or attributes with tensors when it is called, or "
-                f"loses some; call it once before it is compiled"
+                f"{self.__name__} gets parameters, buffers or other tensors when it is called, or loses "
+                f"some; call it once before it is compiled, if it only does so then, or return them"
             )
         values = enumerate(owner[name] for owner, name in places)
         return result, {i: value for i, value in values if value is not state[i]}

@@ -317,7 +317,8 @@ def _constant_key(position: int, value: object) -> object:
     if not isinstance(value, CONSTANTS):
         raise errors.UnsupportedArgument(
             f"argument {position} (counting the leaves of the argument tree) is a {type(value).__name__}; "
-            f"tensors, numbers, strings, None and containers of them can be compiled"
+            f"tensors, numbers, strings, None and containers of them can be compiled "
+            f"(torch.utils._pytree.register_pytree_node makes a class a container)"
         )
     return key_of(value)
 

@@ -1,22 +1,18 @@
 """Where a module keeps its tensors, and tests of whether it still keeps them there.
 
-Its parameters and buffers, and tensors that other attributes are, or lists and dicts there hold: of those
-attributes that its classes' methods name, as another one may be nothing but somebody's notes.
+Its parameters and buffers, and the tensors that other attributes are, or lists and dicts there hold.
 """
 
 from __future__ import annotations
 
-import inspect
-import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
+from aot.attributes import attributes_of
 from aot.guards import MISSING
-from aot.reads import all_names, is_library
 from aot.recognition import Found
 from aot.subclasses import is_wrapper
 
@@ -46,25 +42,14 @@ def registered(module: nn.Module) -> list[Place]:
 
 
 def _attributes(module: nn.Module) -> Iterator[tuple[int, str, Place]]:
-    """Those of attributes: the number of the module, and the attribute's name.
-
-    (A graph's are registered. Others that it names are constants of it.)
-    """
-    if isinstance(module, fx.GraphModule):
-        return
-    modules = [*module.modules()]
-    names = frozenset[str]().union(*[_named_by(cls) for cls in {type(one) for one in modules}])
-    if not names:
-        return
-    for number, one in enumerate(modules):
-        space = vars(one)
-        for name, value in space.items():
-            if name in names:
-                for place in _within(space, name, value):
-                    yield number, name, place
+    """Those of attributes: the number of the module, and the attribute's name."""
+    for number, space, name in attributes_of(module):
+        for place in _within(space, name):
+            yield number, name, place
 
 
-def _within(space: dict[str, Any], name: str, value: Any) -> Iterator[Place]:
+def _within(space: dict[str, Any], name: str) -> Iterator[Place]:
+    value = space[name]
     if _is_plain(value):
         yield space, name
     elif type(value) in (list, dict):
@@ -78,47 +63,23 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, Tensor) and (is_wrapper(value) or value.layout is torch.strided)
 
 
-def _named_by(cls: type) -> frozenset[str]:
-    """The attributes that methods of a class name, but for what makes an instance. (Not libraries' classes,
-    which register theirs.)"""
-    known = _NAMED.get(cls)
-    if known is None:
-        functions: list[Any] = []
-        for base in cls.__mro__:
-            if not is_library(base.__module__):
-                for name, value in vars(base).items():
-                    if isinstance(value, property):
-                        functions += [value.fget, value.fset]
-                    elif name != "__init__":
-                        functions.append(getattr(value, "__func__", value))
-        inner = [inspect.unwrap(one) for one in functions if callable(one)]
-        codes = [one.__code__ for one in inner if isinstance(one, types.FunctionType)]
-        known = _NAMED[cls] = frozenset[str]().union(*map(all_names, codes))
-    return known
-
-
-_NAMED = WeakKeyDictionary[type, frozenset[str]]()
-
-
 def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:
     """What gives a module everything back that is in its places now, and in some that it had before, and
     takes away what has become a place since."""
     owners: list[Any] = [owner for one in module.modules() for owner in owners_of(one)]
     spaces = {id(vars(one)): dict(vars(one)) for one in module.modules()}
-    named: list[Place] = []
-    for owner, name in (*places, *(place for _, _, place in _attributes(module))):
-        if id(owner) in spaces:
-            named.append((owner, name))
-        else:
-            owners.append(owner)
+    owners += [owner for owner, _ in places if id(owner) not in spaces]
+    for _, space, name in attributes_of(module):
+        if type(space[name]) in (list, dict):
+            owners.append(space[name])
     before = [owner.copy() for owner in owners]
+    named = [place for place in (*places, *places_of(module)) if id(place[0]) in spaces]
 
     def put_back() -> None:
         for owner, values in zip(owners, before, strict=True):
             owner.clear()
             (owner.extend if isinstance(owner, list) else owner.update)(values)
-        new = [place for _, _, place in _attributes(module) if id(place[0]) in spaces]
-        for space, name in (*named, *new):
+        for space, name in (*named, *(place for place in places_of(module) if id(place[0]) in spaces)):
             value = spaces[id(space)].get(name, MISSING)
             if value is MISSING:
                 space.pop(name, None)

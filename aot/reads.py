@@ -21,7 +21,10 @@ from aot.asked import Asked, asked_by, names_asked, within
 WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
 ) | {"set", "reset", "put", "put_nowait"}  # of a ContextVar, of a queue
-_LIBRARIES = frozenset(("torch", "numpy", "sympy", "mpmath", "aot", *sys.stdlib_module_names)) - {"__main__"}
+_COMPILER = __name__.split(".", 1)[0]
+_LIBRARIES = frozenset(("torch", "numpy", "sympy", "mpmath", _COMPILER, *sys.stdlib_module_names)) - {
+    "__main__"
+}
 _GLOBALS = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))
 _CELLS = frozenset(("LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"))
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"))
@@ -75,6 +78,11 @@ class Reads:
 def is_library(module: object) -> bool:
     """Whether the code of a module, given by name, is taken as it is."""
     return isinstance(module, str) and module.split(".", 1)[0] in _LIBRARIES
+
+
+def is_compiler(module: object) -> bool:
+    """Whether a module, given by name, is one of this compiler's."""
+    return isinstance(module, str) and module.split(".", 1)[0] == _COMPILER
 
 
 @functools.lru_cache(maxsize=8192)

@@ -37,7 +37,7 @@ from aot.containers import SEQUENCES, raw
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
 from aot.objects import content_of, has_memory, namespace_of
-from aot.reads import OPTIONAL, WRITES, Names, is_library, reads_of
+from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
 
@@ -460,8 +460,15 @@ class Walk:
         names: Names,
         path: str,
         more: Collection[str] = (),
+        *,
+        public: bool = False,
     ) -> None:
-        """Note what stands under the names in a namespace, and that under the others nothing does."""
+        """Note what stands under the names in a namespace, and that under the others nothing does.
+
+        Args:
+            more: further names.
+            public: but for private ones.
+        """
         more = frozenset(more)
         wanted = self._wanted if names is self._names else names.read | names.written
         if len(space) > _MANY_NAMES:  # (a module has thousands, of which few are wanted)
@@ -471,6 +478,8 @@ class Walk:
         for name in present:
             if not isinstance(name, str) or not name.isidentifier():
                 continue  # of a tool that rewrites code, as pytest does with assert
+            if public and name.startswith("_") and name not in more:
+                continue
             where, value = f"{path}.{name}" if path else name, space[name]
             if name in more or _counts(names, name, value):
                 self._guard(where, Kind.ENTRY, space, name, value)
@@ -538,7 +547,8 @@ class Walk:
                         more |= {name}
                     elif isinstance(value, torch.nn.Module) and name not in names.read:
                         self._caches.setdefault((id(space), name), (space, name, space[name]))
-            self._namespace(space, names, path, more)
+            # (What a compiled function keeps may have the name of something that it reads of others.)
+            self._namespace(space, names, path, more, public=is_compiler(cls.__module__))
             if isinstance(value, torch.nn.Module) and _OWN_FORWARD.isdisjoint(space):
                 # (Which torch's code calls, and a module of its own comes before its class's.)
                 parts = self._absent[id(space)][2]

@@ -343,5 +343,5 @@ def _check_output(recorder: Recorder, position: int, value: Any) -> None:
     ):
         raise errors.UnsupportedOutput(
             f"{what} is a {type(value).__name__}; tensors, numbers, strings, None and containers of them "
-            f"can be returned"
+            f"can be returned (torch.utils._pytree.register_pytree_node makes a class a container)"
         )

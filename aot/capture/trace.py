@@ -151,7 +151,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise errors.ClosureTensor(
                 f"the function uses a tensor of shape {tuple(fake.shape)} and dtype {fake.dtype} that is "
                 f"neither one of its arguments nor made by an operation on them (a tensor of a closure, an "
-                f"argument's .grad, a tensor from numpy or from a custom kernel); pass it as an argument"
+                f"argument's .grad, a tensor from numpy or from a custom kernel); pass it as an argument, "
+                f"or let aot_module do so if an attribute of a module holds it"
             )
         return state
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import aot
 from aot import errors
+from aot.attributes import attributes_of
 
 
 class Scaled(nn.Module):
@@ -185,6 +186,68 @@ def test_an_attribute_that_is_no_tensor_yet_is_refused_and_left_as_it_was() -> N
     module(values(3))
     compiled(values(3) + 1)
     assert torch.equal(module.hidden, values(3) * 2 + 2)
+
+
+class Helped(nn.Module):
+    """Names them in what is called from there on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Scaled()
+        self.inner.register_forward_pre_hook(self._before)
+        self.shift = torch.ones(3)
+        self.reported = [torch.ones(3).to_sparse(), torch.ones(2)]
+        self.factor = torch.full((3,), 4.0)
+        self.power = torch.full((3,), 3.0)
+
+    def _before(self, module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (args[0] + self.shift,)
+
+    @property
+    def exponent(self) -> Tensor:
+        return self.power
+
+    def report(self) -> list[Tensor]:
+        return self.reported
+
+    @staticmethod
+    def scale_of(module: Any) -> Tensor:
+        factor: Tensor = module.factor
+        return factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x) * self.scale_of(self)
+        return out**self.exponent
+
+
+def test_what_is_named_on_the_way_counts_and_nothing_else() -> None:
+    module = Helped()
+    named = {name for _, _, name in attributes_of(module)}
+    assert named >= {"shift", "factor", "power", "scale", "tables", "named", "offset"}
+    assert named.isdisjoint({"reported", "notes", "_parameters", "training"})
+    compiled = aot.aot_module(module, checking_nop)
+    for _ in range(2):
+        assert torch.equal(compiled(values(2, 3)), module(values(2, 3)))
+        module.shift.add_(1)
+        module.factor = values(3)
+    assert len(compiled.compiled.specializations) == 1
+
+
+def test_a_list_that_grows_is_refused_and_left_as_it_was() -> None:
+    class Growing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Tensor] = []
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen.append(x * 2)
+            return x
+
+    module = Growing()
+    compiled = aot.aot_module(module, checking_nop)
+    with pytest.raises(errors.ClosureMutation, match="or return them"):
+        compiled(values(3))
+    assert module.seen == []
 
 
 def test_a_module_that_raises_keeps_what_it_had() -> None:

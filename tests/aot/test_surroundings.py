@@ -347,6 +347,32 @@ def test_a_container_is_looked_into_past_what_its_class_says(table: Any, key: An
     assert torch.equal(lengths(values(2)), values(2))
 
 
+def test_what_a_compiled_function_keeps_is_not_looked_into() -> None:
+    """Whatever names the function reads of others."""
+
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._cache, self._before, self._recognitions = {"by": 2.0}, [3.0], 4.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self._cache["by"] * self._before[0] * self._recognitions
+
+    module = Cached()
+    compiled = aot.aot_module(module, checking_nop)
+    inner = aot.aot_function(lambda x: x * module._cache["by"], checking_nop)
+    inner.rate = 5.0  # type: ignore[attr-defined]
+    outer = aot.aot_function(lambda x: inner(x) * inner.rate, checking_nop)  # type: ignore[attr-defined]
+    for by in (2.0, 7.0):
+        module._cache["by"] = by
+        for size in (2, 3, 2, 3):
+            assert torch.equal(compiled(values(size)), values(size) * by * 12)
+            assert torch.equal(outer(values(size)), values(size) * by * 5)
+    assert len(compiled.compiled.specializations) == len(outer.specializations) == 4
+    inner.rate = 6.0  # type: ignore[attr-defined]
+    assert torch.equal(outer(values(2)), values(2) * 42)
+
+
 def test_what_is_looked_at_again_is_guarded_once() -> None:
     """However often the function gets a module: each time all that it reaches is looked through."""
 
