@@ -1,9 +1,10 @@
 """Architectures: every one of `transformers` that can be made small, called and trained as in eager.
 
-Each is made with random weights in float64, where rounding is no excuse, and called twice through
-`aot.aot_module`: in training mode, with a backward from everything that it returns, and in evaluation mode
-without gradients. Results, gradients, buffers and the random state are held against eager's. What cannot be
-made small, wants other inputs than are guessed here, or does not give the same twice in eager is not counted.
+Each is made with random weights in float64, where most rounding is too small to be an excuse, and called
+twice through `aot.aot_module`: in training mode, with a backward from everything that it returns, and in
+evaluation mode without gradients. Results, gradients, buffers and the random state are held against eager's.
+What cannot be made small, wants other inputs than are guessed here, or does not give the same twice in eager
+is not counted.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from bench.report import Table
 
 BATCH, LENGTH, WORDS = 2, 7, 50
 MOST_PARAMETERS = 10_000_000
-TOLERANCE = 1e-9  # of the largest element, of all gradients; they are added up in another order
+TOLERANCE = 1e-6  # of the largest element, of all gradients: some models compute in float32 all the same
 # What the attributes of a configuration are to be that mean a size, under whatever name.
 _SIZES: dict[int, tuple[str, ...]] = {
     2: (

@@ -56,7 +56,7 @@ def _forgets_the_gradient(module: nn.Module, results: tuple[Any, ...]) -> tuple[
 
 
 def _is_slightly_off(module: nn.Module, results: tuple[Any, ...]) -> tuple[Any, ...]:
-    return results[0] * (1 + 1e-8), *results[1:]
+    return results[0] * (1 + 1e-5), *results[1:]
 
 
 def _counts_twice(module: nn.Module, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -111,5 +111,5 @@ def test_what_proves_nothing_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> 
 def test_architectures_of_transformers_do_as_in_eager(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["architectures", "--sample", "60", "--json"]) == 0
     states, others, _ = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"]
-    assert dict(states["rows"])["same"] >= 20
+    assert dict(states["rows"])["same"] >= 10
     assert [row for row in others["rows"] if row[1] == "differs"] == []
