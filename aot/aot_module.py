@@ -62,6 +62,7 @@ class CompiledModule(CompiledFunction):
         self._dynamic |= self._as_the_graph_says
         self._swapping = threading.Lock()
         self._stand_ins: tuple[tuple[Place, Any], ...] = ()  # in this trace
+        self._left: tuple[tuple[Place, Any], ...] = ()  # what a backward finds in the places
         self._tracer: int | None = None  # the thread that traces
         self._callers: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
 
@@ -152,8 +153,9 @@ class CompiledModule(CompiledFunction):
                 f"{self.__name__} gets parameters, buffers or other tensors when it is called, or loses "
                 f"some; call it once before it is compiled, if it only does so then, or return them"
             )
-        values = enumerate(owner[name] for owner, name in places)
-        return result, {i: value for i, value in values if value is not state[i]}
+        values = [owner[name] for owner, name in places]
+        self._left = tuple(zip(places, values, strict=True))
+        return result, {i: value for i, value in enumerate(values) if value is not state[i]}
 
     def _traced(self) -> None:
         self._stand_ins = ()
@@ -184,6 +186,7 @@ class CompiledModule(CompiledFunction):
         def recording() -> Iterator[None]:
             with self._recording(tuple(place for place, _ in stand_ins)):
                 self._swap(stand_ins)
+                self._left = stand_ins
                 yield
 
         return lambda: _NotedOfModule(recording, *scripts, *modules)
@@ -198,16 +201,30 @@ class CompiledModule(CompiledFunction):
         """When this is over, its tensors are what they were, also those in `places` that it had before;
         meanwhile other threads' calls find them here."""
         put_back = keeping(self.module, places)
-        outer = self._tracer, self._callers
+        outer = self._tracer, self._callers, self._left
+        self._left = ()
         with self._swapping:
             self._tracer = threading.get_ident()
             self._callers = {(id(owner), name): owner[name] for owner, name in places_of(self.module)}
         try:
             yield
+            self._check_left()
         finally:
             with self._swapping:
                 put_back()
-                self._tracer, self._callers = outer
+                self._tracer, self._callers, self._left = outer
+
+    def _check_left(self) -> None:
+        """A backward that has been recorded leaves the module as it was."""
+        if not self._left:
+            return
+        now = {(id(owner), name): owner[name] for owner, name in places_of(self.module)}
+        left = {(id(owner), name): value for (owner, name), value in self._left}
+        if now.keys() != left.keys() or any(now[place] is not value for place, value in left.items()):
+            raise errors.ClosureMutation(
+                f"a backward of {self.__name__} (a hook, or what torch.utils.checkpoint runs again) puts "
+                f"another tensor into a parameter, buffer or attribute; do it in a hook on a result, outside"
+            )
 
 
 class _NotedOfModule(Noted):

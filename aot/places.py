@@ -49,7 +49,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[int, str, Place]]:
 
 
 def _within(space: dict[str, Any], name: str) -> Iterator[Place]:
-    value = space[name]
+    value: Any = space.get(name)  # (another thread may take it away)
     if _is_plain(value):
         yield space, name
     elif type(value) in (list, dict):
@@ -70,8 +70,8 @@ def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], Non
     spaces = {id(vars(one)): dict(vars(one)) for one in module.modules()}
     owners += [owner for owner, _ in places if id(owner) not in spaces]
     for _, space, name in attributes_of(module):
-        if type(space[name]) in (list, dict):
-            owners.append(space[name])
+        if type(held := space.get(name)) in (list, dict):
+            owners.append(held)
     before = [owner.copy() for owner in owners]
     named = [place for place in (*places, *places_of(module)) if id(place[0]) in spaces]
 
@@ -127,14 +127,14 @@ def found(module: nn.Module) -> Found | None:
             tests.append(f"[*{held}] == {[*owner]}" if owner else f"not {held}")
             tests += [f"{held}[{name!r}] is None" for name, value in owner.items() if value is None]
             leaves += [f"{held}[{name!r}]" for name, value in owner.items() if value is not None]
+    lists: dict[int, str] = {}
     for number, name, (owner, key) in _attributes(module):
         space = names[f"v{number}"] = vars(names[f"m{number}"])
-        path = f"v{number}[{name!r}]"
-        if owner is not space:
-            names[held := f"h{len(names)}"] = owner
+        if owner is not space and id(owner) not in lists:
+            lists[id(owner)] = held = f"h{len(lists)}"
+            names[held] = owner
             tests.append(f"v{number}.get({name!r}) is {held} and len({held}) == {len(owner)}")
-            path = f"{held}[{key!r}]"
-        leaves.append(path)
+        leaves.append(f"{lists.get(id(owner), f'v{number}')}[{key!r}]")
     return Found(tuple(tests), tuple(leaves), names)
 
 

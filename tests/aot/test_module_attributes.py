@@ -250,6 +250,44 @@ def test_a_list_that_grows_is_refused_and_left_as_it_was() -> None:
     assert module.seen == []
 
 
+class Hooked(nn.Module):
+    """Its backward puts a gradient into a place."""
+
+    last: Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.kept = [torch.zeros(3)]
+        if kind == "buffer":
+            self.register_buffer("last", torch.zeros(3))
+        elif kind == "attribute":
+            self.last = torch.zeros(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        doubled = x * 2
+
+        def hook(gradient: Tensor) -> Tensor:
+            if self.kind == "list":
+                self.kept[0] = gradient * 3
+            else:
+                self.last = gradient * 3
+            return gradient
+
+        doubled.register_hook(hook)
+        return doubled.sin()
+
+
+@pytest.mark.parametrize("kind", ["buffer", "attribute", "nothing", "list"])
+def test_a_backward_that_puts_a_tensor_into_a_place_is_refused(kind: str) -> None:
+    module = Hooked(kind)
+    before = {name: value for name, value in vars(module).items() if isinstance(value, Tensor)}
+    with pytest.raises(errors.Unsupported, match=r"puts another tensor into|stored a tensor somewhere else"):
+        aot.aot_module(module, checking_nop)(leaf(3)).sum().backward()
+    assert torch.equal(module.kept[0], torch.zeros(3))
+    assert all(vars(module)[name] is value for name, value in before.items())
+
+
 def test_a_module_that_raises_keeps_what_it_had() -> None:
     class Raising(Recurrent):
         def forward(self, x: Tensor) -> Tensor:
