@@ -27,7 +27,7 @@ def owners_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def places_of(module: nn.Module) -> list[Place]:
     """Those of a module and of its submodules: parameters and buffers first."""
-    return [*registered(module), *(place for one, _, place in _attributes(module))]
+    return [*registered(module), *(place for _, _, place in _attributes(module))]
 
 
 def registered(module: nn.Module) -> list[Place]:
@@ -50,15 +50,15 @@ def _attributes(module: nn.Module) -> Iterator[tuple[int, str, Place]]:
 
 def _within(space: dict[str, Any], name: str) -> Iterator[Place]:
     value: Any = space.get(name)  # (another thread may take it away)
-    if _is_plain(value):
+    if _may_be_argument(value):
         yield space, name
     elif type(value) in (list, dict):
         for key, one in enumerate(value) if type(value) is list else value.items():
-            if _is_plain(one) and isinstance(key, (int, str)):
+            if _may_be_argument(one) and isinstance(key, (int, str)):
                 yield value, key
 
 
-def _is_plain(value: Any) -> bool:
+def _may_be_argument(value: Any) -> bool:
     """Whether it is a tensor that can be an argument. (What cannot be one may not even be used.)"""
     return isinstance(value, Tensor) and (is_wrapper(value) or value.layout is torch.strided)
 
