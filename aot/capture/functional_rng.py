@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder, Recipe, by_name, lookup, meta_of
+from aot.capture.graph import GraphBuilder, Recipe, by_name, meta_of
 from aot.capture.operations import call_on_clones, classify, given, is_written
 from aot.states import default_generator
 
@@ -84,7 +84,7 @@ class States:
             earlier: the draw that it repeats, if it is not a new one.
         """
         builder = self._builder
-        device = next(lookup(meta).device for meta in recipe.metas if meta is not None)
+        device = recipe.device
         if default_generator(device) is None:  # nothing is drawn on the device meta
             return earlier or builder.call(op, args, kwargs, recipe)
         if op is call_on_clones:

@@ -53,6 +53,14 @@ class Recipe:
     metas: tuple[Any, ...]
     aliases: bool = False
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes: that of the first result, and the CPU if there is none."""
+        first = next((meta for meta in self.metas if meta is not None), None)
+        while isinstance(first, tuple):
+            first = next(iter(first), None)
+        return torch.device("cpu") if first is None else lookup(first).device
+
 
 _IDS: dict[ValueMeta, int] = {}
 _METAS: list[ValueMeta] = []

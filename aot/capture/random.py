@@ -21,9 +21,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.errors import RandomStateMutation
-from aot.states import default_generators
-
-_State = tuple[Tensor, ...]
+from aot.states import default_generator, default_generators
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +75,6 @@ def _other_states() -> tuple[Any, ...]:
 class Draws:
     """The draws of one trace, and what the default generators' states stand for.
 
-    A state is known by its number: state 0 is the caller's, state i + 1 is what draw i leaves.
-
     Attributes:
         may_be_set: whether what is traced may set a generator's state, the caller's own included. To see it,
             a trace puts the generators in states of its own; another thread that saves and restores theirs
@@ -87,32 +83,33 @@ class Draws:
 
     def __init__(self) -> None:
         self.may_be_set = True
-        self._generators = default_generators()
-        self._draws: list[_Draw] = []
+        self._lines = [_Line(generator) for generator in default_generators()]
         self._drawn: dict[fx.Node, fx.Node] = {}  # of a draw that repeats one, that one; of others themselves
-        self._states: list[_State] = []
 
     def record(
         self,
         call: tuple[Any, ...],
+        device: torch.device,
         make: Callable[[], fx.Node],
         repeat: Callable[[fx.Node], fx.Node],
         *,
         again: bool = True,
     ) -> fx.Node:
-        """The node of a draw: what `repeat` makes of an earlier one, where the generators were set back to
-        before the same draw; else what `make` appends, unless only the former is allowed (`again` is false).
+        """The node of a draw on a device: what `repeat` makes of an earlier one, where the generator was set
+        back to before the same draw; else what `make` appends, unless only the former is allowed (`again` is
+        false).
 
         Raises:
-            RandomStateMutation: the function has set a generator's state, and then draws something else.
+            RandomStateMutation: the function has set the generator's state, and then draws something else.
         """
-        at = self._number()
-        if at < len(self._draws) and _same(self._draws[at].call, call, self._drawn, {}):
-            self._set(self._states[at + 1])
-            node = repeat(self._draws[at].node)
-            self._drawn[node] = self._draws[at].node
+        line = self._line(device)
+        at = line.number()
+        if at < len(line.draws) and _same(line.draws[at].call, call, self._drawn, {}):
+            line.set(line.states[at + 1])
+            node = repeat(line.draws[at].node)
+            self._drawn[node] = line.draws[at].node
             return node
-        if at < len(self._draws):
+        if at < len(line.draws):
             raise RandomStateMutation(
                 f"{call[0]} after a random generator was set back to an earlier state (fork_rng, "
                 f"set_rng_state), where something else was drawn before; draw outside of the function"
@@ -123,14 +120,14 @@ class Draws:
                 f"preserve_rng_state, or a hook that draws); take it out of the checkpoint or the hook"
             )
         node = make()
-        self._draws.append(_Draw(call, node))
+        line.draws.append(_Draw(call, node))
         self._drawn[node] = node
-        self._move_on()
+        line.move_on()
         return node
 
     def check(self) -> None:
         """Refuse a function that leaves another state behind than its draws do."""
-        if self._number() != len(self._draws):
+        if any(line.number() != len(line.draws) for line in self._lines):
             raise RandomStateMutation(
                 "the function leaves a random generator in an earlier state than its draws do (fork_rng, "
                 "set_rng_state); draw or restore outside of the function"
@@ -144,47 +141,84 @@ class Draws:
         Raises:
             RandomStateMutation: random numbers were drawn that are not torch's.
         """
-        callers, others = self._state(), _other_states()
-        if self._states:
-            self._set(self._states[-1])
-        elif self.may_be_set:
-            self._move_on()  # so that seeding with the caller's own seed is seen as well
-        else:
-            self._states.append(callers)
+        others = _other_states()
+        for line in self._lines:
+            line.enter(self.may_be_set)
         try:
             yield
         finally:
-            self._set(callers)
+            for line in self._lines:
+                line.set(line.callers)
         if _other_states() != others:
             raise RandomStateMutation(
                 "the function draws random numbers of Python's or numpy's, which would be the same in every "
                 "later call; draw outside of the function and pass the numbers, or draw with torch"
             )
 
-    def _number(self) -> int:
+    def _line(self, device: torch.device) -> _Line:
+        """The line of the generator that draws on a device come from."""
+        generator = default_generator(device)
+        for line in self._lines:
+            if line.generator is generator:
+                return line
+        if generator is None:  # nothing is drawn on the device meta
+            return self._lines[0]
+        line = _Line(generator)  # CUDA was not in use before
+        line.enter(False)
+        self._lines.append(line)
+        return line
+
+
+class _Line:
+    """The draws from one generator, in their order, and its states.
+
+    A state is known by its number: state 0 is the caller's, state i + 1 is what draw i leaves.
+
+    Attributes:
+        callers: the state to give back.
+    """
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.callers = self._state()
+        self.draws: list[_Draw] = []
+        self.states: list[Tensor] = []
+
+    def enter(self, may_be_set: bool) -> None:
+        """Note the caller's state, and go on from where the trace has left off."""
+        self.callers = self._state()
+        if self.states:
+            self.set(self.states[-1])
+        elif may_be_set:
+            self.move_on()  # so that seeding with the caller's own seed is seen as well
+        else:
+            self.states.append(self.callers)
+
+    def number(self) -> int:
+        """The number of the state that the generator is in; RandomStateMutation if it has none."""
         now = self._state()
         with internals.modes_off():
-            for number in reversed(range(len(self._states))):
-                if all(torch.equal(a, b) for a, b in zip(now, self._states[number], strict=True)):
+            for number in reversed(range(len(self.states))):
+                if torch.equal(now, self.states[number]):
                     return number
         raise RandomStateMutation(
             "the function seeds a random generator, or sets a state that it did not read itself "
             "(manual_seed, set_rng_state); do it outside of the function"
         )
 
-    def _move_on(self) -> None:
-        for generator in self._generators:
-            move_on(generator)
-        self._states.append(self._state())
+    def move_on(self) -> None:
+        """Go to the next state."""
+        move_on(self.generator)
+        self.states.append(self._state())
 
-    def _state(self) -> _State:
+    def set(self, state: Tensor) -> None:
+        """Put the generator in a state."""
         with internals.modes_off():
-            return tuple(generator.get_state() for generator in self._generators)
+            self.generator.set_state(state)
 
-    def _set(self, state: _State) -> None:
+    def _state(self) -> Tensor:
         with internals.modes_off():
-            for generator, value in zip(self._generators, state, strict=True):
-                generator.set_state(value)
+            return self.generator.get_state()
 
 
 def move_on(generator: torch.Generator) -> None:
@@ -193,7 +227,7 @@ def move_on(generator: torch.Generator) -> None:
         generator.set_offset(generator.get_offset() + 4)
     else:
         with internals.modes_off():
-            torch.empty(()).uniform_(generator=generator)
+            torch.empty((), device=generator.device).uniform_(generator=generator)
 
 
 @contextlib.contextmanager

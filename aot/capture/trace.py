@@ -257,7 +257,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return draw
             return states.draw(op, args, kwargs, metas, draw)
 
-        return self.draws.record((op, read, kwargs), make, repeat, again=not late)
+        return self.draws.record((op, read, kwargs), metas.device, make, repeat, again=not late)
 
     def _may_raise(self, op: Any, args: tuple[Any, ...], metas: Recipe) -> bool:
         called = args[0] if op is call_on_clones else op

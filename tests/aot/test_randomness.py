@@ -158,6 +158,14 @@ def _seeded(x: Tensor) -> Tensor:
     return torch.rand(3) + x
 
 
+def test_a_seed_that_is_the_callers_own_is_seen_under_another_default_device() -> None:
+    with torch.device("meta"):
+        compiled = aot.aot_function(_seeded, checking_nop)
+        torch.manual_seed(5)
+        with pytest.raises(aot.errors.RandomStateMutation):
+            compiled(torch.ones(3, device="cpu"))
+
+
 def _repeated(x: Tensor) -> Tensor:
     state = torch.get_rng_state()
     first = torch.rand(3)
