@@ -390,7 +390,7 @@ class CompiledFunction:
         try:
             recorded = self._record(flat, arguments, lifetimes, noted, inference, symbols)
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
-            packed = None if slot is None else slot.pack(blueprint)
+            packed = None if slot is None else slot.pack(blueprint, recorded.order)
             graph = numbered(blueprint.forward, symbols)
             compiled = self._compile_forward(graph.module, blueprint)
             sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
@@ -419,6 +419,8 @@ class CompiledFunction:
             slot.write(packed)
         if symbols is not None:
             symbols.let_go()
+        if recorded.order is not None:
+            built = replace(built, call=recorded.order.kept(built.call))
         return self._specialization(blueprint, built, graph.module, noted.guards, symbols, sizes)
 
     def _record(

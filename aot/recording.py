@@ -18,7 +18,7 @@ from torch import fx
 from aot import logs, names
 from aot import torch_internals as internals
 from aot.blueprint import Blueprint
-from aot.capture import looks
+from aot.capture import looks, streams
 from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.joint import Joint, record_backward
@@ -68,6 +68,7 @@ class Recorded:
         levels: what each part of the backward can be recorded again from.
         scripts: what of the function's Python eager runs in the backward; None for all of it.
         expected: what the function has left of its arguments.
+        order: what a call has to do with other CUDA streams than the current one; None for nothing.
     """
 
     blueprint: Blueprint
@@ -75,6 +76,7 @@ class Recorded:
     levels: list[Level | None]
     scripts: tuple[Any, ...] | None
     expected: Left
+    order: streams.StreamOrder | None
 
 
 def record(
@@ -104,16 +106,18 @@ def record(
     """
     grad = torch.is_grad_enabled()
     with noted.running(), running, viewing(symbols), replacing(), looks.watched() as looked:
-        forward = run_once(
-            flat,
-            arguments,
-            options.decompositions,
-            lifetimes,
-            inference,
-            options.functionalize_rng,
-            symbols,
-            options.seeds,
-        )
+        with streams.watched() as chosen:
+            forward = run_once(
+                flat,
+                arguments,
+                options.decompositions,
+                lifetimes,
+                inference,
+                options.functionalize_rng,
+                symbols,
+                options.seeds,
+            )
+            order = None if chosen is None else chosen.order()
         entry = forward.entry
         expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
         effects = analyze(forward, options.keep)
@@ -158,7 +162,7 @@ def record(
     levels = _levels_of(joint, backwards)
     again = tuple(level is not None for level in levels)
     blueprint = Blueprint(plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated)
-    return Recorded(blueprint, forward, levels, joint.scripts, expected)
+    return Recorded(blueprint, forward, levels, joint.scripts, expected, order)
 
 
 def _written_together(arguments: Arguments) -> frozenset[int]:

@@ -73,6 +73,7 @@ __all__ = [
     "AUTOCAST_DEVICES",
     "AUTO_FUNCTIONALIZED",
     "COND",
+    "CUDA_SYNCHRONIZE",
     "MAKE_TOKEN",
     "NO_ZEROS",
     "SAVE",
@@ -205,6 +206,8 @@ __all__ = [
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+CUDA_SYNCHRONIZE = (torch._C, "_cuda_synchronize")
+"""Where `torch.cuda.synchronize` looks up what it calls. Only a torch with CUDA has it."""
 _COMPOSITE_KEYS = (
     torch._C.DispatchKey.CompositeImplicitAutograd,
     torch._C.DispatchKey.CompositeExplicitAutograd,

@@ -20,6 +20,7 @@ from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, check
 from aot.cache.folder import Folder
 from aot.cache.graphs import pack_graph, unpack_graph
 from aot.cache.key import Key, Options, Places, key_of, skeleton
+from aot.capture.streams import StreamOrder
 from aot.inputs import Arguments
 from aot.metadata import ViewAndMutationMeta
 from aot.runtime.plan import Plan
@@ -82,9 +83,11 @@ class Slot:
     def _drop(self, error: Exception) -> None:
         self._folder.drop(self._key.digest, f"{type(error).__name__}: {error}")
 
-    def pack(self, blueprint: Blueprint) -> bytes | None:
+    def pack(self, blueprint: Blueprint, order: StreamOrder | None) -> bytes | None:
         """What would be kept of a compile; None where it is not to be."""
         try:
+            if order is not None:
+                raise Uncacheable("CUDA streams or events of this process")
             return self._packed(blueprint)
         except Uncacheable as error:
             _uncached(self._folder, error)

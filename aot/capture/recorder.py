@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture import looks
+from aot.capture import looks, streams
 from aot.capture.graph import Recipe, call_with_grad, dtypes_of, is_custom, lookup, recipe_of
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.modeless import asks_about_phases
@@ -146,6 +146,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""
+        streams.look()
         if self.inference and not torch.is_inference_mode_enabled():
             raise errors.InferenceModeUnsupported(
                 f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
