@@ -99,10 +99,14 @@ def in_one_thread(trial: Trial) -> Trial:
 
 def _broken(error: Exception) -> Result:
     """The observer, which runs torch itself, could not go on: the target has broken that."""
-    said = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    said = _told(error)
     message = f"after the call: torch works in eager, {said} in the target"
     finding = Finding("errors", "after the call", "torch works", said, message)
     return Result("finding", (finding,), str(finding), intact=False)
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def judged_call(
@@ -114,7 +118,12 @@ def judged_call(
 ) -> Result:
     """What becomes of one call: `function` is what the standard made. The target is given its `own`, which
     may be the same call on another device: then only what draws nothing can be compared."""
-    eager = observed(trial, function)
+    try:
+        eager = observed(trial, function)
+    except Exception as error:
+        if _intact():
+            raise
+        return Result("poisoned", reason=f"eager breaks the device: {_told(error)}", intact=False)
     before = compiled.runs
     try:
         with _garbage_kept():
@@ -232,7 +241,8 @@ def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
         sys.setswitchinterval(interval)
     if errors:
         raise errors[0]
-    return sights
+    # What CUDA's allocator has given out to the one thread is counted by the other as well.
+    return [replace(seen, grown=0) for seen in sights]
 
 
 def _raised(seen: Observation) -> bool:
@@ -258,10 +268,15 @@ def _garbage_kept() -> Iterator[None]:
 
 
 def _intact() -> bool:
-    """Whether torch still works here, once what a failure has left behind is collected (`_garbage_kept`)."""
+    """Whether torch still works here, once what a failure has left behind is collected (`_garbage_kept`).
+
+    After an illegal access or a failed assertion on a CUDA device nothing works there any more.
+    """
     gc.collect()
     try:
         record_ambient()
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
     except Exception:
         return False
     return True

@@ -24,7 +24,7 @@ from fuzz.errors import FuzzError
 
 _TARGET = "a name from `aotfuzz targets`, or package.module:function"
 _JSON = "print one JSON object as the last line of stdout"
-_DEVICE = "where programs run; both: on each, and compared with each other (default: cpu)"
+_DEVICE = "where programs run: cpu, cuda, or cpu,cuda: on each, and compared with each other (default: cpu)"
 _JOBS = "worker processes, on each node of a cluster (default: the cores; on a GPU: the devices)"
 
 
@@ -109,7 +109,7 @@ def _add_run(commands: Any) -> None:
     run.add_argument(
         "--profile", default="mixed", metavar="P", help="which kind of programs (default: mixed)"
     )
-    run.add_argument("--device", choices=("cpu", "cuda", "both"), default="cpu", help=_DEVICE)
+    run.add_argument("--device", type=_device, default="cpu", metavar="D", help=_DEVICE)
     run.add_argument(
         "--out", type=Path, metavar="DIR", help="where results go (default: a new folder in ./campaigns)"
     )
@@ -247,6 +247,13 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return value
+
+
+def _device(text: str) -> str:
+    names = {"cpu": "cpu", "cuda": "cuda", "cpu,cuda": "both", "both": "both"}  # as fuzz.ir calls them
+    if text not in names:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of cpu, cuda and cpu,cuda")
+    return names[text]
 
 
 def _seed(text: str) -> int:

@@ -8,6 +8,7 @@ given out; on a CPU torch counts nothing.
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,9 @@ import torch
 from torch.multiprocessing import reductions
 
 from .structure import has_memory
+
+# A thread of autograd's for a CUDA device wakes who waits for a backward before it drops its last node.
+_LOOKS, _PAUSE = 20, 0.001
 
 _Weak: Any = reductions.StorageWeakRef  # not annotated in torch
 
@@ -30,10 +34,11 @@ class Lifetimes:
 
     def __init__(self) -> None:
         """Before the call whose memory is watched."""
+        with torch.inference_mode(False), torch.enable_grad():
+            devices = ["cpu", *(f"cuda:{number}" for number in range(_devices()))]
+            self._early = [torch.zeros((), requires_grad=True, device=device) * 1 for device in devices]
         self._allocated = allocated()
         self._storages: dict[int, tuple[str, Any]] = {}
-        with torch.inference_mode(False), torch.enable_grad():
-            self._early = torch.zeros((), requires_grad=True) * 1
 
     def watch(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Note the storages of these tensors, without keeping any alive."""
@@ -53,12 +58,21 @@ class Lifetimes:
             if names:
                 gc.collect(generation)
                 names = self._alive()
+        for _ in range(_LOOKS if _devices() else 0):
+            if names:
+                time.sleep(_PAUSE)
+                names = self._alive()
         return names
 
     def grown(self) -> int:
         """How many bytes more are given out now, once `left` has been asked: what nobody holds may be in
         cycles before."""
-        return allocated() - self._allocated
+        more = allocated() - self._allocated
+        for _ in range(_LOOKS):
+            if more > 0:
+                time.sleep(_PAUSE)
+                more = allocated() - self._allocated
+        return more
 
     def _alive(self) -> tuple[str, ...]:
         return tuple(name for name, storage in self._storages.values() if not storage.expired())
@@ -66,13 +80,19 @@ class Lifetimes:
     def _drain(self) -> None:
         """Have the engine forget a backward that raised.
 
-        What it had still to do stays in the thread's queue, ordered by age, until an older node is run.
+        What it had still to do stays in the queue of the thread that is a device's, ordered by age, until an
+        older node is run there.
         """
         torch.autograd.backward(self._early, retain_graph=True)
 
 
 def allocated() -> int:
     """How many bytes CUDA's allocator has given out and not got back, on all devices; 0 without CUDA."""
+    return sum(map(torch.cuda.memory_allocated, range(_devices())))
+
+
+def _devices() -> int:
+    """How many CUDA devices are in use, or may be; 0 before CUDA is."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
-    return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
+    return torch.cuda.device_count()
