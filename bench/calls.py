@@ -142,20 +142,20 @@ def _graph(case: Case) -> fx.GraphModule:
     return fx.GraphModule(nn.Module(), graph)
 
 
-def _simplified(case: Case, stubs: Stubs) -> Function:
-    compiled: Function = aot_module_simplified(_graph(case), _inputs(case), stubs)
+def _simplified(case: Case, stubs: Stubs, device: str) -> Function:
+    compiled: Function = aot_module_simplified(_graph(case), _inputs(case, device), stubs)
     return compiled
 
 
-def _ours_simplified(case: Case, stubs: Stubs) -> Function:
-    return aot.aot_module_simplified(_graph(case), _inputs(case), stubs)
+def _ours_simplified(case: Case, stubs: Stubs, device: str) -> Function:
+    return aot.aot_module_simplified(_graph(case), _inputs(case, device), stubs)
 
 
-COMPILERS: dict[str, Callable[[Case, Stubs], Function]] = {
-    "aot": lambda case, stubs: aot.aot_function(case.function, stubs),
+COMPILERS: dict[str, Callable[[Case, Stubs, str], Function]] = {
+    "aot": lambda case, stubs, _: aot.aot_function(case.function, stubs),
     "aot simplified": _ours_simplified,
     "simplified": _simplified,
-    "stock": lambda case, stubs: stock_aot_function(case.function, stubs),
+    "stock": lambda case, stubs, _: stock_aot_function(case.function, stubs),
 }
 
 
@@ -163,6 +163,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     parser.add_argument("--rounds", type=int, default=21, help="bursts of each (default: 21)")
     parser.add_argument("--calls", type=int, default=200, help="calls in a burst (default: 200)")
+    parser.add_argument("--device", default="cpu", help="where tensors are (default: cpu)")
     parser.add_argument("--case", choices=list(CASES), nargs="+", help="these alone (default: all)")
 
 
@@ -175,7 +176,7 @@ def measure(options: argparse.Namespace) -> list[Table]:
         sides = {}
         for side, compiler in COMPILERS.items():
             try:
-                sides[side] = burst(case, compiler, options.calls)
+                sides[side] = burst(case, compiler, options.calls, options.device)
             except Exception as error:
                 notes.append(f"{name}: {side} raises {first_line(error)}")
         spreads.update(interleaved(sides, options.rounds))
@@ -195,15 +196,18 @@ def _ratio(mine: Spread | None, theirs: Spread | None) -> float | None:
     return mine.ratio(theirs) if mine and theirs else None
 
 
-def _inputs(case: Case) -> tuple[Tensor, ...]:
-    return tuple(torch.ones(WIDTH, requires_grad=case.train) for _ in range(case.inputs))
+def _inputs(case: Case, device: str) -> tuple[Tensor, ...]:
+    made = (torch.ones(WIDTH, requires_grad=case.train, device=device) for _ in range(case.inputs))
+    return tuple(made)
 
 
-def burst(case: Case, compiler: Callable[[Case, Stubs], Function], calls: int) -> Callable[[], float]:
+def burst(
+    case: Case, compiler: Callable[[Case, Stubs, str], Function], calls: int, device: str = "cpu"
+) -> Callable[[], float]:
     """Measures that many calls: seconds for each."""
     stubs = Stubs()
-    compiled = compiler(case, stubs)
-    inputs = _inputs(case)
+    compiled = compiler(case, stubs, device)
+    inputs = _inputs(case, device)
     for _ in range(2):  # the second one is answered by stubs
         result = compiled(*inputs)
         tangents = [torch.ones_like(r) for r in result]
@@ -211,8 +215,13 @@ def burst(case: Case, compiler: Callable[[Case, Stubs], Function], calls: int) -
             torch.autograd.grad(result, inputs, tangents)
         stubs.prepare(1)
 
+    def settle() -> None:
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()  # what is still to be computed would be waited for where a queue is full
+
     def forward() -> float:
         stubs.prepare(calls)
+        settle()
         start = time.process_time()
         for _ in range(calls):
             compiled(*inputs)
@@ -221,6 +230,7 @@ def burst(case: Case, compiler: Callable[[Case, Stubs], Function], calls: int) -
     def backward() -> float:
         stubs.prepare(calls)
         results = [compiled(*inputs) for _ in range(calls)]
+        settle()
         start = time.process_time()
         for result in results:
             torch.autograd.grad(result, inputs, tangents)

@@ -4,6 +4,8 @@ Measured while it runs and not computed from graphs: every storage that an opera
 weak reference. What is alive when the forward has returned, but for its loss, is what was saved, whoever
 holds it. Parameters, buffers and the batch are not counted, since they are there anyway.
 
+On a GPU (`--device cuda`) the same is asked of torch's allocator, which counts in pieces of 512 bytes.
+
 While a first step compiles, it is the process's physical memory that counts, of tensors, graphs and all else:
 the most that the kernel saw (`VmHWM` of proc(5)), less what there was before the step. Each is a process of
 its own, which has compiled something small before.
@@ -27,11 +29,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import aot
-from bench.models import Model, available
+from bench.models import Model, State, available
 from bench.report import Table
 from bench.timing import first_line
 
 Step = Callable[..., Tensor]
+_PIECE = 512  # bytes: what CUDA's allocator gives out for a loss
 
 VARIANTS: dict[str, Callable[[Step], Step]] = {
     "eager": lambda step: step,
@@ -107,12 +110,25 @@ def usage(model: Model, step: Step) -> Usage:
     for parameter in parameters.values():
         parameter.grad = None
     gc.collect()
+    if model.batch[0].is_cuda:
+        return _allocated(model, step, parameters, buffers)
     follower = Alive([*parameters.values(), *buffers.values(), *model.batch])
     with follower:
         loss = step(parameters, buffers, *model.batch)
         saved = follower.alive() - loss.untyped_storage().nbytes()
         torch.autograd.backward(loss)
     return Usage(saved, follower.peak)
+
+
+def _allocated(model: Model, step: Step, parameters: State, buffers: State) -> Usage:
+    """The same, as the allocator of the current CUDA device counts it."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    loss = step(parameters, buffers, *model.batch)
+    saved = torch.cuda.memory_allocated() - before - _PIECE
+    torch.autograd.backward(loss)
+    return Usage(saved, torch.cuda.max_memory_allocated() - before)
 
 
 def compiling(name: str, small: bool, variant: str) -> int:
@@ -143,11 +159,12 @@ def _kilobytes(what: str) -> int:
 def configure(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--model", action="append", choices=sorted(available()), help="only this one")
+    parser.add_argument("--device", default="cpu", help="where the models are (default: cpu)")
     parser.add_argument("--small", action="store_true", help="tiny models, for a quick look")
 
 
 def measure(options: argparse.Namespace) -> list[Table]:
-    """One table of saved bytes, one of peaks, and one of what compiling needs."""
+    """One table of saved bytes, one of peaks, and on a CPU one of what compiling needs."""
     rows: dict[str, list[Usage | None]] = {}
     peaks: dict[str, list[int | None]] = {}
     notes = []
@@ -155,7 +172,7 @@ def measure(options: argparse.Namespace) -> list[Table]:
         if options.model and name not in options.model:
             continue
         torch.manual_seed(0)
-        model = makes[0 if options.small else 1]()
+        model = makes[0 if options.small else 1]().to(options.device)
         rows[name] = []
         for variant, compiled in VARIANTS.items():
             try:
@@ -164,8 +181,9 @@ def measure(options: argparse.Namespace) -> list[Table]:
             except Exception as error:
                 rows[name].append(None)
                 notes.append(f"{name}, {variant}: {first_line(error)}")
-        peaks[name] = _compiling(name, options.small, notes)
-    return [
+        if options.device == "cpu":
+            peaks[name] = _compiling(name, options.small, notes)
+    tables = [
         _table(
             "saved for backward, MB",
             {n: [None if u is None else u.saved for u in row] for n, row in rows.items()},
@@ -175,8 +193,10 @@ def measure(options: argparse.Namespace) -> list[Table]:
             "peak of forward and backward, MB",
             {n: [None if u is None else u.peak for u in row] for n, row in rows.items()},
         ),
-        _table("peak of a first step, which compiles, MB of physical memory", peaks),
     ]
+    if peaks:
+        tables.append(_table("peak of a first step, which compiles, MB of physical memory", peaks))
+    return tables
 
 
 def _compiling(name: str, small: bool, notes: list[str]) -> list[int | None]:

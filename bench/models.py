@@ -30,6 +30,11 @@ class Model:
     batch: tuple[Tensor, ...]
     loss: Callable[..., Tensor]
 
+    def to(self, device: str) -> Model:
+        """The same model on that device; its module is moved."""
+        batch = tuple(one.to(device) for one in self.batch)
+        return Model(self.module.to(device), batch, self.loss)
+
     def state(self) -> tuple[State, State]:
         """Fresh copies of the parameters and of the buffers."""
         parameters = {n: p.detach().clone().requires_grad_() for n, p in self.module.named_parameters()}
