@@ -345,8 +345,11 @@ class Contents:
         return self._builder.emit(aten.clone.default, node)
 
     def _even(self, node: fx.Node) -> fx.Node:
-        """The same value in a storage that holds a whole number of elements, as torch's scatters want it."""
+        """The same value in a storage that holds a whole number of elements, as torch's scatters want it, and
+        which begins where it does: what was shown of an argument before it was written to need not."""
         root = memory_root(node)
+        if self._builder.offsets.get(root, 0):
+            return self._builder.emit(aten.clone.default, node)
         if root.op == "placeholder":
             nbytes = self._storage.nbytes()
         else:

@@ -1042,3 +1042,32 @@ def test_a_view_of_what_was_detached_since_leads_to_an_argument_if_it_is_younger
         return torch.autograd.grad(result.pow(2).sum(), [part, result, start], allow_unused=True)
 
     assert_same_story(f, story)
+
+
+@pytest.mark.parametrize("begins", [(0, 0), (2, 2), (2, 3)])
+@pytest.mark.parametrize("sizes", [(1, 2), (2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda a: a.unsqueeze(0).select(1, 0).mul_(2),
+        lambda a: a.unsqueeze(0)[:, :1].mul_(2),
+        lambda a: a.unsqueeze(1).t()[0].mul_(2),
+        lambda a: a.expand(1, -1).diagonal().mul_(2),
+        lambda a: a.view(1, -1).squeeze(0).narrow(0, 0, 1).mul_(2),
+    ],
+)
+@pytest.mark.parametrize("written", [0, 1])
+def test_writes_through_views_of_views_of_what_begins_somewhere(
+    begins: tuple[int, int], sizes: tuple[int, int], write: Callable[[Tensor], Tensor], written: int
+) -> None:
+    """Torch's scatters lay out their result where their argument lies in its storage."""
+
+    def make() -> list[Tensor]:
+        whole = values(8)
+        return [whole.as_strided((size,), (1,), begin) for size, begin in zip(sizes, begins, strict=True)]
+
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        write((a, b)[written])
+        return a.sum() + b.sum()
+
+    assert_agrees(f, make, grad=False)
