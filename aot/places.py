@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from aot import torch_internals as internals
 from aot.attributes import attributes_of
 from aot.guards import MISSING
 from aot.recognition import Found
@@ -60,7 +61,7 @@ def _within(space: dict[str, Any], name: str) -> Iterator[Place]:
 
 def _may_be_argument(value: Any) -> bool:
     """Whether it is a tensor that can be an argument. (What cannot be one may not even be used.)"""
-    return isinstance(value, Tensor) and (is_wrapper(value) or value.layout is torch.strided)
+    return isinstance(value, Tensor) and (is_wrapper(value) or internals.layout_of(value) is torch.strided)
 
 
 def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:

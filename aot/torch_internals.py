@@ -155,9 +155,11 @@ __all__ = [
     "is_view",
     "is_wrapper",
     "is_zeros_without_memory",
+    "layout_of",
     "lie",
     "lying",
     "make_non_leaf",
+    "may_draw",
     "memoryless",
     "memoryless_storage",
     "modes_are_on",
@@ -687,6 +689,12 @@ def reserve(tensor: Tensor) -> None:
     tensor.__class__ = Reserved
 
 
+def layout_of(tensor: Tensor) -> torch.layout:
+    """Its layout, also of one that nobody may use."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.layout
+
+
 def escaped() -> EscapedTensor:
     """The refusal of a tensor of a trace, in a thread that does not trace."""
     return EscapedTensor(
@@ -772,8 +780,17 @@ def has_python_meta(op: Any) -> bool:
     return (
         isinstance(op, OpOverload)
         and op.name().replace("::", "/") + "/Meta" in _META_LIBRARY._op_impls  # type: ignore[no-untyped-call]
-        and torch.Tag.nondeterministic_seeded not in op.tags
+        and not may_draw(op)
     )
+
+
+@functools.cache
+def may_draw(op: OpOverload) -> bool:
+    """Whether an operation may move a random generator. (What is given the seed of another one repeats what
+    that has drawn, as backwards of attention do, of which torch says the contrary.)"""
+    if torch.Tag.nondeterministic_seeded not in op.tags:
+        return False
+    return all(argument.name != "philox_seed" for argument in op._schema.arguments)
 
 
 def is_composite(op: OpOverload) -> bool:

@@ -22,7 +22,13 @@ from aot import config, errors
 from aot import torch_internals as internals
 from aot.capture.origins import Origins
 from aot.capture.random import drawing_apart
-from aot.capture.zeros import PIVOTED, as_pivots, draws, may_be_run, says_by_raising
+from aot.capture.zeros import (
+    PIVOTED,
+    as_pivots,
+    may_be_run,
+    says_by_raising,
+    says_by_raising_anywhere,
+)
 from aot.geometry import Geometry
 from aot.symbols import as_arguments, fixed, has_symbols, hinted
 
@@ -62,6 +68,7 @@ class Recipe:
         return torch.device("cpu") if first is None else lookup(first).device
 
 
+_CPU = torch.device("cpu")
 _IDS: dict[ValueMeta, int] = {}
 _METAS: list[ValueMeta] = []
 _numbers = itertools.count(-1, -1)
@@ -222,6 +229,8 @@ class GraphBuilder:
         recipe = None if symbolic else self.of_kernel(op, args, kwargs)
         if recipe is None:
             recipe = self._of_fakes(op, args, kwargs, symbolic)
+            if not symbolic and self._is_doubtful(recipe, op, args, kwargs):
+                recipe = self._of_kernel(op, args, kwargs) or recipe
         if frozen is not None:
             if len(_RECIPES) >= _RECIPES_LIMIT:
                 _RECIPES.clear()
@@ -238,22 +247,50 @@ class GraphBuilder:
         """What the kernel of an operation returns on zeros, if it may be asked (`capture/zeros`) and answers;
         it is called by ``call(args, kwargs)``, if there is that."""
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
-        if not may_be_run(op, metas, args, kwargs):
-            return None
+        return self._of_kernel(op, args, kwargs, call) if may_be_run(op, metas, args, kwargs) else None
+
+    def _is_doubtful(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the kernel of a CPU says otherwise than fake tensors, and that of the device may be asked.
+
+        Meta kernels that all devices share let pass what kernels refuse, and lay results out otherwise. It
+        takes far longer to ask a device than to ask the CPU, and what a kernel there makes of zeros that it
+        does not take can be the end of the process's CUDA.
+        """
+        metas = [self.meta(node) for node in _nodes((args, kwargs))]
+        if not any(meta.device.type == "cuda" for meta in metas) or internals.may_draw(op):
+            return False
+        if not may_be_run(op, [meta._replace(device=_CPU) for meta in metas], args, kwargs):
+            return False
+        try:
+            told = self._of_kernel(op, args, kwargs, at=_CPU)
+        except Exception:
+            return says_by_raising_anywhere(op, metas)
+        return told is not None and not _alike(told.metas, recipe.metas)
+
+    def _of_kernel(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: Callable[..., Any] | None = None,
+        at: torch.device | None = None,
+    ) -> Recipe | None:
+        """The same of any operation; with its arguments on another device, if it is to be run `at` that."""
+        metas = [self.meta(node) for node in _nodes((args, kwargs))]
         given: list[Tensor] = []
 
         def blank(node: fx.Node) -> Tensor:
-            given.append(self._blank(node))
+            given.append(self._blank(node, at=at))
             return given[-1]
 
         def one(node: fx.Node) -> Tensor:
-            return self._blank(node).fill_(1)
+            return self._blank(node, at=at).fill_(1)
 
         def run(make: Callable[[fx.Node], Tensor]) -> Any:
             real = fx.node.map_arg((args, kwargs), make)
             return op(*real[0], **real[1]) if call is None else call(*real)
 
-        apart = drawing_apart() if draws(op) else contextlib.nullcontext()
+        apart = drawing_apart() if internals.may_draw(op) else contextlib.nullcontext()
         with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad(), apart:
             try:
                 result = run(blank)
@@ -298,7 +335,7 @@ class GraphBuilder:
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
         recipe = recipe_of(result, storages, numbers=is_custom(op))
         metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
-        odd = any(map(_lies_oddly, metas)) and not is_custom(op) and not draws(op)
+        odd = any(map(_lies_oddly, metas)) and not is_custom(op) and not internals.may_draw(op)
         if op not in _ROW_MAJOR and op not in _COPIES and (odd or internals.has_python_meta(op)):
             recipe = self.as_computed(recipe, op, args, kwargs, odd)
         return recipe
@@ -364,10 +401,12 @@ class GraphBuilder:
         assert isinstance(meta, int)
         return self._fake(meta, self.offsets.get(node, 0))
 
-    def _blank(self, node: fx.Node, numbers: Callable[[Any], Any] = fixed) -> Tensor:
+    def _blank(
+        self, node: fx.Node, numbers: Callable[[Any], Any] = fixed, at: torch.device | None = None
+    ) -> Tensor:
         meta = self.meta(node)
         size, stride = numbers(meta.size), numbers(meta.stride)
-        return torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device).zero_()
+        return torch.empty_strided(size, stride, dtype=meta.dtype, device=at or meta.device).zero_()
 
     def annotate(self, nodes: Iterable[fx.Node]) -> None:
         """Give nodes the `meta["val"]` that graph compilers read: fake tensors outside autograd."""
@@ -529,6 +568,16 @@ def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False
     metas = tuple([of(one, many) for one in (result if many else (result,))])
     aliases = bool(storages) and any(internals.storage_key(tensor) in storages for tensor in found)
     return Recipe(many, metas, aliases)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two results' metadata are the same but for the device."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if not (isinstance(one, int) and isinstance(other, int)):
+        return bool(one == other)
+    mine, its = lookup(one), lookup(other)
+    return (mine.size, mine.dtype) == (its.size, its.dtype) and (0 in mine.size or mine.stride == its.stride)
 
 
 def dtypes_of(meta: Any) -> Any:

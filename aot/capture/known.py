@@ -64,6 +64,6 @@ def _is_fixed(node: fx.Node) -> bool:
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
     op = node.target
-    if not isinstance(op, internals.OpOverload) or torch.Tag.nondeterministic_seeded in op.tags:
+    if not isinstance(op, internals.OpOverload) or internals.may_draw(op):
         return False
     return not is_custom(op)  # which nobody but the caller is to run

@@ -204,7 +204,7 @@ def classify(func: Any) -> Operation:
 def _classify(func: Any) -> Operation:
     tags = func.tags
     name = func._schema.name.split("::")[1]
-    random = torch.Tag.nondeterministic_seeded in tags
+    random = internals.may_draw(func)
     if name in _STORAGE_OPS:
         return Operation(_STORAGE_OPS[name], placed=True)
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from aot import torch_internals as internals
 from aot.capture.operations import acts, drops_nothing, operation_of
 
 
@@ -38,6 +39,6 @@ def has_effect(node: fx.Node) -> bool:
 def moves_generator(node: fx.Node) -> bool:
     """Whether running the node draws random numbers."""
     op = operation_of(node)
-    if op is None or torch.Tag.nondeterministic_seeded not in op.tags:
+    if op is None or not internals.may_draw(op):
         return False
     return node.target is not op or not drops_nothing(op, node.args, node.kwargs)

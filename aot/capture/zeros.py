@@ -104,10 +104,13 @@ def says_by_raising(op: Any, given: Iterable[Meta]) -> bool:
     return _is_core(op) or all(map(_holds_no_indices, given))
 
 
-@functools.cache
-def draws(op: OpOverload) -> bool:
-    """Whether an operation may move a random generator."""
-    return torch.Tag.nondeterministic_seeded in op.tags
+def says_by_raising_anywhere(op: OpOverload, given: Iterable[Meta]) -> bool:
+    """Whether it may also be asked on a device where nothing works any more after an assertion has failed: it
+    checks no values."""
+    return op not in _ASSERTING and all(map(_holds_no_indices, given))
+
+
+_ASSERTING = {torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg}
 
 
 def _holds_no_indices(meta: Meta) -> bool:

@@ -300,3 +300,41 @@ def test_a_module_that_raises_keeps_what_it_had() -> None:
     with pytest.raises(LookupError, match="in the middle"):
         aot.aot_module(module, checking_nop)(values(3))
     assert all(now is one for now, one in zip(held(module), before, strict=True))
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.factor = 2.0
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * ctx.factor
+
+
+def test_attributes_outlast_a_backward_whose_python_runs_again() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(values(3))
+            self.scale = values(3, start=4)
+
+        def forward(self) -> tuple[Tensor, Tensor]:
+            size = self.scale.shape  # which is all that it reads of it
+            results = torch._foreach_neg([self.weight, _Doubled.apply(self.weight).view(size)])
+            return results[0], results[1]
+
+    net = Net()
+    compiled = aot.aot_module(net, aot.nop)
+    for start in (4, 9):
+        net.scale = scale = values(3, start=start)
+        told = []
+        for run in (net, compiled):
+            results = run()
+            told.append([*results])
+            for chosen in (results, results[:1], results[1:]):
+                tangents = [torch.ones(3) for _ in chosen]
+                told[-1] += torch.autograd.grad(chosen, net.weight, tangents, retain_graph=True)
+                assert net.scale is scale
+        torch.testing.assert_close(told[1], told[0])

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 import aot
 from aot import errors
+from aot import torch_internals as internals
 
 DRAWS: dict[str, Callable[[Tensor], Any]] = {
     "rand": lambda x: x * torch.rand(2, 3),
@@ -301,3 +302,16 @@ def test_a_draw_between_two_numbers_into_a_tensor_with_gaps(functionalized: bool
     assert_agrees(
         lambda x: x.random_(2, 7), lambda: [torch.zeros(6)[::2]], functionalize_rng_ops=functionalized
     )
+
+
+def test_the_backward_of_attention_repeats_what_the_forward_drew() -> None:
+    names = ("efficient", "flash", "cudnn", "fused")
+    seen = 0
+    for packet in (getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)):
+        name = getattr(packet, "__name__", "")
+        if "attention" not in name or not any(kind in name for kind in names) or "quantized" in name:
+            continue
+        for overload in packet.overloads():
+            seen += 1
+            assert internals.may_draw(getattr(packet, overload)) == ("backward" not in name), (name, overload)
+    assert seen >= 8
