@@ -45,6 +45,11 @@ def _flat(targets: Iterable[Any]) -> list[Tensor]:
     return [target for some in lists for target in some if target is not None]
 
 
+def _is_of_another_dtype(tensor: Tensor) -> bool:
+    """Whether it is a view of a tensor of another dtype, which strides alone do not say."""
+    return tensor._is_view() and tensor._base is not None and tensor._base.dtype is not tensor.dtype
+
+
 class Writing(Trace):  # type: ignore[no-untyped-call]
     """A trace that records writes."""
 
@@ -64,6 +69,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         for target in flat:
             self.journal.settle(target)
             check_partial_overlap(target, args)
+            self._check_reshaped(target, args)
             if (target._is_view() or self._is_resolved(target)) and torch.is_grad_enabled():
                 self.join(args)
         if (
@@ -94,6 +100,21 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
 
     def _is_resolved(self, tensor: Tensor) -> bool:
         return any(clone() is tensor for clone in self.resolved)
+
+    def _check_reshaped(self, target: Tensor, args: tuple[Any, ...]) -> None:
+        """Refuse what autograd differentiates by the view that the target was, and no longer is."""
+        if not (torch.is_grad_enabled() and _is_of_another_dtype(target)):
+            return
+        state = self.state(target)
+        arguments = {id(one) for one in state.members}  # with which the same is done after the call
+        changed = (one for one in state.reshaped if id(one) not in arguments)
+        tracked = any(one.requires_grad for one in tensors_in(args, {}))
+        if tracked and any(map(_is_of_another_dtype, changed)):
+            raise errors.AutogradStateMutation(
+                "a view of another dtype is written to after its metadata was changed in place (t_, "
+                "squeeze_): autograd's backward of that raises, or gives gradients of other elements; take "
+                "another view (t, squeeze), and write through that"
+            )
 
     def join(self, args: tuple[Any, ...]) -> None:
         """Note that an operation in place on a view, in grad mode, has read `args`. (Each wrapper subclass

@@ -127,6 +127,12 @@ def _exchanges_for_an_inference_tensor(x: Tensor) -> None:
     x.data = made
 
 
+def _writes_to_a_turned_view(x: Tensor) -> Tensor:
+    view = x[...]
+    view.t_()
+    return view.mul_(2)
+
+
 def _backward_inside(x: Tensor) -> Tensor:
     (x * x).sum().backward()
     return x * 2
@@ -269,6 +275,13 @@ REFUSALS = (
         "return the new one",
         _write_and(_changes_what_it_reads),
         lambda: [leaf(3)],
+    ),
+    Refusal(
+        "write to a turned view of another dtype",
+        errors.AutogradStateMutation,
+        "another dtype",
+        _writes_to_a_turned_view,
+        lambda: [torch.view_as_complex(non_leaf(2, 2, 2))],
     ),
     Refusal("backward", errors.AutogradStateMutation, "autograd.grad", _backward_inside, lambda: [leaf(3)]),
     Refusal(
