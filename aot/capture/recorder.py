@@ -159,6 +159,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"{func} is called while another tracer is on (make_fx, torch.export, FakeTensorMode), which "
                 f"would record what is done here and not what the function does; trace apart"
             )
+        if func is aten.is_pinned.default:
+            return self._is_pinned(args[0])
         if func in self._decompositions:
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
@@ -178,6 +180,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if kind is Kind.PURE:
             self._check_resolved(func, args, kwargs)
             result = self.pure(func, operation, args, kwargs)
+            if func is aten._pin_memory.default:
+                self.state(result).pinned = True
             if func is aten.clone.default and geometry(args[0]).is_lazy:
                 self.resolved.append(weakref.ref(result))
                 if goes_past_autograd(args, {}):
@@ -223,6 +227,16 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"{func} of inference tensors that are lazily conjugated or negated, outside of inference "
                 f"mode; call resolve_conj() or resolve_neg() on them in it"
             )
+
+    def _is_pinned(self, tensor: Tensor) -> bool:
+        """Whether it lies in page-locked memory, which no guard looks at."""
+        state = self.state(tensor)
+        if state.entries and tensor.is_cpu:
+            raise errors.DataDependentValue(
+                "the function asks whether an argument lies in page-locked memory (is_pinned, pin_memory); "
+                "ask outside of the function, or pin a copy"
+            )
+        return state.pinned
 
     def _check_derivative(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse a custom operator that autograd has not been told of where it would be differentiated: eager

@@ -32,6 +32,7 @@ class StorageState:
         members: the arguments on this storage.
         of_backward: whether the storage was made while a backward was recorded.
         has_room: whether the kernel that made it has left room behind its result.
+        pinned: whether the function made it page-locked.
         held: whether it is that of a gradient that comes into a segment of the backward, or leaves one.
         writes: the tensors that were written to, by geometry and by the tensor that they are views of.
         tracked: the names of those roots that were written to in grad mode.
@@ -50,6 +51,7 @@ class StorageState:
         self.members: list[Tensor] = []
         self.of_backward = False
         self.has_room = False
+        self.pinned = False
         self.held = False
         self.writes: dict[tuple[Geometry, int], Tensor] = {}
         self.counted: list[Tensor] = []

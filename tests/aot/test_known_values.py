@@ -159,3 +159,9 @@ def test_one_hot_checks_its_argument_in_the_graph() -> None:
     assert_agrees(encoded, lambda: [torch.tensor([1, -1]), leaf(5)], raises=RuntimeError, grad=True)
     assert_agrees(encoded, lambda: [torch.tensor([1.0]), leaf(5)], raises=RuntimeError, grad=True)
     assert not hasattr(torch.nn.functional.one_hot, "__wrapped__")
+
+
+def test_whether_memory_is_pinned_is_known_of_what_the_function_makes() -> None:
+    assert_agrees(lambda x: x * 3 if (x * 2).is_pinned() else x * 2, lambda: [values(3)])
+    with pytest.raises(aot.errors.DataDependentValue, match="page-locked"):
+        aot.aot_function(lambda x: x * 3 if x.is_pinned() else x, aot.nop)(values(3))
