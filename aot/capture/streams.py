@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -89,11 +89,7 @@ class Streams:
                 "the function leaves another CUDA stream as the current one (torch.cuda.set_stream); choose "
                 "it by `with torch.cuda.stream(...)`, or outside of the function"
             )
-        # An event of the function's own is gone by now.
-        awaited, recorded = (
-            tuple(event for ref in refs.values() if (event := ref()) is not None)
-            for refs in (self._awaited, self._recorded)
-        )
+        awaited, recorded = map(_of_others, (self._awaited, self._recorded))
         beside = any(stream not in self._first for stream in self._streams)
         if not (beside or awaited or recorded or self._synchronizes):
             return None
@@ -109,10 +105,10 @@ class Streams:
 
     def awaits(self, event: Any) -> None:
         if id(event) not in self._recorded:
-            self._awaited[id(event)] = weakref.ref(event)
+            self._awaited[id(event)] = event
 
     def records(self, event: Any) -> None:
-        self._recorded[id(event)] = weakref.ref(event)
+        self._recorded[id(event)] = event
 
     def synchronized(self) -> None:
         self._synchronizes = True
@@ -123,6 +119,16 @@ class Streams:
 
     def _current(self) -> tuple[Any, ...]:
         return tuple(map(torch.cuda.current_stream, self._devices))
+
+
+def _of_others(events: dict[int, Any]) -> tuple[Any, ...]:
+    """Those that somebody holds besides `events`, and what goes through these here: an event of the
+    function's own is gone with its names. (There are no weak references to events: torch 2.11 leaves them
+    pointing at what it has freed.)"""
+    return tuple(event for event in events.values() if sys.getrefcount(event) > _HELD_HERE)
+
+
+_HELD_HERE = 3  # by the dict, the loop's name and the call
 
 
 _now: Streams | None = None  # one thread traces at a time

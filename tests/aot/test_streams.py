@@ -140,6 +140,25 @@ def test_an_event_of_somebody_elses_is_awaited_before_and_recorded_after(device:
     assert _said(device, f) == [("default", "awaits", "ready"), ("default", "records", "done")]
 
 
+def test_another_event_is_another_call(device: Device) -> None:
+    class Holder:
+        def __init__(self) -> None:
+            self.done = _Event("first", device)
+
+        def f(self, x: Tensor) -> Tensor:
+            self.done.record()
+            return x * 3
+
+    holder = Holder()
+    compiled = aot.aot_function(holder.f, aot.nop)
+    for name in ("first", "second"):
+        holder.done = _Event(name, device)
+        for _ in range(2):
+            device.said.clear()
+            compiled(values(3))
+            assert device.said[-1:] == [("default", "records", name)]
+
+
 def test_who_waits_waits_at_the_end(device: Device) -> None:
     side, done = _Stream("side", device), _Event("done", device)
     owner, name = internals.CUDA_SYNCHRONIZE
