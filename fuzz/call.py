@@ -120,6 +120,7 @@ def judged_call(
     may be the same call on another device: then only what draws nothing can be compared."""
     try:
         eager = observed(trial, function)
+        _settle()
     except Exception as error:
         if _intact():
             raise
@@ -128,11 +129,13 @@ def judged_call(
     try:
         with _garbage_kept():
             sights = _sights(own, compiled)
+            runs = compiled.runs - before
+            sights = [_without_first_growth(seen, own, compiled) for seen in sights]
+        _settle()
     except Exception as error:
         if _intact():
             raise
         return _broken(error)
-    runs = compiled.runs - before
     if own is not trial:
         if eager.drew:
             return Result("poisoned", reason="each device draws numbers of its own")
@@ -191,13 +194,17 @@ def _sights(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
     """What is seen of a target's call: of each thread that makes it."""
     if trial.scenario.threads:
         return _in_two_threads(trial, compiled)
-    seen = observed(trial, compiled, compiled.target.refusal)
-    # Kernels' workspaces and the like are taken once; what leaks is more at every call.
+    return [observed(trial, compiled, compiled.target.refusal)]
+
+
+def _without_first_growth(seen: Observation, trial: Trial, compiled: Compiled) -> Observation:
+    """What is seen of a call, but for memory that is taken once, such as workspaces of kernels: what leaks is
+    more at every call."""
     for _ in range(2):
         if seen.grown > 0:
             again = observed(trial, compiled, compiled.target.refusal)
             seen = replace(seen, grown=min(seen.grown, again.grown))
-    return [seen]
+    return seen
 
 
 def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
@@ -275,11 +282,17 @@ def _intact() -> bool:
     gc.collect()
     try:
         record_ambient()
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
+        _settle()
     except Exception:
         return False
     return True
+
+
+def _settle() -> None:
+    """Wait until a device has done all that it was told: what breaks it is raised then, and told of those who
+    did it."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
 
 
 def observed(

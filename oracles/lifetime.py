@@ -36,7 +36,8 @@ class Lifetimes:
         """Before the call whose memory is watched."""
         with torch.inference_mode(False), torch.enable_grad():
             devices = ["cpu", *(f"cuda:{number}" for number in range(_devices()))]
-            self._early = [torch.zeros((), requires_grad=True, device=device) * 1 for device in devices]
+            self._leaves = [torch.zeros((), requires_grad=True, device=device) for device in devices]
+            self._early = [leaf * 1 for leaf in self._leaves]
         self._allocated = allocated()
         self._storages: dict[int, tuple[str, Any]] = {}
 
@@ -65,9 +66,11 @@ class Lifetimes:
         return names
 
     def grown(self) -> int:
-        """How many bytes more are given out now, once `left` has been asked: what nobody holds may be in
-        cycles before."""
+        """How many bytes more are given out now, once `left` has been asked."""
         more = allocated() - self._allocated
+        if more > 0:
+            gc.collect()
+            more = allocated() - self._allocated
         for _ in range(_LOOKS):
             if more > 0:
                 time.sleep(_PAUSE)
@@ -83,7 +86,7 @@ class Lifetimes:
         What it had still to do stays in the queue of the thread that is a device's, ordered by age, until an
         older node is run there.
         """
-        torch.autograd.backward(self._early, retain_graph=True)
+        torch.autograd.grad(self._early, self._leaves, retain_graph=True)
 
 
 def allocated() -> int:

@@ -6,13 +6,14 @@ through themselves). A byte that is not zero was reached, and its tag says by wh
 writer. Tags have no zero byte, so readers of another dtype see partial overlaps as well. The elements
 are put back afterwards.
 
-Values play no part in it, so two runs whose numbers differ by rounding probe alike.
+Values play no part in it, so two runs whose numbers differ by rounding probe alike. Nor does the device:
+what lies on another one is probed in as many bytes of the CPU's, where writes to one place have an order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -48,18 +49,21 @@ def probe(states: Sequence[TensorState], known: Sequence[Known]) -> tuple[Reach,
     found: list[Reach] = []
     for indices in groups.values():
         if len(indices) > 1:
-            found += _probe_storage([_member(known[index]) for index in indices])
+            memory = known[indices[0]].tensor.untyped_storage()
+            if memory.device.type != "cpu":
+                memory = torch.empty(memory.nbytes(), dtype=torch.uint8, device="cpu").untyped_storage()
+            found += _probe_storage([_member(known[index], memory) for index in indices])
     return tuple(found)
 
 
 def _probe_storage(members: Sequence[_Member]) -> list[Reach]:
     whole = storage_as_tensor(members[0].elements.untyped_storage())
     saved = whole.clone()
-    readers = [_raw_reader(member.elements) for member in members]
+    readers = [member.elements.numpy().tobytes for member in members]
     found: list[Reach] = []
     for index, writer in enumerate(members):
         whole.zero_()
-        writer.distinct.copy_(_tags(tuple(writer.distinct.shape), writer.distinct.dtype, whole.device))
+        writer.distinct.copy_(_tags(tuple(writer.distinct.shape), writer.distinct.dtype))
         for member, read in zip(members[index + 1 :], readers[index + 1 :], strict=True):
             tags = read()
             if tags.strip(b"\0"):
@@ -68,7 +72,7 @@ def _probe_storage(members: Sequence[_Member]) -> list[Reach]:
     return found
 
 
-def _member(known: Known) -> _Member:
+def _member(known: Known, memory: torch.UntypedStorage) -> _Member:
     tensor = known.tensor
     unit = min(tensor.element_size(), 8)
     parts = tensor.element_size() // unit
@@ -77,30 +81,23 @@ def _member(known: Known) -> _Member:
     stride = tuple(step * parts for step in tensor.stride())
     if parts > 1:
         shape, stride = (*shape, parts), (*stride, 1)
-    memory = tensor.untyped_storage()
     offset = tensor.storage_offset() * parts
-    elements = torch.empty(0, dtype=dtype, device=tensor.device)
+    elements = torch.empty(0, dtype=dtype, device=memory.device)
     elements.set_(memory, offset, shape, stride)
     distinct = elements
     if 0 in stride:
         # Expanded dimensions: torch refuses to write the same element twice in one go.
         once = tuple(1 if step == 0 else length for length, step in zip(shape, stride, strict=True))
-        distinct = torch.empty(0, dtype=dtype, device=tensor.device)
+        distinct = torch.empty(0, dtype=dtype, device=memory.device)
         distinct.set_(memory, offset, once, stride)
     return _Member(known.path, elements, distinct)
 
 
-def _raw_reader(elements: torch.Tensor) -> Callable[[], bytes]:
-    if elements.device.type == "cpu":
-        return elements.numpy().tobytes
-    return lambda: elements.cpu().numpy().tobytes()
-
-
 @lru_cache(maxsize=512)
-def _tags(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _tags(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """Tags of a writer's elements, in row-major order, different from each other and in every byte from 0."""
-    numbers = torch.arange(math.prod(shape), dtype=torch.int64)
+    numbers = torch.arange(math.prod(shape), dtype=torch.int64, device="cpu")
     low, high = numbers % _DIGIT + 1, numbers // _DIGIT % _DIGIT + 1
     size = torch.empty((), dtype=dtype).element_size()
     digits = torch.stack([low, high], dim=1).to(torch.uint8).repeat(1, 4)[:, :size].contiguous()
-    return digits.view(dtype).reshape(shape).to(device)
+    return digits.view(dtype).reshape(shape)
