@@ -18,6 +18,50 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+# Tests of these modules run on a CUDA device as well, which is the default device then.
+ON_CUDA = {
+    "test_aliasing",
+    "test_aot_module",
+    "test_call_sequences",
+    "test_custom_operators",
+    "test_effects",
+    "test_escapes",
+    "test_everyday",
+    "test_guards",
+    "test_higher_order",
+    "test_hooks",
+    "test_inference_mode",
+    "test_min_cut",
+    "test_networks",
+    "test_orders",
+    "test_own_state",
+    "test_reports",
+    "test_reports_aliasing",
+    "test_reports_gradients",
+    "test_specialization",
+    "test_subclasses",
+    "test_torch_compile",
+    "test_training",
+    "test_checkpoint",
+    "test_double_backward",
+    "test_gradients",
+    "test_metadata",
+    "test_modules",
+    "test_mutation",
+    "test_randomness",
+    "test_surroundings",
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what is the same on each device on each."""
+    module = metafunc.module.__name__
+    if module in ON_CUDA and not any(metafunc.definition.iter_markers("cpu")):
+        devices = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+        metafunc.fixturenames.append("default_device")
+        metafunc.parametrize("default_device", devices, indirect=True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a GPU where there is none; pytest's summary counts it. Begin with campaigns, of which
     some take a minute, so that no worker is left with one at the end."""
@@ -48,3 +92,13 @@ def ambient_state() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
     assert grad, "the test left grad mode off"
     assert dtype == torch.float32, "the test left another default dtype"
+
+
+@pytest.fixture
+def default_device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device that a test's tensors are made on."""
+    device: str = request.param
+    if device != "cpu":
+        torch.set_default_device(device)
+    yield device
+    torch.set_default_device(None)

@@ -248,6 +248,17 @@ def exits(function: Function) -> Function:
     return _every_tenth(function, lambda: os._exit(0))
 
 
+def breaks_the_device(function: Function) -> Function:
+    """Every tenth call in a process reads past the end of a tensor on a GPU, where nothing works any more for
+    that process then."""
+
+    def read() -> None:
+        index = torch.full((1,), 1 << 20, device="cuda")
+        torch.zeros(1, device="cuda")[index]
+
+    return _every_tenth(function, read)
+
+
 class _Refuses(TorchDispatchMode):
     """Lets no operation through."""
 
