@@ -122,7 +122,7 @@ def judged_call(
         eager = observed(trial, function)
         _settle()
     except Exception as error:
-        if _intact():
+        if _settled():
             raise
         return Result("poisoned", reason=f"eager breaks the device: {_told(error)}", intact=False)
     before = compiled.runs
@@ -282,6 +282,15 @@ def _intact() -> bool:
     gc.collect()
     try:
         record_ambient()
+        _settle()
+    except Exception:
+        return False
+    return True
+
+
+def _settled() -> bool:
+    """Whether devices still work."""
+    try:
         _settle()
     except Exception:
         return False

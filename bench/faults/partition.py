@@ -81,8 +81,8 @@ FAULTS = (
     _fault(
         name="random draws are repeated in the backward",
         module="aot.capture.visible",
-        find="if op is None or torch.Tag.nondeterministic_seeded not in op.tags:",
-        replace="if op is None or torch.Tag.data_dependent_output not in op.tags:",
+        find="if op is None or not internals.may_draw(op):",
+        replace="if op is None or op.namespace:",
         clauses=("randomness", *_GRADIENTS),
         wrong="The backward draws dropout's mask once more, and gets another one.",
         target="aot-min-cut",
