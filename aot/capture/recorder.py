@@ -161,6 +161,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             )
         if func is aten.is_pinned.default:
             return self._is_pinned(args[0])
+        if func is aten._use_cudnn_ctc_loss.default:  # which depends on dtypes, devices and the given lengths
+            return self.builder.run(func, self._nodes(args), kwargs)
         if func in self._decompositions:
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:

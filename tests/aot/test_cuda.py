@@ -246,6 +246,18 @@ def test_attention_trains_as_in_eager(
         torch.testing.assert_close(one, told[0])
 
 
+@pytest.mark.parametrize("where", ["cuda", "cpu"])
+def test_ctc_loss_chooses_its_kernel_as_in_eager(where: str) -> None:
+    """On a GPU it asks cuDNN, which takes whole numbers of 32 bits on the CPU."""
+    lengths = ((4, 4), (2, 2))
+
+    def f(x: Tensor, labels: Tensor) -> Tensor:
+        return functional.ctc_loss(x.log_softmax(2), labels, *lengths, reduction="sum", zero_infinity=True)
+
+    labels = torch.tensor([1, 2, 2, 1], dtype=torch.int32 if where == "cpu" else torch.int64, device=where)
+    assert_agrees(f, lambda: [gpu_leaf(4, 2, 3), labels.clone()])
+
+
 def test_the_generator_of_another_device_is_left_alone() -> None:
     before = torch.get_rng_state()
     compiled = aot.aot_function(lambda x: x + torch.rand_like(x), aot.nop)
