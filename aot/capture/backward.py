@@ -207,6 +207,7 @@ class Engine:
             nothing = self._nothing()
             for node, _ in nothing:
                 stack.callback(node.register_prehook(_without_gradients).remove)
+            self._recorder.hooks.nothing = tuple(nothing.values())
             for number, segment in enumerate(self._graph.segments):
                 for node in segment.nodes:
                     exits: dict[int, Hashable] = {}

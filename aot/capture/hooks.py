@@ -9,7 +9,7 @@ caller has there; one that returns nothing is there for its side effects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -31,12 +31,14 @@ class Hooks:
 
     Attributes:
         functions: the hooks themselves.
+        nothing: what stands for the gradients of nodes that run although none comes to them.
     """
 
     def __init__(self, in_backward: Callable[[], bool]) -> None:
         self._in_backward = in_backward
         self._edges: list[GradientEdge] = []
         self.functions: list[Hook] = []
+        self.nothing: Sequence[Tensor] = ()
         self._on_nodes: list[Hook] = []
 
     @property
@@ -73,9 +75,14 @@ class Hooks:
         self.functions.append(hook)
 
         def recorded(*gradients: Any) -> Any:
+            given = any(gradient is not None for gradient in gradients)
+            gradients = self._as_they_come(gradients)
             result = hook(*gradients)
             # (A tensor that no gradient comes to has None, and that is what it gives back.)
-            given = any(gradient is not None for gradient in gradients)
+            if given and not any(gradient is not None for gradient in gradients):
+                if result is not None:  # what autograd says
+                    raise RuntimeError("can't replace a None gradient with a non-None value")
+                return None
             if result is None and given and self._in_backward():
                 raise UnsupportedHook(
                     "a hook that the function or one of its modules has registered returns nothing: what "
@@ -85,6 +92,17 @@ class Hooks:
             return result
 
         return recorded
+
+    def _as_they_come(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What eager calls a hook with, of a tensor or of a node."""
+        return tuple(
+            self._as_they_come(one)
+            if isinstance(one, tuple)
+            else None
+            if any(one is nothing for nothing in self.nothing)
+            else one
+            for one in gradients
+        )
 
     def check(self, what: str, tensors: Iterable[tuple[int, GradientEdge]]) -> None:
         """Refuse hooks on tensors of the caller's.

@@ -492,3 +492,47 @@ def test_a_hook_on_a_view_without_a_history_is_refused() -> None:
 
     with pytest.raises(errors.UnsupportedHook, match="no gradient comes to it"):
         aot.aot_function(f, aot.nop)(leaf(3) * 1)
+
+
+class _Squared(torch.autograd.Function):
+    """Its backward runs with zeros where no gradient comes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x
+
+
+@pytest.mark.parametrize("chosen", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
+def test_a_hook_where_no_gradient_comes_is_given_none(chosen: tuple[int, ...]) -> None:
+    def f(x: Tensor) -> list[Tensor]:
+        one, other = x.square(), _Squared.apply(x)
+        other.register_hook(lambda gradient: None if gradient is None else gradient * 3)
+        return [*torch._foreach_exp([one, other]), one * other]
+
+    def told(function: Callable[..., Any]) -> Any:
+        x = leaf(3)
+        results = function(x)
+        roots = [results[k] for k in chosen]
+        return torch.autograd.grad(roots, x, [torch.ones(3)] * len(roots))[0].tolist()
+
+    compiled = aot.aot_function(f, checking_nop)
+    assert told(f) == told(compiled) == told(compiled)
+
+
+def test_a_hook_that_makes_a_gradient_of_none_raises_as_in_eager() -> None:
+    def f(x: Tensor) -> list[Tensor]:
+        one, other = x.square(), _Squared.apply(x)
+        other.register_hook(lambda gradient: torch.ones(3) if gradient is None else gradient * 3)
+        return [*torch._foreach_exp([one, other])]
+
+    for function in (f, aot.aot_function(f, checking_nop)):
+        x = leaf(3)
+        results = function(x)
+        with pytest.raises(RuntimeError, match="replace a None gradient"):
+            torch.autograd.grad(results[0].sum(), x)
