@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.capture.graph import by_name, call_by_name, is_custom
 from aot.capture.modeless import WHOLE
+from aot.capture.random import drawing_apart
 from aot.symbols import fixed
 
 aten = torch.ops.aten
@@ -306,7 +307,7 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     Eager decides, on zeros: what is noticed depends on which way the kernel calls others. (Convolutions leave
     out the bias as an undefined tensor, which autograd does hold back.)
     """
-    with internals.nothing_on():
+    with _eager(func):
         with torch.inference_mode():
             blanks = internals.tree_map(_blank_if_tensor, (args, kwargs))
         try:
@@ -315,6 +316,14 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
             return ()
     results = result if isinstance(result, (tuple, list)) else (result,)
     return tuple(isinstance(r, Tensor) and r._is_view() for r in results)
+
+
+@contextlib.contextmanager
+def _eager(func: Any) -> Iterator[None]:
+    """Eager, which is asked about an operation, and from which no draw stays."""
+    apart = drawing_apart() if internals.may_draw(func) else contextlib.nullcontext()
+    with internals.nothing_on(), apart:
+        yield
 
 
 def run_on_blanks(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -326,7 +335,7 @@ def run_on_blanks(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         with torch.inference_mode(value.is_inference()):
             return blank_like(value)
 
-    with internals.nothing_on(), torch.no_grad():
+    with _eager(func), torch.no_grad():
         blanks = internals.tree_map(blank, (args, kwargs))
         func(*blanks[0], **blanks[1])
 
@@ -343,7 +352,7 @@ def casts_within(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bo
     if known is None:
         blanks = internals.tree_map(_blank_if_tensor, (args, kwargs))
         with contextlib.ExitStack() as stack:
-            stack.enter_context(internals.nothing_on())
+            stack.enter_context(_eager(func))
             without = _dtypes(func, *blanks)
             for device, dtype in autocasts.items():
                 stack.enter_context(torch.autocast(device, dtype))

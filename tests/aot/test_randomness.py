@@ -304,6 +304,19 @@ def test_a_draw_between_two_numbers_into_a_tensor_with_gaps(functionalized: bool
     )
 
 
+@pytest.mark.parametrize("draw", [torch.randn_like, torch.rand_like, lambda x: functional.dropout(x, 0.5)])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_what_is_drawn_like_an_inference_tensor(draw: Callable[[Tensor], Tensor], lazy: bool) -> None:
+    """Eager is asked how it would go, and that draws nothing that stays drawn."""
+
+    def make() -> list[Tensor]:
+        with torch.inference_mode():
+            x = values(3)
+        return [torch._neg_view(x) if lazy else x]
+
+    assert_agrees(draw, make, grad=True)
+
+
 def test_the_backward_of_attention_repeats_what_the_forward_drew() -> None:
     names = ("efficient", "flash", "cudnn", "fused")
     seen = 0
