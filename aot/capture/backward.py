@@ -240,8 +240,9 @@ class Engine:
             if node not in started and node in self._graph.segment_of:
                 started.add(node)
                 size, dtype, device = internals.looks_of_gradient(node, number)
-                where = Geometry(size, (0,) * len(size), 0, dtype)
-                found[node, number] = fake_of(where, device, self._recorder.builder.symbolic)
+                # (Autograd's own hooks see it: `retain_grad` copies it.)
+                with recording_backward(self._recorder), torch.no_grad():
+                    found[node, number] = torch.zeros((), dtype=dtype, device=device).expand(size)
         return found
 
     def _noting(self, nodes: list[fx.Node]) -> Callable[[tuple[Tensor | None, ...]], None]:

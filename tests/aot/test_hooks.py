@@ -509,10 +509,14 @@ class _Squared(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("chosen", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
-def test_a_hook_where_no_gradient_comes_is_given_none(chosen: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("retained", [False, True])
+def test_a_hook_where_no_gradient_comes_is_given_none(chosen: tuple[int, ...], retained: bool) -> None:
     def f(x: Tensor) -> list[Tensor]:
         one, other = x.square(), _Squared.apply(x)
-        other.register_hook(lambda gradient: None if gradient is None else gradient * 3)
+        if retained:
+            other.retain_grad()
+        else:
+            other.register_hook(lambda gradient: None if gradient is None else gradient * 3)
         return [*torch._foreach_exp([one, other]), one * other]
 
     def told(function: Callable[..., Any]) -> Any:
