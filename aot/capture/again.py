@@ -13,7 +13,7 @@ needed to go on to the next level.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, numbers_of, run_whole
-from aot.capture.graph import GraphBuilder
+from aot.capture.graph import GraphBuilder, ValueMeta, lookup
 from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import replacing
@@ -301,7 +301,7 @@ def _assemble(
     was recorded after the nodes `first` is its backward. A value that is computed as an available one was is
     that one."""
     stands_for = _alike(builder, available)
-    order = _order(outputs, {*available, *inputs, *stands_for})
+    order, empty = _order(outputs, {*available, *inputs, *stands_for}, builder)
     needed = {stands_for.get(n, n) for node in order for n in node.all_input_nodes}
     needed.update(stands_for.get(n, n) for n in outputs)
     taken = sorted((number, node) for node, number in available.items() if node in needed)
@@ -313,7 +313,9 @@ def _assemble(
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
     for node in order:
-        copies[node] = internals.copy_node(graph, node, copies)
+        copies[node] = (
+            _empty(graph, builder.meta(node)) if node in empty else internals.copy_node(graph, node, copies)
+        )
         later = node.graph is builder.graph and node not in first
         copies[node].meta = {"partitioner_tag": "is_backward"} if later else {}
     for node, copy in copies.items():
@@ -347,8 +349,39 @@ def _alike(builder: GraphBuilder, available: Iterable[fx.Node]) -> dict[fx.Node,
 _NODE = "the value numbered"
 
 
-def _order(outputs: Iterable[fx.Node], known: set[fx.Node]) -> list[fx.Node]:
-    """What outputs are computed from besides what is known, in the order of computation."""
+def _empty(graph: fx.Graph, meta: ValueMeta) -> fx.Node:
+    """A value without elements."""
+    made: dict[str, Any] = {"dtype": meta.dtype, "device": meta.device}
+    return graph.call_function(
+        torch.ops.aten.empty_strided.default, (list(meta.size), list(meta.stride)), made
+    )
+
+
+def _order(
+    outputs: Iterable[fx.Node], known: set[fx.Node], builder: GraphBuilder
+) -> tuple[list[fx.Node], set[fx.Node]]:
+    """What outputs are computed from besides what is known, in the order of computation; and which of that
+    need not be computed, as it has no elements: what it would be computed from need not have been saved."""
+    try:
+        return _computed(outputs, known, lambda _: False), set()
+    except DoubleBackwardUnsupported:
+        if builder.symbolic:
+            raise
+    empty: set[fx.Node] = set()
+
+    def is_empty(node: fx.Node) -> bool:
+        meta = builder.metas.get(node)
+        if not isinstance(meta, int) or 0 not in lookup(meta).size or has_effect(node):
+            return False
+        empty.add(node)
+        return True
+
+    return _computed(outputs, known, is_empty), empty
+
+
+def _computed(
+    outputs: Iterable[fx.Node], known: set[fx.Node], is_empty: Callable[[fx.Node], bool]
+) -> list[fx.Node]:
     order: list[fx.Node] = []
     seen: set[fx.Node] = set(known)
     stack = [(node, False) for node in outputs]
@@ -358,6 +391,9 @@ def _order(outputs: Iterable[fx.Node], known: set[fx.Node]) -> list[fx.Node]:
             order.append(node)
         elif node not in seen:
             seen.add(node)
+            if is_empty(node):
+                order.append(node)
+                continue
             if node._erased or node.op == "placeholder" or has_effect(node) or moves_generator(node):
                 raise DoubleBackwardUnsupported(
                     f"this backward needs {node.name}, a value of the forward that is not saved for the "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_same_story, leaf, non_leaf, values
+from agree import assert_same_story, checking_nop, leaf, non_leaf, values
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -596,3 +596,24 @@ def test_numbers_that_a_formula_conjugates_beside_a_leaf_in_a_buffer() -> None:
         return [gradient.tolist(), gradient.requires_grad]
 
     assert_same_story(lambda part, x: x * 1j, story)
+
+
+@pytest.mark.parametrize("write", [Tensor.cos_, Tensor.sin_])
+def test_what_has_no_elements_need_not_have_been_saved(write: Callable[[Tensor], Tensor]) -> None:
+    def f(x: Tensor) -> Tensor:
+        write(x[2:2])
+        x[torch.arange(4) % 4] = 4.0
+        return x.select(0, 3)
+
+    def told(function: Callable[..., Any]) -> Any:
+        leaf_ = leaf(4, 2)
+        x = leaf_ * 1
+        result = function(x)
+        found = []
+        for root in (result, x):
+            (gradient,) = torch.autograd.grad(root.sum(), leaf_, create_graph=True, retain_graph=True)
+            found += [gradient.tolist(), gradient.requires_grad]
+        return found
+
+    compiled = aot.aot_function(f, checking_nop)
+    assert told(f) == told(compiled) == told(compiled)
