@@ -257,9 +257,10 @@ class GraphBuilder:
         does not take can be the end of the process's CUDA.
         """
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
-        if not any(meta.device.type == "cuda" for meta in metas) or internals.may_draw(op):
+        if not any(meta.device.type == "cuda" for meta in metas):
             return False
-        if not may_be_run(op, [meta._replace(device=_CPU) for meta in metas], args, kwargs):
+        there = [meta._replace(device=_CPU) for meta in metas]
+        if not may_be_run(op, there, args, kwargs) or internals.may_draw(op):
             return False
         try:
             told = self._of_kernel(op, args, kwargs, at=_CPU)
