@@ -99,13 +99,13 @@ def in_one_thread(trial: Trial) -> Trial:
 
 def _broken(error: Exception) -> Result:
     """The observer, which runs torch itself, could not go on: the target has broken that."""
-    said = _told(error)
+    said = _in_short(error)
     message = f"after the call: torch works in eager, {said} in the target"
     finding = Finding("errors", "after the call", "torch works", said, message)
     return Result("finding", (finding,), str(finding), intact=False)
 
 
-def _told(error: Exception) -> str:
+def _in_short(error: Exception) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
@@ -124,7 +124,7 @@ def judged_call(
     except Exception as error:
         if _settled():
             raise
-        return Result("poisoned", reason=f"eager breaks the device: {_told(error)}", intact=False)
+        return Result("poisoned", reason=f"eager breaks the device: {_in_short(error)}", intact=False)
     before = compiled.runs
     try:
         with _garbage_kept():

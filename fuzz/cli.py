@@ -25,7 +25,7 @@ from fuzz.errors import FuzzError
 _TARGET = "a name from `aotfuzz targets`, or package.module:function"
 _JSON = "print one JSON object as the last line of stdout"
 _DEVICE = "where programs run: cpu, cuda, or cpu,cuda: on each, and compared with each other (default: cpu)"
-_JOBS = "worker processes, on each node of a cluster (default: the cores; on a GPU: the devices)"
+_JOBS = "worker processes, on each node of a cluster (default: the cores; at most 8 for each GPU)"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -117,6 +117,21 @@ def compile_counted(
     return aot.aot_function(counted, checking_nop, partition_fn=partition, **options), counted
 
 
+def compile_with_inductor(function: Callable[..., Any]) -> aot.CompiledFunction:
+    """The function with Inductor's kernels below, which may write to the inputs of a graph."""
+    from aot.inductor import Inductor  # which not every test wants to wait for
+
+    inductor = Inductor.configured()
+    return aot.aot_function(
+        function,
+        inductor.forward,
+        inductor.backward,
+        aot.min_cut_rematerialization_partition,
+        inference_compiler=inductor.inference,
+        keep_inference_input_mutations=True,
+    )
+
+
 def assert_agrees(
     function: Callable[..., Any],
     make: Make,

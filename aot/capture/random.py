@@ -142,9 +142,9 @@ class Draws:
             RandomStateMutation: random numbers were drawn that are not torch's.
         """
         others = _other_states()
-        for line in self._lines:
-            line.enter(self.may_be_set)
         try:
+            for line in self._lines:
+                line.enter(self.may_be_set)
             yield
         finally:
             for line in self._lines:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, leaf, values
+from agree import assert_agrees, compile_with_inductor, leaf, values
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
 import aot
-from aot.inductor import Inductor
 
 pytestmark = pytest.mark.cuda
 
@@ -336,23 +335,10 @@ def test_pinned_arguments_and_results() -> None:
     assert not compiled(values(3, 3), gpu_leaf(3, 3))[1].is_pinned()
 
 
-def through_inductor(function: Function) -> Function:
-    inductor = Inductor.configured()
-    compiled: Function = aot.aot_function(
-        function,
-        inductor.forward,
-        inductor.backward,
-        aot.min_cut_rematerialization_partition,
-        inference_compiler=inductor.inference,
-        keep_inference_input_mutations=True,
-    )
-    return compiled
-
-
 @pytest.mark.parametrize("f", PROGRAMS)
 @pytest.mark.parametrize("train", [False, True])
 def test_inductors_kernels(f: Function, train: bool) -> None:
-    compiled = through_inductor(f)
+    compiled = compile_with_inductor(f)
     told = []
     for function in (f, compiled, compiled):
         torch.manual_seed(0)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from agree import assert_agrees, assert_same_story, both, leaf, listed, non_leaf, values
+from programs import Square
 from torch import Tensor
 
 import aot
@@ -536,19 +537,6 @@ def test_a_custom_function_says_what_a_missing_gradient_is(
     assert_agrees(
         f, make, grad=True, differentiate=differentiate, partition=aot.min_cut_rematerialization_partition
     )
-
-
-class Square(torch.autograd.Function):
-    """Makes zeros of a gradient that does not come."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return 2 * gradient * ctx.saved_tensors[0]
 
 
 class Sevens(torch.autograd.Function):

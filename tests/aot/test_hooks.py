@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from agree import assert_agrees, assert_same_story, both, checking_nop, leaf, non_leaf, values
+from programs import Square
 from torch import Tensor
 
 import aot
@@ -494,25 +495,11 @@ def test_a_hook_on_a_view_without_a_history_is_refused() -> None:
         aot.aot_function(f, aot.nop)(leaf(3) * 1)
 
 
-class _Squared(torch.autograd.Function):
-    """Its backward runs with zeros where no gradient comes."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return gradient * 2 * x
-
-
 @pytest.mark.parametrize("chosen", [(0,), (1,), (2,), (0, 1), (0, 1, 2)])
 @pytest.mark.parametrize("retained", [False, True])
 def test_a_hook_where_no_gradient_comes_is_given_none(chosen: tuple[int, ...], retained: bool) -> None:
     def f(x: Tensor) -> list[Tensor]:
-        one, other = x.square(), _Squared.apply(x)
+        one, other = x.square(), Square.apply(x)
         if retained:
             other.retain_grad()
         else:
@@ -531,7 +518,7 @@ def test_a_hook_where_no_gradient_comes_is_given_none(chosen: tuple[int, ...], r
 
 def test_a_hook_that_makes_a_gradient_of_none_raises_as_in_eager() -> None:
     def f(x: Tensor) -> list[Tensor]:
-        one, other = x.square(), _Squared.apply(x)
+        one, other = x.square(), Square.apply(x)
         other.register_hook(lambda gradient: torch.ones(3) if gradient is None else gradient * 3)
         return [*torch._foreach_exp([one, other])]
 

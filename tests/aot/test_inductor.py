@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from agree import compile_with_inductor as compiled
 from torch import Tensor, nn
 from torch._inductor import compile_fx
 from torch._inductor.utils import run_and_get_code
@@ -30,18 +31,6 @@ def fresh() -> Iterator[None]:
     with torch._inductor.config.patch(settings):
         yield
     torch._dynamo.reset()
-
-
-def compiled(function: Any) -> Any:
-    inductor = Inductor.configured()
-    return aot.aot_function(
-        function,
-        inductor.forward,
-        inductor.backward,
-        aot.min_cut_rematerialization_partition,
-        inference_compiler=inductor.inference,
-        keep_inference_input_mutations=True,
-    )
 
 
 def test_forward_and_backward_are_inductors() -> None:

@@ -19,6 +19,7 @@ from test_corpus import CASE, HOSTILE
 
 import fuzz
 from fuzz import corpus
+from fuzz.campaign import configuration
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.export import lines
 from fuzz.campaign.store import Store
@@ -352,13 +353,20 @@ def test_a_wrong_set_up_exits_with_2(
     assert out == ""
 
 
-@pytest.mark.parametrize("device", ["cuda", "both"])
+@pytest.mark.parametrize("device", ["cuda", "cpu,cuda", "both"])
 def test_cuda_without_a_device_is_said(
     device: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert main(["run", "--target", "eager", "--device", device]) == 2
     assert "sees no CUDA device" in capsys.readouterr().err
+
+
+def test_an_unknown_device_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["run", "--target", "eager", "--device", "tpu"])
+    assert left.value.code == 2
+    assert "none of cpu, cuda and cpu,cuda" in capsys.readouterr().err
 
 
 def test_replay_as_recorded_exits_with_0(capsys: pytest.CaptureFixture[str]) -> None:
@@ -575,3 +583,13 @@ def test_public_names_are_there_when_they_are_used() -> None:
         assert getattr(fuzz, name) is not None
     with pytest.raises(AttributeError, match="no_such"):
         _ = fuzz.no_such
+
+
+@pytest.mark.parametrize(("cores", "gpus", "workers"), [(2, 1, 2), (16, 1, 8), (64, 2, 16), (4, 0, 1)])
+def test_a_gpu_has_so_many_workers(
+    cores: int, gpus: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration.os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(configuration, "gpus", lambda _: tuple(map(str, range(gpus))))
+    assert configuration.workers("cuda") == configuration.workers("both") == workers
+    assert configuration.workers() == cores
