@@ -504,4 +504,4 @@ class OutputEffects:
 
 def _made_a_leaf(view: Tensor) -> bool:
     """Whether the function has made a leaf of a view, by `requires_grad_`."""
-    return is_current(view) and view.is_leaf and view.requires_grad and not root_of(view).requires_grad
+    return is_current(view) and internals.accumulates(view)

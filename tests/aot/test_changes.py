@@ -10,6 +10,8 @@ import torch
 from agree import assert_agrees, leaf, non_leaf, values
 from torch import Tensor
 
+import aot
+
 
 def _assign(x: Tensor, y: Tensor) -> None:
     x.data = y
@@ -102,6 +104,41 @@ def test_a_leaf_no_longer_requires_grad() -> None:
 
 def test_a_result_is_a_leaf() -> None:
     assert_agrees(lambda x: (x * 2).requires_grad_(), lambda: [values(4)])
+
+
+def _first(x: Tensor) -> Tensor:
+    return x[:1]
+
+
+def _product(x: Tensor) -> Tensor:
+    return (x * 2)[:1]
+
+
+def _of_view(x: Tensor) -> Tensor:
+    return x[:1][:, :2]
+
+
+def _one_of_many(x: Tensor) -> Tensor:
+    return x.unbind(1)[0]
+
+
+@pytest.mark.parametrize("take", [_first, _product, _of_view, _one_of_many])
+@pytest.mark.parametrize("made", [leaf, non_leaf])
+def test_a_view_of_what_requires_grad_is_made_a_leaf(
+    made: Callable[..., Tensor], take: Callable[[Tensor], Tensor]
+) -> None:
+    """Taken without grad mode it says at once that it requires grad, and does once it has been asked to."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            view, other = take(x), take(x)
+        return view.requires_grad_(), other
+
+    assert_agrees(f, lambda: [made(2, 3)])
+    for function in (f, aot.aot_function(f, aot.nop)):
+        view, _ = function(made(2, 3))
+        view.sum().backward()
+        assert torch.equal(view.grad, torch.ones_like(view))
 
 
 def test_elements_that_no_argument_shows_are_written() -> None:
