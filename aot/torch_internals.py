@@ -780,17 +780,28 @@ def has_python_meta(op: Any) -> bool:
     return (
         isinstance(op, OpOverload)
         and op.name().replace("::", "/") + "/Meta" in _META_LIBRARY._op_impls  # type: ignore[no-untyped-call]
-        and not may_draw(op)
+        and not is_seeded(op)
     )
+
+
+@functools.cache
+def is_seeded(op: OpOverload) -> bool:
+    """Whether what an operation returns follows from the state of a random generator, or from a seed that it
+    is given. (A kernel takes a seed for memory of whatever device it expects it on.)"""
+    return torch.Tag.nondeterministic_seeded in op.tags
 
 
 @functools.cache
 def may_draw(op: OpOverload) -> bool:
     """Whether an operation may move a random generator. (What is given the seed of another one repeats what
     that has drawn, as backwards of attention do, of which torch says the contrary.)"""
-    if torch.Tag.nondeterministic_seeded not in op.tags:
-        return False
-    return all(argument.name != "philox_seed" for argument in op._schema.arguments)
+    return is_seeded(op) and all(argument.name != "philox_seed" for argument in op._schema.arguments)
+
+
+@functools.cache
+def returns_sizes(op: OpOverload) -> bool:
+    """Whether an operation returns whole numbers that follow from sizes, as attention does beside tensors."""
+    return any(isinstance(result.real_type, torch._C.SymIntType) for result in op._schema.returns)
 
 
 def is_composite(op: OpOverload) -> bool:

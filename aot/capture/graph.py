@@ -44,7 +44,7 @@ class ValueMeta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A result that is no tensor, as custom operators may return beside them."""
+    """A result that is no tensor: what custom operators return beside them, or a size, as attention does."""
 
     value: Any
 
@@ -334,9 +334,9 @@ class GraphBuilder:
             # raise something else: the kernel itself decides.
             result = self.run(op, args, kwargs)
         storages = {internals.storage_key(f) for f in _tensors(fakes)}
-        recipe = recipe_of(result, storages, numbers=is_custom(op))
+        recipe = recipe_of(result, storages, numbers=is_custom(op) or internals.returns_sizes(op))
         metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
-        odd = any(map(_lies_oddly, metas)) and not is_custom(op) and not internals.may_draw(op)
+        odd = any(map(_lies_oddly, metas)) and not is_custom(op) and not internals.is_seeded(op)
         if op not in _ROW_MAJOR and op not in _COPIES and (odd or internals.has_python_meta(op)):
             recipe = self.as_computed(recipe, op, args, kwargs, odd)
         return recipe
@@ -539,7 +539,7 @@ def is_custom(op: Any) -> bool:
 
 def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False) -> Recipe:
     """The metadata of an operation's result, for arguments on `storages`; refuses results that are not
-    tensors, but for lists of such and, if so allowed, `numbers` among them."""
+    tensors, but for lists of such and, if so allowed, `numbers` among them, which may be symbols."""
     if result is None:
         return Recipe(True, ())
     many = isinstance(result, (tuple, list))
@@ -558,6 +558,8 @@ def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False
                 f"an operation returned a ScriptObject of class {value._type().name()}, which no graph "
                 f"holds; call it outside of the function"
             )
+        if numbers and isinstance(value, torch.SymInt) and value.node.has_hint():
+            return Number(value)  # Of the arguments' sizes: what an operation counts has a symbol of its own.
         value = fixed(value)
         if numbers and isinstance(value, (int, float, complex, str)):
             return Number(value)

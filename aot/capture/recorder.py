@@ -53,6 +53,9 @@ aten = torch.ops.aten
 # does not hold (`cov` of weights that are negative), or does (`istft` with a window that has gaps).
 _EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, aten.le.Scalar: False}
 
+# Questions to which the answers follow from devices, dtypes and numbers.
+_CHOOSE_KERNELS = {aten._use_cudnn_ctc_loss.default, aten._use_miopen_ctc_loss.default}
+
 # Operations that read memory by strides, whatever their operand shows.
 _BY_STRIDES = {aten.as_strided_copy.default, aten.as_strided_scatter.default}
 
@@ -161,7 +164,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             )
         if func is aten.is_pinned.default:
             return self._is_pinned(args[0])
-        if func is aten._use_cudnn_ctc_loss.default:  # which depends on dtypes, devices and the given lengths
+        if func in _CHOOSE_KERNELS:
             return self.builder.run(func, self._nodes(args), kwargs)
         if func in self._decompositions:
             result = self._decomposed(func, args, kwargs)

@@ -107,7 +107,7 @@ _define("returned(Tensor(a!) x, Tensor y) -> Tensor(a!)", lambda x, y: x.add_(y)
 _define("all_of(Tensor(a!)?[] xs) -> ()", _write_all, lambda xs: None)
 _define("into(Tensor x, *, Tensor(a!) out) -> ()", _fill, lambda x, out: None)
 _define("flat(Tensor(a) x) -> Tensor(a)", lambda x: x.view(-1), lambda x: x.view(-1))
-_define("count(Tensor x) -> int", lambda x: x.numel(), lambda x: x.numel())
+_define("count(Tensor x) -> SymInt", lambda x: x.numel(), lambda x: x.numel())
 _define("place(Tensor x) -> Tensor", lambda x: x.argmax(), lambda x: x.argmax())
 _define("double(Tensor x) -> Tensor", lambda x: x * 2, torch.empty_like)
 LIBRARY.define("composed(Tensor x) -> Tensor")
@@ -206,6 +206,18 @@ def test_results_of_all_kinds() -> None:
     assert_agrees(lambda x: x * OPS.count(x), lambda: [leaf(2, 3)])
     assert_agrees(OPS.composed, lambda: [leaf(2, 3)])
     assert_agrees(lambda x: (x * 2, OPS.place(x)), lambda: [leaf(2, 3)])
+
+
+def test_sizes_among_results_are_those_of_each_call() -> None:
+    def f(x: Tensor) -> tuple[Any, ...]:
+        number = OPS.count(x)
+        return x * number, x.new_ones(number + 1), number
+
+    compiled = aot.aot_function(f, aot.nop, dynamic=True)
+    for rows in (4, 7):
+        x = values(rows, 3)
+        torch.testing.assert_close(compiled(x), f(x), rtol=0, atol=0)
+    assert len(compiled.specializations) == 1
 
 
 def test_names_say_nothing() -> None:

@@ -79,6 +79,16 @@ def test_what_a_kernel_refuses_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         _infer(monkeypatch, aten.addmm.default, torch.ones(2, 1), half, half[:1])
 
 
+def test_what_takes_a_seed_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel reads the seed where the kernel that drew it has left it, on the CPU or on the GPU."""
+    q = torch.ones(2, 4, 16, 8).transpose(1, 2)
+    sums, seed = torch.ones(2, 16, 32), torch.zeros((), dtype=torch.int64)
+    given = (q, q, q, q, None, q, sums, seed, seed, 0.5, [True, True, True, False], False)
+    monkeypatch.setattr(GraphBuilder, "run", lambda *_: pytest.fail("it was run"))
+    asked, _ = _infer(monkeypatch, aten._scaled_dot_product_efficient_attention_backward.default, *given)
+    assert asked == []
+
+
 def test_what_could_break_the_device_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, index = torch.ones(0, 3), torch.zeros(2, dtype=torch.int64)
     asked, meta = _infer(monkeypatch, aten.index_select.default, empty, 0, index)
