@@ -29,7 +29,7 @@ from bench.faults import FAULTS, Fault
 from bench.pools import Outcome, Track
 from bench.report import Table
 from bench.streams import Smaller, Stretch, Workers
-from fuzz.campaign.configuration import workers as cores
+from fuzz.campaign.devices import workers as cores
 
 STEPS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)  # cases
 OFTEN = 0.8  # of the streams: a fault that is found so often counts as detected

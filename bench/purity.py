@@ -11,7 +11,8 @@ import argparse
 from collections import defaultdict
 
 from bench.report import Table
-from fuzz.campaign.configuration import Configuration, workers
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.devices import workers
 from fuzz.campaign.driver import Campaign
 
 FAULTS = (

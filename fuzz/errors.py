@@ -47,6 +47,10 @@ class ConfigurationError(FuzzError):
     """The options of a run contradict each other or ask for what this machine does not have."""
 
 
+class DeviceError(FuzzError):
+    """A program is for a device that this machine does not have, or that torch does not see."""
+
+
 class MinifyError(FuzzError):
     """Base class of what keeps a function of the user's own from being made smaller."""
 

@@ -25,7 +25,8 @@ from types import TracebackType
 from typing import Any
 
 from fuzz.campaign import jobs
-from fuzz.campaign.configuration import Configuration, fingerprint, gpus, versions, workers
+from fuzz.campaign.configuration import Configuration, fingerprint, versions
+from fuzz.campaign.devices import gpus, workers
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job
 from fuzz.errors import ConfigurationError, PoolError

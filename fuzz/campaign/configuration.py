@@ -95,29 +95,6 @@ def fingerprint(configuration: Configuration) -> str:
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
 
 
-# Each has half a gigabyte of a GPU's memory for itself before it has a tensor.
-PER_GPU = 8
-
-
-def gpus(device: str) -> tuple[str, ...]:
-    """The devices of this machine, as `CUDA_VISIBLE_DEVICES` names them; none for a campaign on the CPU."""
-    if device == "cpu":
-        return ()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if visible:
-        return tuple(visible.split(","))
-    import torch
-
-    return tuple(str(number) for number in range(torch.cuda.device_count()))
-
-
-def workers(device: str = "cpu") -> int:
-    """How many workers a campaign gets by default: one for each core that this process may use, but no more
-    than PER_GPU for each GPU."""
-    cores = len(os.sched_getaffinity(0))
-    return cores if device == "cpu" else max(1, min(cores, PER_GPU * len(gpus(device))))
-
-
 def _installed() -> str:
     """The version of the package; "" where it is used without being installed."""
     try:

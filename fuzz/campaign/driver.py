@@ -25,7 +25,8 @@ from types import FrameType
 from typing import Any
 
 from fuzz.campaign import jobs
-from fuzz.campaign.configuration import Configuration, gpus
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.devices import gpus
 from fuzz.campaign.investigate import EAGER, KILLED, Runner, understand
 from fuzz.campaign.ledger import Tally
 from fuzz.campaign.memory import Gauge

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fuzz import buckets, corpus
 from fuzz.campaign import jobs
-from fuzz.campaign.configuration import gpus, workers
+from fuzz.campaign.devices import gpus, require, workers
 from fuzz.campaign.investigate import Runner, attended, investigate
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, Suspect
@@ -30,10 +30,14 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
     """Run a case on a target and, if it differs, reduce it without slipping to another difference.
 
     Two programs are run at once: the one that decides, and the one that is next if that does not differ.
+
+    Raises:
+        DeviceError: it is of a device that is not here.
     """
     import torch
 
     device = case.program.scenario.device
+    require(device)
     at_once = min(2, workers(device))
     with Pool(jobs.HANDLER, jobs=at_once, warm=[target], gpus=gpus(device)) as pool:
         runner = Runner(pool, limit)

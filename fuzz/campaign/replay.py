@@ -3,7 +3,7 @@
 A case runs in a worker, so that one which segfaults or hangs costs itself only. Whether the outcome is as
 expected is decided here: a case that "differs" must show a finding of its recorded bucket, and one that
 "agrees" must agree. A case on a target that its file says nothing about may do anything but differ, and what
-it says of other versions of torch only, anything.
+it says of other versions of torch only, anything. One for a device that is not here is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from fuzz import buckets
 from fuzz.campaign import jobs
-from fuzz.campaign.configuration import gpus
+from fuzz.campaign.devices import gpus, has
 from fuzz.campaign.investigate import understand
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
@@ -25,10 +25,13 @@ from fuzz.campaign.work import Job
 from fuzz.corpus import AGREES, DIFFERS, Case
 from fuzz.targets import SHIPPED
 
+# The outcome of a case on a device that this machine does not have.
+LEFT_OUT = "left out"
+
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One case on one target.
+    """One case on one target; of `outcome` LEFT_OUT if it cannot be run here.
 
     `bucket` is "" unless it differs; `expected` is None where the file says nothing of this target, or
     not with this version of torch.
@@ -76,15 +79,23 @@ def replay(
     ]
     found: dict[int, Replayed] = {}
     devices = {case.program.scenario.device for _, case, _ in work}
+    here = {device for device in devices if has(device)}
+    for place, (file, case, name) in enumerate(work):
+        device = case.program.scenario.device
+        if device not in here:
+            expected = case.state(name, torch.__version__)
+            reason = f"needs device {device}"
+            found[place] = Replayed(file, name, LEFT_OUT, "", reason, expected, False, True)
     with Pool(
         jobs.HANDLER,
         jobs=jobs_at_once,
         warm=[name for _, _, name in work],
-        gpus=gpus("cpu" if devices <= {"cpu"} else "cuda"),
+        gpus=gpus("cpu" if here <= {"cpu"} else "cuda"),
     ) as pool:
         queue = [
             Job((jobs.program_item(case.program, name),), limit, tag=place)
             for place, (_, case, name) in enumerate(work)
+            if place not in found
         ]
         for event in pool.run(queue):
             file, case, name = work[event.job.tag]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuzz import corpus
-from fuzz.campaign.replay import Replayed, replay
+from fuzz.campaign.replay import LEFT_OUT, Replayed, replay
 from fuzz.corpus import DIFFERS, Case
 from fuzz.known import Issue, Standing
 
@@ -49,6 +49,8 @@ def _standing(issue: Issue, target: str, torch: str, row: Replayed | None) -> St
         return _elsewhere(issue, target)
     if row is None:
         return Standing(issue, target, "unchecked", "no recorded case is named")
+    if row.outcome == LEFT_OUT:
+        return Standing(issue, target, "unchecked", f"{issue.case}: {row.reason}")
     differs = row.outcome == "finding"
     if issue.expected != DIFFERS:
         if differs:

@@ -9,7 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fuzz.campaign.configuration import Configuration, fingerprint, versions, workers
+from fuzz.campaign.configuration import Configuration, fingerprint, versions
+from fuzz.campaign.devices import require, workers
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say
@@ -160,15 +161,13 @@ def _known(name: str | None) -> tuple[tuple[Issue, ...], Path]:
 
 def _configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
-    import torch
-
     from fuzz.profiles import PROFILES
     from fuzz.targets import usable
 
     if options.profile not in PROFILES:
         raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
-    if options.device != "cpu" and not options.cluster and not torch.cuda.is_available():
-        raise ConfigurationError(f"--device {options.device}: torch sees no CUDA device here")
+    if not options.cluster:
+        require(options.device)
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fuzz import corpus
-from fuzz.campaign.configuration import workers
+from fuzz.campaign.devices import workers
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
 from fuzz.corpus import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
@@ -20,6 +20,7 @@ from fuzz.targets import SHIPPED, find, usable
 
 def replay(options: argparse.Namespace) -> int:
     """Run recorded cases again; 1 if one is not as its file says, 2 if a file cannot be read."""
+    from fuzz.campaign.replay import LEFT_OUT
     from fuzz.campaign.replay import replay as run
 
     targets = [target.name for target in usable(options.target)]
@@ -28,7 +29,9 @@ def replay(options: argparse.Namespace) -> int:
     if rows:
         say(tables.replay(rows), people(options))
     unexpected = sum(not row.as_expected for row in rows)
-    say(f"{len(rows)} replayed, {unexpected} not as expected, {len(errors)} unreadable", sys.stderr)
+    left_out = sum(row.outcome == LEFT_OUT for row in rows)
+    said = f"{len(rows) - left_out} replayed, {unexpected} not as expected, {len(errors)} unreadable"
+    say(said + (f", {left_out} left out: their device is not here" if left_out else ""), sys.stderr)
     if options.json:
         say(json.dumps(objects.replay(rows, errors)))
     if errors:

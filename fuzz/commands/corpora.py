@@ -12,14 +12,14 @@ from pathlib import Path
 from tabulate import tabulate
 
 from fuzz import corpus
-from fuzz.campaign.configuration import workers
-from fuzz.campaign.replay import Replayed, replay
+from fuzz.campaign.devices import workers
+from fuzz.campaign.replay import LEFT_OUT, Replayed, replay
 from fuzz.campaign.store import FILE
 from fuzz.collection import Collection, is_canonical
 from fuzz.commands.cases import read_all
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
 from fuzz.corpus import AGREES, DIFFERS, Case
-from fuzz.errors import ConfigurationError
+from fuzz.errors import ConfigurationError, DeviceError
 from fuzz.targets import SHIPPED, usable
 
 
@@ -40,12 +40,13 @@ def add(options: argparse.Namespace) -> int:
             continue
         names = list(dict.fromkeys([*(name for name in case.expected if name in SHIPPED), *also]))
         rows = replay([(file, case)], names, jobs_at_once=options.jobs or workers()) if names else []
-        wrong = [row for row in rows if row.expected is not None and not row.as_expected]
+        wrong = [row for row in rows if row.outcome == LEFT_OUT or (row.expected and not row.as_expected)]
         if wrong:
             changed = True
             for row in wrong:
-                said = row.bucket or f"{row.outcome} {row.reason}"
-                say(f"aotfuzz: {file}: not added: on {row.target} it gives {said}", sys.stderr)
+                gives = f"it gives {row.bucket or f'{row.outcome} {row.reason}'}"
+                said = row.reason if row.outcome == LEFT_OUT else gives
+                say(f"aotfuzz: {file}: not added: on {row.target} {said}", sys.stderr)
             continue
         for name in case.expected:
             if name not in names:
@@ -179,7 +180,12 @@ def minimize(options: argparse.Namespace) -> int:
             say(f"aotfuzz: {file}: is of {target}; name it with --target to run it", sys.stderr)
             status = WRONG
             continue
-        reduced = reduce_case(case, target)
+        try:
+            reduced = reduce_case(case, target)
+        except DeviceError as error:
+            say(f"aotfuzz: {file}: {error}", sys.stderr)
+            status = WRONG
+            continue
         if reduced.case is None:
             say(f"aotfuzz: {file}: {reduced.said}", sys.stderr)
             status = max(status, FINDINGS)

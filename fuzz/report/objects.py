@@ -98,7 +98,10 @@ def _buckets(summary: Summary) -> list[dict[str, Any]]:
 
 def replay(rows: Sequence[Replayed], errors: Sequence[CorpusError]) -> dict[str, Any]:
     """The object that `aotfuzz replay --json` prints: counts, one entry per case and target, bad files."""
-    outcomes = {"agree": "agree", "poisoned": "poisoned", "refused": "refused", "findings": "finding"}
+    outcomes = {
+        **{"agree": "agree", "poisoned": "poisoned", "refused": "refused", "findings": "finding"},
+        "left_out": "left out",
+    }
     return {
         "cases": len({row.file for row in rows}),
         **{key: sum(row.outcome == word for row in rows) for key, word in outcomes.items()},

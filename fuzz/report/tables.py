@@ -68,7 +68,7 @@ def replay(rows: Sequence[Replayed]) -> str:
             row.target,
             row.outcome,
             row.expected or "-",
-            "yes" if row.as_expected else "NO",
+            "-" if row.outcome == "left out" else "yes" if row.as_expected else "NO",
             _short(row.bucket if row.outcome == "finding" else row.reason, 70),
         )
         for row in rows

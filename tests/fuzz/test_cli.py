@@ -19,12 +19,13 @@ from test_corpus import CASE, HOSTILE
 
 import fuzz
 from fuzz import corpus
-from fuzz.campaign import configuration
+from fuzz.campaign import devices
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.export import lines
 from fuzz.campaign.store import Store
 from fuzz.cli import main
 from fuzz.corpus import Origin
+from fuzz.ir import on_device
 
 HERE = Path(__file__).parent
 KEYS = {
@@ -393,6 +394,39 @@ def test_replay_where_other_versions_of_torch_differ_exits_with_0(capsys: pytest
     assert (row["outcome"], row["expected"], row["as_expected"]) == ("agree", None, True)
 
 
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
+@pytest.mark.usefixtures("without_gpu")
+def test_what_needs_another_device_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    _record("corpus/there.json", program=on_device(SINE, "cuda"), expected={"eager": "differs"})
+    _record("corpus/both.json", program=on_device(SINE, "both"), expected={"eager": "agrees"})
+    _record("corpus/here.json", program=SINE, expected={"eager": "agrees"})
+    assert main(["replay", "--json"]) == 0
+    out, err = capsys.readouterr()
+    data = json.loads(out)
+    assert [row["outcome"] for row in data["results"]] == ["left out", "agree", "left out"]
+    assert (data["left_out"], data["agree"], data["unexpected"]) == (2, 1, 0)
+    assert "1 replayed, 0 not as expected, 0 unreadable, 2 left out: their device is not here" in err
+
+
+@pytest.mark.usefixtures("without_gpu")
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("corpus add --corpus new", 1), ("reduce --target eager", 2), ("corpus minimize", 2)],
+)
+def test_what_needs_another_device_is_not_changed(
+    command: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _record("there.json", program=on_device(SINE, "cuda"), expected={"eager": "agrees"})
+    before = file.read_bytes()
+    assert main([*command.split(), "there.json"]) == status
+    assert "device cuda" in capsys.readouterr().err
+    assert file.read_bytes() == before and not Path("new").exists()
+
+
 def test_replay_of_another_bucket_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     _record(
         "a.json", **{**STOCK, "bucket": "values/out elements/t/a"}, expected={"torch-aot-function": "differs"}
@@ -589,7 +623,7 @@ def test_public_names_are_there_when_they_are_used() -> None:
 def test_a_gpu_has_so_many_workers(
     cores: int, gpus: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(configuration.os, "sched_getaffinity", lambda _: range(cores))
-    monkeypatch.setattr(configuration, "gpus", lambda _: tuple(map(str, range(gpus))))
-    assert configuration.workers("cuda") == configuration.workers("both") == workers
-    assert configuration.workers() == cores
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr(devices, "gpus", lambda _: tuple(map(str, range(gpus))))
+    assert devices.workers("cuda") == devices.workers("both") == workers
+    assert devices.workers() == cores

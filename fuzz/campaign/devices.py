@@ -1,0 +1,50 @@
+"""What programs can run on here: GPUs, and how many workers they and the cores of this machine can take."""
+
+from __future__ import annotations
+
+import os
+
+from fuzz.errors import DeviceError
+
+# Each has half a gigabyte of a GPU's memory for itself before it has a tensor.
+PER_GPU = 8
+
+
+def gpus(device: str) -> tuple[str, ...]:
+    """The devices of this machine, as `CUDA_VISIBLE_DEVICES` names them; none for a campaign on the CPU."""
+    if device == "cpu":
+        return ()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if visible:
+        return tuple(visible.split(","))
+    import torch
+
+    return tuple(str(number) for number in range(torch.cuda.device_count()))
+
+
+def workers(device: str = "cpu") -> int:
+    """How many workers a campaign gets by default: one for each core that this process may use, but no more
+    than PER_GPU for each GPU."""
+    cores = len(os.sched_getaffinity(0))
+    return cores if device == "cpu" else max(1, min(cores, PER_GPU * len(gpus(device))))
+
+
+def require(device: str) -> None:
+    """Make sure that programs of this `device` (`cpu`, `cuda`, or one name for both) can run here.
+
+    Raises:
+        DeviceError: they cannot.
+    """
+    import torch
+
+    if device != "cpu" and not torch.cuda.is_available():
+        raise DeviceError(f"device {device}: torch sees no CUDA device here")
+
+
+def has(device: str) -> bool:
+    """Whether programs of this device can run here."""
+    try:
+        require(device)
+    except DeviceError:
+        return False
+    return True
