@@ -165,10 +165,26 @@ def record(
     return Recorded(blueprint, forward, levels, joint.scripts, expected, order)
 
 
-def _written_together(arguments: Arguments) -> frozenset[int]:
-    """Those of which one call may write to several: nobody has tried a GPU, and a lazy one is refused."""
-    tensors = enumerate(arguments.tensors)
-    return frozenset(i for i, t in tensors if t.is_cpu and not (t.is_conj() or t.is_neg()))
+# What a GPU's kernel for several copies takes as it is: numbers of half precision it makes single, and a NaN
+# then is not the same one.
+_COPIED_TOGETHER = frozenset(
+    {
+        *(torch.float32, torch.float64, torch.complex64, torch.complex128),
+        *(torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool),
+    }
+)
+
+
+def _written_together(arguments: Arguments) -> tuple[frozenset[int], ...]:
+    """The groups of those of which one call may write to several: on the CPU it does so one after the other;
+    on a GPU one kernel does, for one dtype. It refuses lazy ones."""
+    groups: dict[object, set[int]] = {}
+    for i, tensor in enumerate(arguments.tensors):
+        taken = tensor.is_cpu or (tensor.is_cuda and tensor.dtype in _COPIED_TOGETHER)
+        if taken and not (tensor.is_conj() or tensor.is_neg()):
+            group = None if tensor.is_cpu else (tensor.device, tensor.dtype)
+            groups.setdefault(group, set()).add(i)
+    return tuple(map(frozenset, groups.values()))
 
 
 def _partitioned(

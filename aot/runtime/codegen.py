@@ -419,8 +419,9 @@ class _Call:
         copies = write.tracked and write.through is None and not write.carried
         if self._is_plain(write):
             self.mode.set(False)
-            if write.tensor in self.plan.together:
-                self.writer.copy(f"t{write.tensor}", f"v{write.value}")
+            groups = [n for n, group in enumerate(self.plan.together) if write.tensor in group]
+            if groups:
+                self.writer.copy(f"t{write.tensor}", f"v{write.value}", groups[0])
             else:
                 self.writer.line(f"t{write.tensor}.copy_(v{write.value})")
         elif not copies and not write.carried:

@@ -72,7 +72,7 @@ class Plan:
         tensors: how many tensors the call has.
         storages: for each of them, the number of the storage that it lies in.
         leaves: those that are leaves and require grad.
-        together: those that are written to by one call where several are.
+        together: groups of those of which several are written to by one call.
         wrapped: whether there are wrapper subclasses among the tensors and the results.
         inputs: the forward graph's inputs.
         idle: whether the forward graph computes nothing, and returns nothing.
@@ -98,7 +98,7 @@ class Plan:
     tensors: int
     storages: tuple[int, ...]
     leaves: frozenset[int]
-    together: frozenset[int]
+    together: tuple[frozenset[int], ...]
     wrapped: bool
     inputs: tuple[Input, ...]
     idle: bool
@@ -142,7 +142,7 @@ def make_plan(
     storages: tuple[int, ...],
     parameters: frozenset[int],
     leaves: frozenset[int],
-    together: frozenset[int],
+    together: tuple[frozenset[int], ...],
     wrapped: bool,
     asked: bool,
     apart: bool,
@@ -158,7 +158,7 @@ def make_plan(
         storages: for each tensor of the call, the number of the storage that it lies in.
         parameters: the tensors that live on in any case.
         leaves: those that are leaves and require grad.
-        together: those that are written to by one call where several are.
+        together: groups of those of which several are written to by one call.
         wrapped: whether there are wrapper subclasses among them, or among the results.
         asked: whether what the run did may depend on where these lie in their storage, how large that is,
             whether they are views, or what gradients they hold.

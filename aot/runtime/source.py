@@ -29,24 +29,25 @@ class Writer:
         self.parts: set[object] = set()  # the calls' results that have become something
         self.detached: dict[object, str] = {}  # what views were taken of, by how it was made: their base
         self.methods = False  # whether views may be taken by methods of tensors
-        self._copies: list[tuple[str, str]] = []
+        self._copies: dict[int, list[tuple[str, str]]] = {}
 
     def line(self, text: str) -> None:
         self.flush()
         self.lines.append("    " * self.indent + text if text else "")
 
-    def copy(self, target: str, value: str) -> None:
-        """Write `value` to `target`, both on the CPU: what is written one after the other, by one call."""
-        self._copies.append((target, value))
+    def copy(self, target: str, value: str, group: int) -> None:
+        """Write `value` to `target`: what is written of a group one after the other, by one call."""
+        self._copies.setdefault(group, []).append((target, value))
 
     def flush(self) -> None:
         """Make the copies that are due."""
-        copies, self._copies = self._copies, []
-        if len(copies) == 1:
-            self.line("{}.copy_({})".format(*copies[0]))
-        elif copies:
-            targets, values = map(", ".join, zip(*copies, strict=True))
-            self.line(f"copy_each([{targets}], [{values}])")
+        due, self._copies = self._copies, {}
+        for copies in due.values():
+            if len(copies) == 1:
+                self.line("{}.copy_({})".format(*copies[0]))
+            else:
+                targets, values = map(", ".join, zip(*copies, strict=True))
+                self.line(f"copy_each([{targets}], [{values}])")
 
     def name(self, prefix: str, value: Any) -> str:
         """A name for an object that has no literal form."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from agree import assert_agrees, compile_with_inductor, leaf, values
 from torch import Tensor, fx, nn
 from torch.nn import functional
+from torch.utils import _pytree as pytree
 
 import aot
 
@@ -136,6 +137,37 @@ def test_the_wrapper_allocates_nothing(f: Function, train: bool) -> None:
             torch.autograd.grad(result, w, tangent)
         if known:
             assert given_out() - before == inside.given > 0
+
+
+def test_one_kernel_writes_to_all_of_a_dtype() -> None:
+    """But for half precision, of which it computes in single: a NaN is then another one."""
+
+    def f(floats: list[Tensor], whole: list[Tensor], half: list[Tensor], y: Tensor) -> None:
+        for x in (*floats, *whole):
+            x.mul_(2)
+        for x in half:
+            x.copy_(y)
+
+    def make() -> tuple[Any, ...]:
+        half = gpu_values(2).half()
+        y = torch.tensor([0x7C01, 0x7E05], dtype=torch.int16, device="cuda").view(torch.float16)
+        whole = torch.arange(4, device="cuda")
+        return [gpu_values(2), gpu_values(3, 2).t()], [whole, whole + 1], [half, half + 1], y
+
+    compiled = aot.aot_function(f, aot.nop)
+    for known in (False, True):
+        theirs, ours = make(), make()
+        f(*theirs)
+        with no_waiting() if known else nullcontext():
+            compiled(*ours)
+        for one, other in zip(pytree.tree_leaves(theirs), pytree.tree_leaves(ours), strict=True):
+            as_bits = torch.int16 if one.dtype is torch.float16 else one.dtype
+            assert torch.equal(one.view(as_bits), other.view(as_bits))
+            assert (one._version > 0) == (other._version > 0)
+    (specialization,) = compiled.specializations
+    assert "copy_each([t0, t1], [" in specialization.wrapper
+    assert "copy_each([t2, t3], [" in specialization.wrapper
+    assert "t4.copy_(" in specialization.wrapper
 
 
 @pytest.mark.parametrize("f", [writes, gives_aliases, drops_out, makes_constants])
