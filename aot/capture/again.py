@@ -301,7 +301,7 @@ def _assemble(
     was recorded after the nodes `first` is its backward. A value that is computed as an available one was is
     that one."""
     stands_for = _alike(builder, available)
-    order, empty = _order(outputs, {*available, *inputs, *stands_for}, builder)
+    order, blank = _order(outputs, {*available, *inputs, *stands_for}, builder)
     needed = {stands_for.get(n, n) for node in order for n in node.all_input_nodes}
     needed.update(stands_for.get(n, n) for n in outputs)
     taken = sorted((number, node) for node, number in available.items() if node in needed)
@@ -314,7 +314,7 @@ def _assemble(
         copies[node] = graph.placeholder(node.name)
     for node in order:
         copies[node] = (
-            _empty(graph, builder.meta(node)) if node in empty else internals.copy_node(graph, node, copies)
+            _blank(graph, builder.meta(node)) if node in blank else internals.copy_node(graph, node, copies)
         )
         later = node.graph is builder.graph and node not in first
         copies[node].meta = {"partitioner_tag": "is_backward"} if later else {}
@@ -349,8 +349,19 @@ def _alike(builder: GraphBuilder, available: Iterable[fx.Node]) -> dict[fx.Node,
 _NODE = "the value numbered"
 
 
-def _empty(graph: fx.Graph, meta: ValueMeta) -> fx.Node:
-    """A value without elements."""
+# Operations that look at their first argument's metadata alone.
+_LIKE = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name, overload in (
+        *(("zeros_like", "default"), ("ones_like", "default"), ("full_like", "default")),
+        *(("empty_like", "default"), ("new_zeros", "default"), ("new_ones", "default")),
+        *(("new_full", "default"), ("new_empty", "default"), ("new_empty_strided", "default")),
+    )
+)
+
+
+def _blank(graph: fx.Graph, meta: ValueMeta) -> fx.Node:
+    """A value of which nothing is read but its metadata, as it has no elements, or nobody looks at them."""
     made: dict[str, Any] = {"dtype": meta.dtype, "device": meta.device}
     return graph.call_function(
         torch.ops.aten.empty_strided.default, (list(meta.size), list(meta.stride)), made
@@ -361,29 +372,30 @@ def _order(
     outputs: Iterable[fx.Node], known: set[fx.Node], builder: GraphBuilder
 ) -> tuple[list[fx.Node], set[fx.Node]]:
     """What outputs are computed from besides what is known, in the order of computation; and which of that
-    need not be computed, as it has no elements: what it would be computed from need not have been saved."""
+    may be blank, so that what it would be computed from need not have been saved."""
     try:
-        return _computed(outputs, known, lambda _: False), set()
+        return _computed(outputs, known, lambda _: False, frozenset())
     except DoubleBackwardUnsupported:
         if builder.symbolic:
             raise
-    empty: set[fx.Node] = set()
 
     def is_empty(node: fx.Node) -> bool:
         meta = builder.metas.get(node)
-        if not isinstance(meta, int) or 0 not in lookup(meta).size or has_effect(node):
-            return False
-        empty.add(node)
-        return True
+        return isinstance(meta, int) and 0 in lookup(meta).size and not has_effect(node)
 
-    return _computed(outputs, known, is_empty), empty
+    return _computed(outputs, known, is_empty, _LIKE)
 
 
 def _computed(
-    outputs: Iterable[fx.Node], known: set[fx.Node], is_empty: Callable[[fx.Node], bool]
-) -> list[fx.Node]:
+    outputs: Iterable[fx.Node],
+    known: set[fx.Node],
+    is_empty: Callable[[fx.Node], bool],
+    like: Collection[Any],
+) -> tuple[list[fx.Node], set[fx.Node]]:
     order: list[fx.Node] = []
     seen: set[fx.Node] = set(known)
+    blank: set[fx.Node] = set()
+    shown: dict[fx.Node, None] = {}  # nodes of which operations in `like` take the metadata
     stack = [(node, False) for node in outputs]
     while stack:
         node, done = stack.pop()
@@ -393,6 +405,7 @@ def _computed(
             seen.add(node)
             if is_empty(node):
                 order.append(node)
+                blank.add(node)
                 continue
             if node._erased or node.op == "placeholder" or has_effect(node) or moves_generator(node):
                 raise DoubleBackwardUnsupported(
@@ -400,5 +413,9 @@ def _computed(
                     f"compiled one; call the original function"
                 )
             stack.append((node, True))
-            stack.extend((n, False) for n in node.all_input_nodes)
-    return order
+            if node.target in like:
+                shown.update(dict.fromkeys(node.all_input_nodes))
+            else:
+                stack.extend((n, False) for n in node.all_input_nodes)
+    unread = [node for node in shown if node not in seen]
+    return [*unread, *order], {*blank, *unread}

@@ -617,3 +617,39 @@ def test_what_has_no_elements_need_not_have_been_saved(write: Callable[[Tensor],
 
     compiled = aot.aot_function(f, checking_nop)
     assert told(f) == told(compiled) == told(compiled)
+
+
+class DoubledTwice(torch.autograd.Function):
+    """Its backward is no derivative of its argument, and says so with zeros that look like that."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return g * 2
+
+    @staticmethod
+    def backward(ctx: Any, h: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return h * 2, torch.zeros_like(x)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        return DoubledTwice.apply(g, *ctx.saved_tensors)
+
+
+def test_what_is_only_looked_like_need_not_have_been_saved() -> None:
+    def told(function: Callable[..., Any]) -> Any:
+        x = leaf(2, 3)
+        (gradient,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.sum(), x)
+        return gradient.tolist(), second.tolist()
+
+    compiled = aot.aot_function(Doubled.apply, checking_nop)
+    assert told(Doubled.apply) == told(compiled) == told(compiled)
