@@ -15,8 +15,8 @@ from aot.aot_module import CompiledModule
 from aot.api import Specialization
 from aot.cache.slot import Slot
 from aot.capture.forward import Forward, run_once
-from aot.capture.graph import meta_of
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.metas import meta_of
 from aot.capture.operations import call_on_clones
 from aot.capture.visible import eliminate_dead_code
 from aot.compilers import nop

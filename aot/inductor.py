@@ -12,7 +12,7 @@ from torch import fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import call_with_grad, is_custom
+from aot.capture.calls import call_with_grad, is_custom
 from aot.capture.operations import BATCH_NORM, call_on_clones, is_written
 from aot.capture.visible import is_act, moves_generator
 from aot.compilers import Compiled, static_inputs

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import ValueMeta, intern, meta_of
+from aot.capture.metas import ValueMeta, intern, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.storages import StorageState
 from aot.capture.trace import fake_of

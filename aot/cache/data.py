@@ -23,7 +23,7 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import call_by_name, call_with_grad
+from aot.capture.calls import call_by_name, call_with_grad
 from aot.capture.operations import call_on_clones
 from aot.capture.steps import ViewStep
 from aot.constants import CONSTANTS

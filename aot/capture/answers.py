@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder, lookup
+from aot.capture.graph import GraphBuilder
+from aot.capture.metas import lookup
 from aot.capture.random import drawing_apart
 from aot.symbols import Computed, fixed
 from aot.versions import version_of

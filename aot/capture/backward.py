@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
-from aot.capture.graph import meta_of
+from aot.capture.metas import meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.running import refused
 from aot.capture.segments import EntranceEdge, Exposed, Graph, Key

@@ -21,7 +21,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import run_whole
-from aot.capture.graph import GraphBuilder, Recipe, meta_of
+from aot.capture.graph import GraphBuilder
+from aot.capture.metas import Recipe, meta_of
 from aot.capture.operations import acts, operation_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions

@@ -31,7 +31,7 @@ from aot.capture.branches import (
     modules,
     read_value,
 )
-from aot.capture.graph import intern, is_contiguous, lookup, meta_of
+from aot.capture.metas import intern, is_contiguous, lookup, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions, unwatched
 from aot.capture.segments import Key

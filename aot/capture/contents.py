@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.capture.graph import GraphBuilder, is_contiguous
+from aot.capture.graph import GraphBuilder
+from aot.capture.metas import is_contiguous
 from aot.capture.steps import ViewStep, apply_step, invert_step, same_layout
 from aot.geometry import Geometry, is_dense
 from aot.views import memory_root

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder, Recipe, by_name, meta_of
+from aot.capture.calls import by_name
+from aot.capture.graph import GraphBuilder
+from aot.capture.metas import Recipe, meta_of
 from aot.capture.operations import call_on_clones, classify, given, is_written
 from aot.states import default_generator
 

@@ -13,7 +13,8 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder, is_custom
+from aot.capture.calls import is_custom
+from aot.capture.graph import GraphBuilder
 from aot.symbols import Computed
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
-from aot.capture.graph import lookup
+from aot.capture.metas import lookup
 from aot.capture.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.subclasses import plain_parts

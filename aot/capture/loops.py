@@ -36,7 +36,8 @@ from aot.capture.branches import (
     needed_for,
     read_value,
 )
-from aot.capture.graph import GraphBuilder, ValueMeta, intern, lookup, meta_of, rows_of
+from aot.capture.graph import GraphBuilder
+from aot.capture.metas import ValueMeta, intern, lookup, meta_of, rows_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions, unwatched
 from aot.capture.segments import Key, key_of

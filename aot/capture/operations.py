@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import by_name, call_by_name, is_custom
+from aot.capture.calls import by_name, call_by_name, is_custom
 from aot.capture.modeless import WHOLE
 from aot.capture.random import drawing_apart
 from aot.symbols import fixed

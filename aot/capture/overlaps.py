@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import is_custom
+from aot.capture.calls import is_custom
 from aot.capture.operations import tensors_in
 from aot.geometry import geometry, is_dense
 from aot.symbols import fixed

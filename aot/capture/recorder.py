@@ -19,8 +19,9 @@ from torch import Tensor, fx
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture import looks, streams
-from aot.capture.graph import Recipe, call_with_grad, dtypes_of, is_custom, lookup, recipe_of
+from aot.capture.calls import call_with_grad, is_custom
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.metas import Recipe, dtypes_of, lookup, recipe_of
 from aot.capture.modeless import asks_about_phases
 from aot.capture.moving import Moving
 from aot.capture.operations import (

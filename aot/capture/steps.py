@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot.capture.graph import GraphBuilder, ValueMeta, is_contiguous
+from aot.capture.graph import GraphBuilder
+from aot.capture.metas import ValueMeta, is_contiguous
 from aot.geometry import Geometry, known_equal
 
 aten = torch.ops.aten

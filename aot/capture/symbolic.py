@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture.graph import typed_refusals
+from aot.capture.inference import typed_refusals
 from aot.capture.operations import Kind, classify
 from aot.capture.shown import shown_as_numbers
 from aot.geometry import geometry

@@ -16,12 +16,14 @@ from torch.autograd.graph import Node
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.calls import by_name
 from aot.capture.functional_rng import States
-from aot.capture.graph import GraphBuilder, Number, Recipe, by_name, lookup
+from aot.capture.graph import GraphBuilder
 from aot.capture.hooks import Hooks
 from aot.capture.journal import Journal
 from aot.capture.known import Known
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.metas import Number, Recipe, lookup
 from aot.capture.operations import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
 from aot.capture.parts import Parts
 from aot.capture.random import Draws

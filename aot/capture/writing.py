@@ -12,7 +12,9 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.graph import Recipe, is_custom, lookup, recipe_of, typed_refusals
+from aot.capture.calls import is_custom
+from aot.capture.inference import typed_refusals
+from aot.capture.metas import Recipe, lookup, recipe_of
 from aot.capture.operations import (
     BATCH_NORM,
     Operation,

@@ -167,7 +167,7 @@ FAULTS = (
     ),
     _fault(
         name="shapes are remembered without keyword arguments",
-        module="aot.capture.graph",
+        module="aot.capture.inference",
         find="        if kwargs:\n            key = self._key(",
         replace="        if False:\n            key = self._key(",
         clauses=("values", "strides", "errors"),

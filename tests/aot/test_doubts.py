@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture import graph as graphs
-from aot.capture.graph import GraphBuilder, Recipe, ValueMeta, intern, lookup
+from aot.capture import inference
+from aot.capture.graph import GraphBuilder
+from aot.capture.metas import Recipe, ValueMeta, intern, lookup
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -41,7 +42,7 @@ def _infer(monkeypatch: pytest.MonkeyPatch, op: Any, *given: Any) -> tuple[list[
     builder = GraphBuilder(internals.FakeTensorMode())
     asked = Asked(builder)
     monkeypatch.setattr(builder, "_of_kernel", asked)
-    monkeypatch.setattr(graphs, "_RECIPES", {})
+    monkeypatch.setattr(inference, "_RECIPES", {})
     arguments = tuple(
         builder.placeholder(f"p{i}", intern(ValueMeta(tuple(one.shape), one.stride(), one.dtype, CUDA)))
         if isinstance(one, Tensor)

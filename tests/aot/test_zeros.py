@@ -10,7 +10,7 @@ from agree import assert_agrees, leaf, values
 from torch import Tensor
 
 import aot
-from aot.capture.graph import ValueMeta
+from aot.capture.metas import ValueMeta
 from aot.capture.writing import Writing
 from aot.capture.zeros import may_be_run
 

@@ -243,15 +243,15 @@ def test_switches_make_faults_and_take_them_back() -> None:
 
 
 def test_a_module_forgets_what_it_has_remembered_with_a_fault() -> None:
-    from aot.capture import graph
+    from aot.capture import inference
 
     fault = BY_NAME["shapes are remembered without keyword arguments"]
     switches = Switches([fault])
-    before = len(graph._RECIPES)
+    before = len(inference._RECIPES)
     switches.turn([fault.name])
-    graph._RECIPES["wrong",] = graph._RECIPES.get(("wrong",))  # type: ignore[assignment]
+    inference._RECIPES["wrong",] = inference._RECIPES.get(("wrong",))  # type: ignore[assignment]
     switches.turn(())
-    assert len(graph._RECIPES) == before
+    assert len(inference._RECIPES) == before
 
 
 def test_registered_operators_outlast_a_fault() -> None:
@@ -279,9 +279,12 @@ def test_all_faults_can_be_switched() -> None:
 
 def test_a_fault_that_is_in_no_function_cannot_be_switched() -> None:
     outside = replace(
-        FAULTS[0], module="aot.capture.graph", find="_RECIPES_LIMIT = 20_000", replace="_RECIPES_LIMIT = 2"
+        FAULTS[0],
+        module="aot.capture.inference",
+        find="_RECIPES_LIMIT = 20_000",
+        replace="_RECIPES_LIMIT = 2",
     )
-    with pytest.raises(FaultError, match=r"is not in one function of aot\.capture\.graph"):
+    with pytest.raises(FaultError, match=r"is not in one function of aot\.capture\.inference"):
         Switches([outside])
 
 
