@@ -229,7 +229,16 @@ def _wrapper_key(wrapper: Tensor, meta: SubclassCreationMeta) -> tuple[object, .
         leaf,
         leaf and wrapper.grad is not None,
         wrapper._is_view(),
+        _is_forbidden(wrapper),
     )
+
+
+def _is_forbidden(wrapper: Tensor) -> bool:
+    """Whether it is a view to which eager lets nobody write in grad mode."""
+    base = wrapper._base if wrapper._is_view() else None
+    if base is None:
+        return False
+    return (base.is_leaf and base.requires_grad) or internals.creation_meta(wrapper) != "DEFAULT"
 
 
 def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
@@ -389,6 +398,7 @@ class WrapperEntry:
         version: its version counter then.
         grad: a stand-in for the gradient that it holds, if it is a leaf and holds one.
         is_view: whether it is a view of another wrapper subclass, which the fake is not.
+        is_forbidden: whether it is one to which eager lets nobody write in grad mode.
         is_leaf: whether it is a leaf.
         shown: its size and stride.
         family: the number of the first one that is a view of the same wrapper subclass, or is that.
@@ -401,6 +411,7 @@ class WrapperEntry:
     version: int
     grad: Tensor | None
     is_view: bool
+    is_forbidden: bool
     is_leaf: bool
     shown: tuple[Any, Any]
     family: int
@@ -512,9 +523,19 @@ def _enter_wrapper(
             grad = stand_ins[0] if held is None else rewrapped(held[0], stand_ins)
         fake.grad = grad
     shown = tuple(fake.shape), fake.stride()
-    view, leaf = real._is_view(), real.is_leaf
-    inner = dict(inner_wrappers(fake))
-    return WrapperEntry(fake, meta, _edge(fake), fake._version, grad, view, leaf, shown, family, inner)
+    return WrapperEntry(
+        fake,
+        meta,
+        _edge(fake),
+        fake._version,
+        grad,
+        real._is_view(),
+        _is_forbidden(real),
+        real.is_leaf,
+        shown,
+        family,
+        dict(inner_wrappers(fake)),
+    )
 
 
 def stand_ins(arguments: Arguments) -> Arguments:

@@ -785,10 +785,10 @@ def has_python_meta(op: Any) -> bool:
 
 
 @functools.cache
-def is_seeded(op: OpOverload) -> bool:
+def is_seeded(op: Any) -> bool:
     """Whether what an operation returns follows from the state of a random generator, or from a seed that it
     is given. (A kernel takes a seed for memory of whatever device it expects it on.)"""
-    return torch.Tag.nondeterministic_seeded in op.tags
+    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 @functools.cache
@@ -799,9 +799,11 @@ def may_draw(op: OpOverload) -> bool:
 
 
 @functools.cache
-def returns_sizes(op: OpOverload) -> bool:
+def returns_sizes(op: Any) -> bool:
     """Whether an operation returns whole numbers that follow from sizes, as attention does beside tensors."""
-    return any(isinstance(result.real_type, torch._C.SymIntType) for result in op._schema.returns)
+    return isinstance(op, OpOverload) and any(
+        isinstance(result.real_type, torch._C.SymIntType) for result in op._schema.returns
+    )
 
 
 def is_composite(op: OpOverload) -> bool:

@@ -112,10 +112,11 @@ class WrapperEffects:
                 f"the function changes whether an argument of type {kind} requires grad or is a leaf; do it "
                 f"outside"
             )
-        if wrapper.is_view:
+        if wrapper.is_forbidden:
             raise errors.AutogradStateMutation(
-                f"the function writes in grad mode to an argument of type {kind} that is a view; pass what "
-                f"it is a view of, and take the view inside of the function"
+                f"the function writes in grad mode to an argument of type {kind} that is a view of a leaf, "
+                f"or one that was taken without grad mode or with others by one call, which eager forbids; "
+                f"pass what it is a view of, and take the view inside of the function"
             )
         if any(one.family == wrapper.family for one in self.forward.entry.wrappers if one is not wrapper):
             raise errors.AutogradStateMutation(

@@ -23,6 +23,7 @@ from subclasses import (
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
 
 import aot
 
@@ -637,6 +638,77 @@ def test_a_write_to_what_was_computed(make: Callable[[], Any]) -> None:
     assert told(aot.aot_function(f, aot.nop)) == told(f)
 
 
+def _writes(x: Tensor, w: Tensor) -> None:
+    x.mul_(w)
+
+
+def _writes_and_reads(x: Tensor, w: Tensor) -> Tensor:
+    before = x * 3
+    x.add_(w)
+    return before + x * w
+
+
+def _writes_to_a_part(x: Tensor, w: Tensor) -> Tensor:
+    x[1:].mul_(w[1:])
+    return x.sin()
+
+
+def _takes_views_around_a_write(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    before = x[1:]
+    x.mul_(w)
+    return x, before, x[:2]
+
+
+def _writes_twice(x: Tensor, w: Tensor) -> Tensor:
+    x.mul_(w)
+    result = x * 2
+    x.add_(result)
+    return result
+
+
+@pytest.mark.parametrize(
+    "f", [_writes, _writes_and_reads, _writes_to_a_part, _takes_views_around_a_write, _writes_twice]
+)
+@pytest.mark.parametrize(
+    "view", [lambda x: x[0], lambda x: x.t()[1], lambda x: x.view(-1)[1:4], lambda x: x[1:][0]]
+)
+@pytest.mark.parametrize("grad", [False, True], ids=["of no leaf", "of what requires grad"])
+@pytest.mark.parametrize("kind", [TwoTensor, lambda a, b: TwoTensor(TwoTensor(a, b), TwoTensor(b * 2, a))])
+def test_a_write_to_a_view_of_what_was_computed(
+    kind: Callable[..., Any], grad: bool, view: Callable[[Tensor], Tensor], f: Callable[..., Any]
+) -> None:
+    """The gradient of what the view leaves out of its base goes on to what the base was computed from."""
+
+    def told(function: Callable[..., Any]) -> Any:
+        x = kind(values(3, 3), values(3, 3, start=5)).requires_grad_(grad)
+        base = x * 1
+        part = view(base)
+        w = values(*part.shape, start=7).requires_grad_()
+        results = [r for r in pytree.tree_leaves(function(part, w)) if r is not None]
+        total = (base * base).sum() + sum((r * r).sum() * w.sum() for r in results)
+        leaves = [x, w] if grad else [w]
+        gradients = torch.autograd.grad(total, leaves)
+        returned = [type(r.grad_fn).__name__ for r in (base, part)]
+        return seen([base, part, *results]), seen(gradients, True), base._version > 0, returned
+
+    compiled = aot.aot_function(f, checking_nop)
+    assert told(f) == told(compiled) == told(compiled)
+
+
+def test_a_second_derivative_through_a_write_to_a_view() -> None:
+    def told(function: Callable[..., Any]) -> Any:
+        x = two(2, 3, grad=True)
+        base = x * x
+        function(base[0])
+        (first,) = torch.autograd.grad((base * base).sum(), x, create_graph=True)
+        return seen(torch.autograd.grad((first * first).sum(), x), True)
+
+    def f(x: Tensor) -> None:
+        x.mul_(2)
+
+    assert told(aot.aot_function(f, aot.nop)) == told(f)
+
+
 def test_a_write_to_a_view_moves_the_counter_of_both() -> None:
     x = two(2, 3)
     y = x.view(-1)
@@ -1015,11 +1087,17 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         lambda x: x.detach_(),
         lambda: [two(3, grad=True) * 1],
     ),
-    "write to a view in grad mode": (
+    "write to a view of a leaf in grad mode": (
         aot.errors.AutogradStateMutation,
         "inside of the function",
         lambda x: x.mul_(2),
-        lambda: [(two(4, grad=True) * 1).view(2, 2)],
+        lambda: [two(4, grad=True).view(2, 2)],
+    ),
+    "write to one of several views in grad mode": (
+        aot.errors.AutogradStateMutation,
+        "inside of the function",
+        lambda x: x.mul_(2),
+        lambda: [(two(4, 2, grad=True) * 1).unbind()[0]],
     ),
     "view by a custom function": (
         aot.errors.UnsupportedOutput,
