@@ -420,7 +420,7 @@ class _Call:
         if self._is_plain(write):
             self.mode.set(False)
             groups = [n for n, group in enumerate(self.plan.together) if write.tensor in group]
-            if groups:
+            if groups and write.value not in self.plan.resident:  # a GPU writes to all at once
                 self.writer.copy(f"t{write.tensor}", f"v{write.value}", groups[0])
             else:
                 self.writer.line(f"t{write.tensor}.copy_(v{write.value})")

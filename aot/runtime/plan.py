@@ -21,6 +21,7 @@ from aot.recognition import Lying
 from aot.runtime.order import Item, arrange
 from aot.runtime.saving import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.symbols import Sizes
+from aot.views import memory_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ class Plan:
         values: the layout of each value.
         returned: which of them the forward graph returns, in order.
         bare: the values that are graph inputs.
+        resident: those that lie in the memory of one.
         saved: how many saved values it returns after these.
         kept: the writes that the graph does itself.
         parts: the parts of the backward.
@@ -106,6 +108,7 @@ class Plan:
     values: tuple[Geometry, ...]
     returned: tuple[int, ...]
     bare: frozenset[int]
+    resident: frozenset[int]
     saved: int
     kept: tuple[Write, ...]
     parts: tuple[Part, ...]
@@ -186,6 +189,9 @@ def make_plan(
         values=tuple(v.where for v in effects.values),
         returned=joint.returned,
         bare=frozenset(i for i, v in enumerate(effects.values) if v.node.op == "placeholder"),
+        resident=frozenset(
+            i for i, v in enumerate(effects.values) if memory_root(v.node).op == "placeholder"
+        ),
         saved=savings.count,
         kept=effects.kept,
         parts=tuple(parts),

@@ -228,6 +228,11 @@ RECORDED = [
 ]
 
 
+def _on_its_device(name: str, target: str, state: str) -> Any:
+    device = read(Path(__file__).parents[2] / "corpus" / name).program.scenario.device
+    return pytest.param(name, target, state, marks=() if device == "cpu" else pytest.mark.cuda)
+
+
 def test_there_are_recorded_cases() -> None:
     assert (
         len({name for name, target, state in RECORDED if (target, state) == ("torch-aot-eager", "differs")})
@@ -236,7 +241,7 @@ def test_there_are_recorded_cases() -> None:
     assert {target for _, target, _ in RECORDED} >= {"aot", "torch-aot-eager"}
 
 
-@pytest.mark.parametrize(("name", "target", "state"), RECORDED)
+@pytest.mark.parametrize(("name", "target", "state"), [_on_its_device(*one) for one in RECORDED])
 def test_a_recorded_case_still_does_what_its_file_says(name: str, target: str, state: str) -> None:
     file = Path(__file__).parents[2] / "corpus" / name
     case = read(file)
