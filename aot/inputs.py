@@ -324,6 +324,8 @@ def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
 
 def _constant_key(position: int, value: object) -> object:
     if not isinstance(value, CONSTANTS):
+        if internals.is_opaque(value):
+            return type(value), value
         raise errors.UnsupportedArgument(
             f"argument {position} (counting the leaves of the argument tree) is a {type(value).__name__}; "
             f"tensors, numbers, strings, None and containers of them can be compiled "

@@ -48,6 +48,7 @@ class SubclassCreationMeta:
         parts: the names of its parts, and what they are.
         context: what its type needs besides.
         size, stride: what it shows.
+        opaque: the names of its parts that are no tensors (a DTensor's mesh), and these.
     """
 
     kind: Any
@@ -55,6 +56,7 @@ class SubclassCreationMeta:
     context: Any
     size: Any
     stride: Any
+    opaque: tuple[tuple[str, Any], ...] = ()
 
     @property
     def positions(self) -> tuple[int, ...]:
@@ -134,9 +136,12 @@ def is_name(number: Any) -> bool:
 def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) -> SubclassCreationMeta:
     names, context = tensor.__tensor_flatten__()
     parts: list[tuple[str, _Part]] = []
+    opaque: list[tuple[str, Any]] = []
     for name in names:
         part = getattr(tensor, name)
-        if is_wrapper(part):
+        if not isinstance(part, Tensor):
+            opaque.append((name, part))
+        elif is_wrapper(part):
             parts.append((name, _unwrapped(part, plain, shared)))
         elif shared is not None and (0 in part.shape or not (part.is_floating_point() or part.is_complex())):
             parts.append((name, SharedTensorMeta(len(shared))))
@@ -144,7 +149,8 @@ def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) ->
         else:
             parts.append((name, PlainTensorMeta(len(plain))))
             plain.append(part)
-    return SubclassCreationMeta(type(tensor), tuple(parts), context, tuple(tensor.shape), tensor.stride())
+    size, stride = tuple(tensor.shape), tensor.stride()
+    return SubclassCreationMeta(type(tensor), tuple(parts), context, size, stride, tuple(opaque))
 
 
 def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence[Any] = ()) -> Any:
@@ -157,16 +163,18 @@ def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence
             return shared[part.number]
         return rewrapped(part, plain, shared)
 
-    inner = {name: made(part) for name, part in meta.parts}
+    inner = {**{name: made(part) for name, part in meta.parts}, **dict(meta.opaque)}
     with torch.no_grad():
-        return meta.kind.__tensor_unflatten__(inner, meta.context, meta.size, meta.stride)
+        return meta.kind.__tensor_unflatten__(inner, meta.context, torch.Size(meta.size), meta.stride)
 
 
 def parts_of(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """What a wrapper subclass is made of, and what wrapper subclasses among these are, each with the way to
-    it."""
+    """The tensors that a wrapper subclass is made of, and those that wrapper subclasses among these are, each
+    with the way to it."""
     for name in wrapper.__tensor_flatten__()[0]:
         part = getattr(wrapper, name)
+        if not isinstance(part, Tensor):
+            continue
         yield (*path, name), part
         if is_wrapper(part):
             yield from parts_of(part, (*path, name))
@@ -222,6 +230,7 @@ def key_of_meta(meta: SubclassCreationMeta) -> object:
         meta.kind,
         parts,
         key_of_context(meta.context, meta.kind),
+        key_of_context(meta.opaque, meta.kind),
         *map(_key_of_numbers, (meta.size, meta.stride)),
     )
 

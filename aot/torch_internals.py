@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import inspect
 import logging
 import operator
@@ -25,6 +26,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
 from torch._higher_order_ops.scan import generic_scan
+from torch._library import opaque_object as _opaque_object
 from torch._library.custom_ops import OPDEFS
 from torch._library.effects import EffectType
 from torch._library.fake_class_registry import FakeScriptObject
@@ -102,6 +104,7 @@ __all__ = [
     "are_kernels_deterministic",
     "are_tensors_transformed",
     "asked_for_memory",
+    "asks_whether_collectives_are_traced",
     "auto_functionalized",
     "autocast_enabled",
     "autocast_uncached",
@@ -140,12 +143,16 @@ __all__ = [
     "inductor_settings",
     "inference_tensor",
     "is_below_autograd",
+    "is_collective",
     "is_composite",
     "is_composite_below_autograd",
+    "is_dispatched_natively",
     "is_function_node",
+    "is_imagined",
     "is_marked",
     "is_marked_static",
     "is_memoryless",
+    "is_opaque",
     "is_ordered",
     "is_packed",
     "is_run",
@@ -645,6 +652,29 @@ def is_traced_elsewhere() -> bool:
     return _mode_on(_PROXIES) is not None or _mode_on(_FAKES) is not None
 
 
+def is_collective(op: OpOverload) -> bool:
+    """Whether an operation is one of those in which several processes take part, or waits for one."""
+    return op.namespace == "_c10d_functional"
+
+
+def asks_whether_collectives_are_traced() -> tuple[Any, str] | None:
+    """The function, by its module and its name, that decides whether a collective returns what has been
+    waited for, or a tensor subclass that waits when it is used; None where none can be called."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return importlib.import_module("torch.distributed._functional_collectives"), "_are_we_tracing"
+
+
+def is_opaque(value: object) -> bool:
+    """Whether it is an object of a class that torch lets graphs take as a whole (a mesh of devices)."""
+    return bool(_opaque_object.is_opaque_type(type(value)))
+
+
+def is_imagined() -> bool:
+    """Whether what is on is a mode of fake tensors alone."""
+    return _mode_on(_PROXIES) is None and _mode_on(_FAKES) is not None
+
+
 def with_own_kernels() -> contextlib.AbstractContextManager[Any]:
     """In this thread, operations are done by own kernels where they have one."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._IncludeDispatchKeyGuard(_OWN)
@@ -789,6 +819,13 @@ def is_seeded(op: Any) -> bool:
     """Whether what an operation returns follows from the state of a random generator, or from a seed that it
     is given. (A kernel takes a seed for memory of whatever device it expects it on.)"""
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def is_dispatched_natively(kind: type) -> bool:
+    """Whether torch runs operations on a wrapper subclass itself, and not that one's `__torch_dispatch__`, of
+    which nothing else can be told than that torch calls it not."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    return distributed is not None and kind is distributed.DTensor
 
 
 @functools.cache

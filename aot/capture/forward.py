@@ -266,7 +266,8 @@ def _other_parts(
     """
     meta, _ = unwrapped(now)
     same = [name for name, _ in meta.parts] == [name for name, _ in before.parts]
-    if not same or key_of_context(meta.context, meta.kind) != key_of_context(before.context, meta.kind):
+    contexts = [key_of_context((one.context, one.opaque), meta.kind) for one in (before, meta)]
+    if not same or contexts[0] != contexts[1]:
         raise errors.SubclassMutation(
             f"the function changes what __tensor_flatten__ says of an argument of type "
             f"{meta.kind.__name__}; make a new one instead"

@@ -153,12 +153,14 @@ def call_on_clones(
 
 def acts(op: Any) -> bool:
     """Whether somebody outside sees that an operation is called, and in which order with others of the kind:
-    it prints; or it is a custom operator that torch's registry of effects has, or one that returns nothing,
-    and so is there for something else. (The registry has one of torch's checks, too, which just raises.)"""
+    it prints; other processes take part in it; or it is a custom operator that torch's registry of effects
+    has, or one that returns nothing, and so is there for something else. (The registry has one of torch's
+    checks, too, which just raises.)"""
     if not is_custom(op):
         return op is aten._print.default
     schema = op._schema
-    return internals.is_ordered(op) or not (schema.returns or schema.is_mutable)
+    ordered = internals.is_ordered(op) or internals.is_collective(op)
+    return ordered or not (schema.returns or schema.is_mutable)
 
 
 def operation_of(node: fx.Node) -> internals.OpOverload | None:

@@ -85,6 +85,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self._decompositions = decompositions
         self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
+        self._passing: Any = None  # an operation that is left to torch the next time it comes
 
     supports_higher_order_operators = True  # they come to `dispatch` like others
 
@@ -98,6 +99,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if self._passing is func and func is not None:
+            self._passing = None
+            return NotImplemented
         if self.symbols is not None and func in ASKS_FOR_NUMBERS:
             return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
@@ -125,7 +129,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         try:
             with self:
                 for kind in types:
-                    result = kind.__torch_dispatch__(func, types, args, kwargs)
+                    if internals.is_dispatched_natively(kind):
+                        self._passing = func
+                        result = func(*args, **kwargs)
+                    else:
+                        result = kind.__torch_dispatch__(func, types, args, kwargs)
                     if result is not NotImplemented:
                         changes = self.inside == 1 or internals.changes_metadata(func)
                         if changes and shown_by(args) != before:
@@ -137,6 +145,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                         return result
         finally:
             self.inside -= 1
+            self._passing = None
         names = ", ".join(kind.__name__ for kind in types)
         raise TypeError(f"Multiple dispatch failed for '{func}': {names} returned NotImplemented")
 
@@ -159,6 +168,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if isinstance(func, internals.HigherOrderOperator):
             raise takes_functions(str(func))
         if internals.is_traced_elsewhere():
+            if self.inside and internals.is_imagined():  # as DTensor finds out how its results lie
+                return func(*args, **kwargs)
             raise errors.UnsupportedOperation(
                 f"{func} is called while another tracer is on (make_fx, torch.export, FakeTensorMode), which "
                 f"would record what is done here and not what the function does; trace apart"

@@ -125,6 +125,16 @@ _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
 ]
 
 
+def _traced(original: Callable[[], bool]) -> Callable[[], bool]:
+    """A graph waits for what a collective returns: no compiler knows tensors that do so when used."""
+
+    @functools.wraps(original)
+    def tracing() -> bool:
+        return getattr(_watch, "now", None) is not None or original()
+
+    return tracing
+
+
 def _detach_in_place(ordinary: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
     looks.note()
     if any(tensor is view for view in getattr(_watch, "views", None) or ()):
@@ -150,6 +160,9 @@ def replacing() -> Iterator[None]:
         _watching += 1
         if _watching == 1:
             internals.remember_getters()
+            collectives = internals.asks_whether_collectives_are_traced()
+            if collectives is not None and (*collectives, _traced) not in _REPLACED:
+                replace(*collectives, _traced)
             for owner, name, by in _REPLACED:
                 _INHERITED.update(() if name in vars(owner) else ((owner, name),))
                 now = getattr(owner, name)

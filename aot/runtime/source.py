@@ -135,12 +135,13 @@ def rewrapped(
         else:
             source = rewrapped(writer, part, plain, shared)
         names.append(f"{name!r}: {source}")
+    names += [f"{name!r}: {writer.name('opaque', value)}" for name, value in meta.opaque]
     inner = ", ".join(names)
     make = writer.name("unflatten", meta.kind.__tensor_unflatten__)
-    shown = [
+    size, stride = (
         writer.name("numbers", n) if has_names(n) else writer.literal(n) for n in (meta.size, meta.stride)
-    ]
-    return f"{make}({{{inner}}}, {writer.literal(meta.context)}, {', '.join(shown)})"
+    )
+    return f"{make}({{{inner}}}, {writer.literal(meta.context)}, torch.Size({size}), {stride})"
 
 
 def part_names(meta: SubclassCreationMeta, name: str) -> list[str]:

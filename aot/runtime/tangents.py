@@ -52,15 +52,18 @@ def coercing(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
 
 
 def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
-    names = [name for name, _ in meta.parts]
-    context = key_of_context(meta.context, meta.kind)
+    names = {name for name, _ in (*meta.parts, *meta.opaque)}
+    context = key_of_context((meta.context, meta.opaque), meta.kind)
     inner = [(n, _matching(p) if isinstance(p, SubclassCreationMeta) else None) for n, p in meta.parts]
 
     def matches(given: Any) -> bool:
         if type(given) is not meta.kind:
             return False
         ours, its = given.__tensor_flatten__()
-        if list(ours) != names or key_of_context(its, meta.kind) != context:
+        if set(ours) != names:
+            return False
+        opaque = tuple((name, getattr(given, name)) for name, _ in meta.opaque)
+        if key_of_context((its, opaque), meta.kind) != context:
             return False
         parts = ((getattr(given, name), match) for name, match in inner)
         return all(not is_wrapper(part) if match is None else match(part) for part, match in parts)
