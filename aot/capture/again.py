@@ -34,6 +34,7 @@ from aot.capture.visible import has_effect, moves_generator
 from aot.errors import DoubleBackwardUnsupported, Unsupported
 from aot.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
 
+aten = torch.ops.aten
 Failure = tuple[type[Exception], str]
 
 
@@ -352,11 +353,10 @@ _NODE = "the value numbered"
 
 # Operations that look at their first argument's metadata alone.
 _LIKE = frozenset(
-    getattr(getattr(torch.ops.aten, name), overload)
-    for name, overload in (
-        *(("zeros_like", "default"), ("ones_like", "default"), ("full_like", "default")),
-        *(("empty_like", "default"), ("new_zeros", "default"), ("new_ones", "default")),
-        *(("new_full", "default"), ("new_empty", "default"), ("new_empty_strided", "default")),
+    (
+        *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.empty_like.default),
+        *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default),
+        *(aten.new_empty.default, aten.new_empty_strided.default),
     )
 )
 

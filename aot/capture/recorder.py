@@ -99,7 +99,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self._passing is func and func is not None:
+        if self._passing is func and any(map(internals.is_dispatched_natively, types)):
             self._passing = None
             return NotImplemented
         if self.symbols is not None and func in ASKS_FOR_NUMBERS:
