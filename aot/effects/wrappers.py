@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
 from aot import torch_internals as internals
@@ -118,6 +118,12 @@ class WrapperEffects:
                 f"or one that was taken without grad mode or with others by one call, which eager forbids; "
                 f"pass what it is a view of, and take the view inside of the function"
             )
+        if wrapper.is_view and edge is None and _raises_in_eager(now.node):
+            raise errors.AutogradStateMutation(
+                f"the function writes in grad mode to an argument of type {kind} that is a view, after a "
+                f"view of that was written to with a gradient: eager takes it for a leaf then, and raises; "
+                f"write to the one or the other"
+            )
         if any(one.family == wrapper.family for one in self.forward.entry.wrappers if one is not wrapper):
             raise errors.AutogradStateMutation(
                 f"the function writes in grad mode to an argument of type {kind} of which another one is a "
@@ -153,6 +159,11 @@ class WrapperEffects:
             # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
             if not stale and view.is_leaf and internals.accumulates(view):
                 raise _leaf(value)
+            if view.requires_grad and not view._is_view():
+                raise errors.UnsupportedOutput(
+                    f"an output of type {type(value).__name__} is, or is a view of, a detached tensor that "
+                    f"got a history when it was written to; return a new tensor (clone it)"
+                )
             if has_names((*origin.step.args, *origin.step.kwargs.values())):
                 raise errors.UnsupportedOutput(
                     f"an output of type {type(value).__name__} is a view that depends on a size of a nested "
@@ -229,6 +240,21 @@ class WrapperEffects:
             raise _by_function(fake)
         meta = next(meta for made, meta in self.forward.made if made is fake)
         return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None)
+
+
+def _raises_in_eager(node: Node | None) -> bool:
+    """Whether an argument with this history, which had none and is a view, was written to after a view of it.
+
+    To autograd both are views of the argument's base, whose history is the one that begins: of the argument
+    itself it knows of none until somebody asks (torch 2.13).
+    """
+    direct = False
+    while node is not None:
+        if internals.is_view_write(node) and direct:
+            return True
+        direct = direct or not internals.is_view_write(node)
+        node = node.next_functions[0][0] if node.next_functions else None
+    return False
 
 
 def _leaf(value: Tensor) -> errors.LeafCreatedInside:

@@ -985,6 +985,17 @@ def _in_inference_mode() -> Any:
         return two(3)
 
 
+def _write_to_what_is_detached(x: Tensor, w: Tensor) -> Tensor:
+    y = x.detach()
+    y.mul_(w)
+    return y
+
+
+def _write_to_the_one_and_the_other(x: Tensor, w: Tensor) -> None:
+    x.view(-1).mul_(w)
+    x.mul_(2)
+
+
 def _another_scale(x: Any) -> None:
     x.scale = 5.0
 
@@ -1098,6 +1109,18 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         "inside of the function",
         lambda x: x.mul_(2),
         lambda: [(two(4, 2, grad=True) * 1).unbind()[0]],
+    ),
+    "write with a history to what is detached": (
+        aot.errors.UnsupportedOutput,
+        "clone it",
+        _write_to_what_is_detached,
+        lambda: [two(3), leaf(3)],
+    ),
+    "write to a view, after one to a view of that": (
+        aot.errors.AutogradStateMutation,
+        "the one or the other",
+        _write_to_the_one_and_the_other,
+        lambda: [(two(2, 3) * 1)[0], leaf(3)],
     ),
     "view by a custom function": (
         aot.errors.UnsupportedOutput,
