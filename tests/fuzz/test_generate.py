@@ -227,7 +227,9 @@ def test_what_is_expanded_is_filled() -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_programs_run_in_eager(profile: str) -> None:
-    count = 500
+    count = (
+        150 if profile == "operators" else 500
+    )  # those that take functions are traced by torch in eager, too
     raised = backward = 0
     for program in programs(profile, count):
         check(program)
