@@ -175,9 +175,23 @@ class Inference:
 
     def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool) -> Recipe:
         fakes = fx.node.map_arg((args, kwargs), self.fake)
+        if op in _WITHOUT_META:
+            result = self.run(op, args, kwargs)
+        else:
+            result = self._imagined(op, args, kwargs, fakes, symbolic)
+        storages = {internals.storage_key(f) for f in _tensors(fakes)}
+        recipe = recipe_of(result, storages, numbers=is_custom(op) or internals.returns_sizes(op))
+        metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
+        odd = any(map(lies_oddly, metas)) and not is_custom(op) and not internals.is_seeded(op)
+        if op not in _ROW_MAJOR and op not in _COPIES and (odd or internals.has_python_meta(op)):
+            recipe = self.as_computed(recipe, op, args, kwargs, odd)
+        return recipe
+
+    def _imagined(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: Any, symbolic: bool
+    ) -> Any:
+        """What the operation returns for fake tensors; its kernel for zeros, where it does not take these."""
         try:
-            if op in _WITHOUT_META:
-                raise NotImplementedError
             with (
                 typed_refusals(),
                 self.on_fakes(symbolic),
@@ -185,8 +199,7 @@ class Inference:
                 torch.no_grad(),
             ):
                 result = op(*fakes[0], **fakes[1])
-                if op in _COPIES:
-                    result = result.clone()
+                return result.clone() if op in _COPIES else result
         except errors.Unsupported:
             raise
         except Exception as error:
@@ -197,14 +210,7 @@ class Inference:
                 ) from error
             # Some meta kernels raise where the kernel does not (they divide by a number of elements), or
             # raise something else: the kernel itself decides.
-            result = self.run(op, args, kwargs)
-        storages = {internals.storage_key(f) for f in _tensors(fakes)}
-        recipe = recipe_of(result, storages, numbers=is_custom(op) or internals.returns_sizes(op))
-        metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
-        odd = any(map(lies_oddly, metas)) and not is_custom(op) and not internals.is_seeded(op)
-        if op not in _ROW_MAJOR and op not in _COPIES and (odd or internals.has_python_meta(op)):
-            recipe = self.as_computed(recipe, op, args, kwargs, odd)
-        return recipe
+            return self.run(op, args, kwargs)
 
     @contextlib.contextmanager
     def on_fakes(self, symbolic: bool) -> Iterator[None]:
