@@ -7,7 +7,8 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "script", "text": "import torch..."}
 
 The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
-last by the script's exit status. Where a target has broken its process, the answer is the worker's `Last`.
+last by the script's exit status. Where a target has broken its process, the answer is the worker's `Last`;
+after a script it always is: nobody has looked whether its target did, nor is anything of it taken back.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def handle(item: dict[str, Any]) -> Any:
         case "program":
             return _answer(_executed(from_json(item["program"]), item["target"]))
         case "script":
-            return _run_script(item["text"])
+            return Last(_run_script(item["text"]))
         case kind:
             raise ValueError(f"no item of kind {kind!r}")
 

@@ -110,6 +110,18 @@ def test_a_target_that_breaks_its_process_costs_no_other_case() -> None:
     assert summary.tallies["eager"].agree == 300
 
 
+def test_what_a_script_leaves_behind_costs_no_case() -> None:
+    """Its target may have broken torch for good, or the next time that garbage is collected."""
+    script = "from bad_targets import _Refuses\n_Refuses().__enter__()\nraise SystemExit(1)\n"
+    items = jobs.script_item(script), jobs.case_item(3, 0, "mixed", "cpu", "eager")
+    with Pool(jobs.HANDLER, jobs=1) as pool:
+        shown, after = pool.run([Job((item,), 20.0) for item in items])
+    assert isinstance(shown, Answer)
+    assert shown.value == 1
+    assert isinstance(after, Answer)
+    assert after.value["outcome"] == "agree"
+
+
 def test_a_crash_that_a_program_causes_is_reduced_to_it() -> None:
     summary = _run("crashes_on_exp", cases=300)
     _consistent(summary, 300)
