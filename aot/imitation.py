@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot import errors, views
 from aot import torch_internals as internals
@@ -204,6 +204,14 @@ def check_current(
                 f"without grad mode of what requires grad: whatever uses it afterwards raises in eager; "
                 f"detach it before it is made a leaf"
             )
+
+
+def edge_of(fake: Tensor) -> GradientEdge | None:
+    """Where gradients of a tensor go; None where they go nowhere (as for a view taken under no_grad, although
+    it requires grad when its base does)."""
+    if not fake.requires_grad or (fake.grad_fn is None and fake._is_view()):
+        return None
+    return get_gradient_edge(fake)
 
 
 def _was_let_go(view: Tensor) -> bool:

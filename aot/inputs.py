@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from aot import errors
 from aot import torch_internals as internals
@@ -24,17 +24,10 @@ from aot.capture.storages import StorageState
 from aot.capture.trace import fake_of
 from aot.constants import CONSTANTS, key_of
 from aot.geometry import Geometry, geometry
-from aot.imitation import imitate, root_of
-from aot.subclasses import (
-    SubclassCreationMeta,
-    has_names,
-    inner_wrappers,
-    is_wrapper,
-    key_of_meta,
-    rewrapped,
-    unwrapped,
-)
+from aot.imitation import edge_of, imitate, root_of
+from aot.subclasses import SubclassCreationMeta, has_names, is_wrapper, unwrapped
 from aot.versions import counter_groups, has_counter, version_of
+from aot.wrapper_inputs import WrapperEntry, enter_wrappers, key_of_wrapper, key_of_wrappers
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _NO_CONTAINERS = _PLAIN.union(CONSTANTS)
@@ -205,40 +198,10 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     plain = tuple(tensors)
     if not wrappers:
         return Arguments(plain, tuple(parts), tuple(key), plain)
-    key.extend(_wrapper_key(wrapper, meta) for wrapper, meta in zip(wrappers, metas, strict=True))
-    families = families_of(wrappers)
-    if len(set(families)) < len(wrappers):
-        key.append(("families", *families))
-    if any(_depth(meta) > 1 for meta in metas):
-        parts_of = (part for wrapper in wrappers for _, part in inner_wrappers(wrapper))
-        key.append(("inner", *(seen.get(id(part)) for part in parts_of)))
+    key.extend(key_of_wrappers(wrappers, metas, groups, seen))
     # (Numbers below 0 count wrappers.)
     counted = tuple((len(plain) + ~i if i is not None and i < 0 else i, value) for i, value in parts)
     return Arguments(plain, counted, tuple(key), (*plain, *wrappers), tuple(metas))
-
-
-def _wrapper_key(wrapper: Tensor, meta: SubclassCreationMeta) -> tuple[object, ...]:
-    leaf = wrapper.is_leaf
-    return (
-        "subclass",
-        key_of_meta(meta),
-        isinstance(wrapper, torch.nn.Parameter),
-        wrapper.dtype,
-        wrapper.device,
-        wrapper.requires_grad,
-        leaf,
-        leaf and wrapper.grad is not None,
-        wrapper._is_view(),
-        _is_forbidden(wrapper),
-    )
-
-
-def _is_forbidden(wrapper: Tensor) -> bool:
-    """Whether it is a view to which eager lets nobody write in grad mode."""
-    base = wrapper._base if wrapper._is_view() else None
-    if base is None:
-        return False
-    return (base.is_leaf and base.requires_grad) or internals.creation_meta(wrapper) != "DEFAULT"
 
 
 def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
@@ -252,12 +215,6 @@ def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
         raise errors.UnsupportedArgument(
             f"{what} is a {type(wrapper).__name__} made in inference mode; make it under torch.no_grad"
         )
-
-
-def families_of(wrappers: Sequence[Tensor]) -> tuple[int, ...]:
-    """For each of some wrapper subclasses the first one that is a view of the same tensor, or is that."""
-    bases = [wrapper._base if wrapper._is_view() else wrapper for wrapper in wrappers]
-    return tuple(next(i for i, one in enumerate(bases) if one is base) for base in bases)
 
 
 def general_key(
@@ -282,10 +239,10 @@ def general_key(
             key.append((kind, tuple(n if n < 2 else None for n in size), *rest))
         elif isinstance(first, Geometry):  # of what it is a view of
             key.append((len(first.size), *first[3:], *part[1:]))
-        elif first != "subclass":
+        elif first not in ("subclass", "base"):  # (With symbols no fake is a view of its base's.)
             key.append(part)
     for wrapper, meta in zip(arguments.wrappers, arguments.metas, strict=True):
-        key.append(_wrapper_key(wrapper, meta.showing(_small)))
+        key.append(key_of_wrapper(wrapper, meta.showing(_small)))
     return tuple(key)
 
 
@@ -363,7 +320,8 @@ class Entry:
         requires_grad, leaves: of each when the function starts.
         grads: stand-ins for the gradients that leaves hold; to compute with one is refused.
         edges: the gradient edge of each when the function starts; None where it requires none.
-        bases: fake bases of views whose base is not itself an argument, each with the index of one view.
+        bases: fake bases of views whose base is not itself an argument, each with the index of one view (in
+            `all`).
         base_edges: their gradient edges.
         forgetful: those that require grad by way of a leaf which is a view, as they are, of a base that does
             not: where they are written to under no_grad, autograd forgets the leaf.
@@ -387,37 +345,6 @@ class Entry:
     def all(self) -> tuple[Tensor, ...]:
         """What stands for the plain tensors, and then for the wrapper subclasses."""
         return (*self.fakes, *(wrapper.fake for wrapper in self.wrappers))
-
-
-@dataclass(frozen=True, slots=True)
-class WrapperEntry:
-    """A wrapper subclass inside the trace.
-
-    Attributes:
-        fake: stands for it: of the same type, made of the fakes of what it is made of.
-        meta: how it is made of these when the function starts.
-        edge: its gradient edge then; None where it requires none.
-        version: its version counter then.
-        grad: a stand-in for the gradient that it holds, if it is a leaf and holds one.
-        is_view: whether it is a view of another wrapper subclass, which the fake is not.
-        is_forbidden: whether it is one to which eager lets nobody write in grad mode.
-        is_leaf: whether it is a leaf.
-        shown: its size and stride.
-        family: the number of the first one that is a view of the same wrapper subclass, or is that.
-        inner: the wrapper subclasses that it is made of, by the way to them.
-    """
-
-    fake: Tensor
-    meta: SubclassCreationMeta
-    edge: GradientEdge | None
-    version: int
-    grad: Tensor | None
-    is_view: bool
-    is_forbidden: bool
-    is_leaf: bool
-    shown: tuple[Any, Any]
-    family: int
-    inner: dict[tuple[str, ...], Tensor]
 
 
 def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> Entry:
@@ -447,16 +374,16 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
         if name not in argument_ids:
             recorder.lifetimes.note(fake)
             hidden.append((fake, shown[name]))
-    edges = tuple(_edge(f) for f in fakes)
-    base_edges = tuple(_edge(f) for f, _ in hidden)
     before = tuple(geometry(f) for f in fakes)
     versions = tuple(version_of(f) for f in fakes)
     states = tuple(recorder.state(f) for f in fakes)
     requires_grad = tuple(f.requires_grad for f in fakes)
     leaves = tuple(f.is_leaf for f in fakes)
     grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
-    wrappers = _enter_wrappers(recorder, arguments, fakes)
-    recorder.wrapper_views.relate([(wrapper.fake, wrapper.family) for wrapper in wrappers])
+    known = {**roots, **{id(t): f for t, f in zip(tensors, fakes, strict=True)}}
+    wrappers, bases = enter_wrappers(recorder, arguments.wrappers, arguments.metas, tensors, fakes, known)
+    hidden.extend((base, len(fakes) + i) for base, i in bases)
+    edges = tuple(edge_of(f) for f in fakes)
     return Entry(
         fakes=tuple(fakes),
         before=before,
@@ -467,76 +394,9 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
         grads=grads,
         edges=edges,
         bases=tuple(hidden),
-        base_edges=base_edges,
+        base_edges=tuple(edge_of(f) for f, _ in hidden),
         forgetful=frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)),
         wrappers=wrappers,
-    )
-
-
-def _enter_wrappers(
-    recorder: Recorder, arguments: Arguments, fakes: Sequence[Tensor]
-) -> tuple[WrapperEntry, ...]:
-    metas = arguments.metas if recorder.symbols is None else recorder.symbols.metas
-    made: dict[int, Tensor] = {}
-    # (An argument may be what another one is made of; that one is made first.)
-    in_order = sorted(zip(arguments.wrappers, metas, strict=True), key=lambda one: -_depth(one[1]))
-    for real, meta in in_order:
-        if id(real) not in made:
-            with recorder, internals.with_own_kernels():
-                fake = made[id(real)] = rewrapped(meta, fakes)
-            pairs = zip(inner_wrappers(real), inner_wrappers(fake), strict=True)
-            made |= {id(part): stands for (_, part), (_, stands) in pairs}
-    families = families_of(arguments.wrappers)
-    return tuple(
-        _enter_wrapper(recorder, real, made[id(real)], meta, family)
-        for real, meta, family in zip(arguments.wrappers, metas, families, strict=True)
-    )
-
-
-def _depth(meta: SubclassCreationMeta) -> int:
-    return 1 + max(
-        (_depth(part) for _, part in meta.parts if isinstance(part, SubclassCreationMeta)), default=0
-    )
-
-
-def _enter_wrapper(
-    recorder: Recorder, real: Tensor, fake: Tensor, meta: SubclassCreationMeta, family: int
-) -> WrapperEntry:
-    if isinstance(real, torch.nn.Parameter):
-        fake._is_param = True
-    if real.is_leaf:
-        fake.requires_grad_(real.requires_grad)
-    else:
-        internals.make_non_leaf(fake)
-    if fake.requires_grad != real.requires_grad or fake.is_leaf != real.is_leaf:
-        raise errors.UnsupportedArgument(
-            f"a {type(real).__name__} that is made again by its __tensor_unflatten__ has another standing "
-            f"with autograd (requires_grad={fake.requires_grad}, is_leaf={fake.is_leaf})"
-        )
-    grad = None
-    if real.is_leaf and real.grad is not None:
-        with recorder, internals.with_own_kernels():
-            held = unwrapped(real.grad) if is_wrapper(real.grad) else None
-            like = [real.grad] if held is None else held[1]
-            stand_ins = [
-                recorder.lifetimes.note(fake_of(geometry(t), t.device, recorder.builder.symbolic))
-                for t in like
-            ]
-            grad = stand_ins[0] if held is None else rewrapped(held[0], stand_ins)
-        fake.grad = grad
-    shown = tuple(fake.shape), fake.stride()
-    return WrapperEntry(
-        fake,
-        meta,
-        _edge(fake),
-        fake._version,
-        grad,
-        real._is_view(),
-        _is_forbidden(real),
-        real.is_leaf,
-        shown,
-        family,
-        dict(inner_wrappers(fake)),
     )
 
 
@@ -561,14 +421,6 @@ def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor |
         return None
     fake.grad = recorder.lifetimes.note(fake_of(geometry(fake), fake.device, recorder.builder.symbolic))
     return fake.grad
-
-
-def _edge(fake: Tensor) -> GradientEdge | None:
-    """Where gradients of a tensor go; None where they go nowhere (as for a view taken under no_grad, although
-    it requires grad when its base does)."""
-    if not fake.requires_grad or (fake.grad_fn is None and fake._is_view()):
-        return None
-    return get_gradient_edge(fake)
 
 
 def _stretch(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:

@@ -234,7 +234,9 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
             )
         )
     replaced = {number for number, _, _ in effects.replaced}
-    for number, wrapper in enumerate(entry.wrappers, len(entry.fakes)):
+    count = len(entry.fakes)
+    tracked = {entry.wrappers[w.tensor - count].family for w in effects.writes if w.tensor >= count}
+    for number, wrapper in enumerate(entry.wrappers, count):
         written = [found[i] for i in wrapper.meta.positions if found[i].mutates_data]
         found.append(
             InputAliasInfo(
@@ -243,8 +245,7 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
                 mutates_metadata=False,
                 mutates_storage_metadata=number in replaced,
                 mutations_hidden_from_autograd=bool(written) and wrapper.fake._version == wrapper.version,
-                mutations_under_no_grad_or_inference_mode=bool(written)
-                and all(write.tensor != number for write in effects.writes),
+                mutations_under_no_grad_or_inference_mode=bool(written) and wrapper.family not in tracked,
                 resizes_storage=False,
                 requires_grad=wrapper.edge is not None,
                 keep_input_mutations=False,

@@ -126,7 +126,7 @@ def record(
     noted.guards.check()
     numbers: dict[object, int] = {}
     keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
-    keys += [("wrapper", i) for i in range(len(arguments.metas))]
+    keys += [("wrapper", wrapper.family) for wrapper in entry.wrappers]
     storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
     parameters = static.union(_accumulating(arguments))
     fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)

@@ -187,6 +187,7 @@ __all__ = [
     "python_dispatcher",
     "python_source",
     "remember_getters",
+    "replayed_view",
     "runs_its_graph",
     "saved_tensor_hooks",
     "sequence_number",
@@ -1228,6 +1229,12 @@ def creation_meta(view: Tensor) -> str:
 def set_creation_meta(view: Tensor, name: str) -> None:
     """Make autograd remember that the view `view` was made in the way called `name`."""
     torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, name))
+
+
+def replayed_view(view: Tensor, base: Tensor, instead: Callable[[Tensor], Tensor]) -> Any:
+    """A view of `base`, made by the operations that made `view` one of its own base; they are given what
+    `instead` gives for the other tensors that they were given then."""
+    return view._view_func_unsafe(base, lambda number: number, instead)
 
 
 def copy_creation_meta(source: Tensor, destination: Tensor) -> None:

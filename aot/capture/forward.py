@@ -25,10 +25,11 @@ from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.imitation import check_apart, check_current
-from aot.inputs import Arguments, Entry, Primal, WrapperEntry, enter
+from aot.inputs import Arguments, Entry, Primal, enter
 from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, is_wrapper, key_of_context, unwrapped
 from aot.symbols import SYMBOLIC, Symbols
 from aot.views import physical, seen_as
+from aot.wrapper_inputs import WrapperEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +239,8 @@ def _replaced(
                 f"and not by an operation; make a new tensor instead"
             )
         followed = wrapper.edge is not None or fake.requires_grad
-        unnoticed = fake.is_leaf and recorder.wrapper_views.changed_unnoticed(fake)
-        if changes and followed and (wrapper.is_view or unnoticed):
+        unnoticed = recorder.wrapper_views.changed_unnoticed(fake)
+        if changes and followed and (wrapper.is_view or (unnoticed and fake.is_leaf)):
             raise errors.SubclassMutation(
                 f"the function changes the shape or strides of an argument of type {type(fake).__name__} "
                 f"that requires grad and is a view, or a leaf; make a new tensor instead"

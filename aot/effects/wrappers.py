@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
 from aot import torch_internals as internals
@@ -19,8 +18,10 @@ from aot.capture.forward import Forward
 from aot.capture.journal import Reshape
 from aot.capture.steps import ViewStep
 from aot.effects.model import ArgumentRoot, Output, Repeat, Root, Taken, View, Whole, WrapperRoot, Write
-from aot.inputs import WrapperEntry
+from aot.effects.world import is_current, root_of
+from aot.imitation import edge_of
 from aot.subclasses import has_names, parts_of, unwrapped
+from aot.wrapper_inputs import WrapperEntry
 
 
 class WrapperEffects:
@@ -59,8 +60,22 @@ class WrapperEffects:
             for path, part in w.inner.items()
             if id(part) not in self._numbers
         }
-        for i, wrapper in enumerate(forward.entry.wrappers):
+        entry = forward.entry
+        self._written = {
+            id(base)
+            for (base, _), edge in zip(entry.bases, entry.base_edges, strict=True)
+            if edge_of(base) != edge
+        }
+        plain = zip(entry.fakes, entry.edges, strict=True)
+        wrapped = ((w.fake, w.edge) for w in entry.wrappers)
+        self._written |= {
+            id(one) for one, edge in (*plain, *wrapped) if not one._is_view() and edge_of(one) != edge
+        }
+        for i, wrapper in enumerate(entry.wrappers):
             self._argument(self._first + i, wrapper)
+        for base, view in entry.bases:
+            if view >= self._first and id(base) in self._written:
+                self._write(view, base, entry.wrappers[view - self._first], base=True)
         self._entered = {id(w.fake): w.version for w in forward.entry.wrappers}
         self._positions: dict[int, int] = {}
         for position, value in forward.wrapped.items():
@@ -96,42 +111,51 @@ class WrapperEffects:
         for path, part in wrapper.inner.items():
             if id(part) in self._parts:
                 self.changes.extend((number, replace(one, path=path)) for one in views.changes_of(part))
-        if fake.is_leaf and fake.grad is not wrapper.grad:
+        if is_current(fake) and fake.is_leaf and fake.grad is not wrapper.grad:
             raise errors.AutogradStateMutation(
                 f"backward() inside the function accumulated into the .grad of an argument of type {kind}; "
                 f"use autograd.grad"
             )
-        now = get_gradient_edge(fake) if fake.requires_grad else None
-        if now == edge:
+        if wrapper.is_linked and id(root_of(fake)) in self._written:
+            if edge is not None and is_current(fake) and fake.is_leaf:
+                raise errors.AutogradStateMutation(
+                    f"the function writes in grad mode to what an argument of type {kind} is a view of, and "
+                    f"which is a leaf that requires grad; write to it outside"
+                )
+            return  # its history follows from that of its base
+        # (Autograd derives the edge of a view anew once its base was written to, or refuses to.)
+        now = edge_of(fake) if is_current(fake) else edge
+        derived = wrapper.is_linked and None not in (now, edge) and not fake.is_leaf
+        if now == edge or derived:
             # (Views of one share a counter.)
             if fake._version != wrapper.version and self._first + wrapper.family not in self.moves:
                 self.moves.append(number)
-            return
-        if now is None or fake.is_leaf:
+        elif now is None or fake.is_leaf:
             raise errors.AutogradStateMutation(
                 f"the function changes whether an argument of type {kind} requires grad or is a leaf; do it "
                 f"outside"
             )
-        if wrapper.is_forbidden:
+        else:
+            self._write(number, fake, wrapper)
+
+    def _write(self, number: int, fake: Tensor, wrapper: WrapperEntry, base: bool = False) -> None:
+        """An argument, or its base, has got a history.
+
+        Raises:
+            AutogradStateMutation: there is a view of it that does not follow.
+        """
+        family = [one for one in self.forward.entry.wrappers if one.family == wrapper.family]
+        if any(one.is_view and not one.is_linked for one in family):
             raise errors.AutogradStateMutation(
-                f"the function writes in grad mode to an argument of type {kind} that is a view of a leaf, "
-                f"or one that was taken without grad mode or with others by one call, which eager forbids; "
-                f"pass what it is a view of, and take the view inside of the function"
-            )
-        if wrapper.is_view and edge is None and _raises_in_eager(now.node):
-            raise errors.AutogradStateMutation(
-                f"the function writes in grad mode to an argument of type {kind} that is a view, after a "
-                f"view of that was written to with a gradient: eager takes it for a leaf then, and raises; "
-                f"write to the one or the other"
-            )
-        if any(one.family == wrapper.family for one in self.forward.entry.wrappers if one is not wrapper):
-            raise errors.AutogradStateMutation(
-                f"the function writes in grad mode to an argument of type {kind} of which another one is a "
-                f"view; pass the one, and take the view inside of the function"
+                f"the function writes in grad mode to an argument of type {type(fake).__name__} that is a "
+                f"view of a leaf, or by a custom function, or that lies elsewhere than what it is a view of, "
+                f"or of which another argument is such a view; take the view inside of the function. With "
+                f"symbols for sizes it may be no view at all: compile each size for itself (dynamic=False)"
             )
         # (Eager does not count what `_foreach_mul_` and the like write to wrapper subclasses.)
-        counted = fake._version != wrapper.version
-        self.writes.append(Write(number, self._history(fake), tracked=True, counted=counted, carried=True))
+        counted = wrapper.fake._version != wrapper.version
+        history = self._history(fake)
+        self.writes.append(Write(number, history, tracked=True, counted=counted, carried=True, base=base))
 
     def _output(self, value: Tensor, earlier: int | None) -> Output:
         if earlier is not None:
@@ -240,21 +264,6 @@ class WrapperEffects:
             raise _by_function(fake)
         meta = next(meta for made, meta in self.forward.made if made is fake)
         return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None)
-
-
-def _raises_in_eager(node: Node | None) -> bool:
-    """Whether an argument with this history, which had none and is a view, was written to after a view of it.
-
-    To autograd both are views of the argument's base, whose history is the one that begins: of the argument
-    itself it knows of none until somebody asks (torch 2.13).
-    """
-    direct = False
-    while node is not None:
-        if internals.is_view_write(node) and direct:
-            return True
-        direct = direct or not internals.is_view_write(node)
-        node = node.next_functions[0][0] if node.next_functions else None
-    return False
 
 
 def _leaf(value: Tensor) -> errors.LeafCreatedInside:

@@ -234,8 +234,7 @@ _passing = internals.apply_of(_Passing)
 
 class _Written(torch.autograd.Function):
     """A tensor that is written to gets the history of what is written; its old edge gets no gradient from
-    here, as the one that is due to it is part of that history. (Zeros where it is a wrapper subclass and a
-    view: autograd writes them over a part of what is due to its base, and takes none for nothing at all.)
+    here, as the one that is due to it is part of that history.
 
     What is written is the value that has that history, unless it was written before (`copies`). The node of
     that history may be one that keeps the tensor (`keeper`, and which of its entrances it is).
@@ -247,7 +246,6 @@ class _Written(torch.autograd.Function):
     ) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.mark_dirty(tensor)  # which moves its version counter
-        ctx.part = is_wrapper(tensor) and tensor._is_view()
         if copies:
             tensor.data.copy_(history)
         if keeper is not None:
@@ -258,8 +256,7 @@ class _Written(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, ...]:
-        nothing = torch.zeros_like(gradient) if ctx.part and gradient is not None else None
-        return nothing, gradient, None, None, None
+        return None, gradient, None, None, None
 
 
 _give_history = internals.apply_of(_Written)

@@ -75,7 +75,7 @@ class _Call:
         # A write to a part has the history of the whole, which no value looks like.
         self.written = {w.value for w in plan.writes if w.tracked and (w.through is not None or w.carried)}
         self.recorded = {w.value for w in plan.writes if w.tracked and not w.carried}
-        self.carriers = {w.value: w.tensor for w in plan.writes if w.carried}
+        self.carriers = {w.value: w for w in plan.writes if w.carried}
         self.made = {r.history: r for r in plan.roots if isinstance(r, WrapperRoot) and r.history is not None}
         self.entrances = {
             entrance.value: EntranceEdge(number, e)
@@ -291,12 +291,13 @@ class _Call:
         for value, view in views.items():
             self.writer.line(f"set_creation_meta(v{value}, {view.made!r})")
 
-    def _carrier(self, tensor: int) -> str:
-        """What is like a wrapper subclass among the arguments when the call ends."""
-        every = [change for i, change in self.plan.changes if i == tensor]
+    def _carrier(self, write: Write) -> str:
+        """What is like a wrapper subclass among the arguments, or the base of one, when the call ends."""
+        tensor = write.tensor
+        every = [change for i, change in self.plan.changes if i == tensor and not write.base]
         changes = [change for change in every if isinstance(change, Reshape) and not change.path]
         if not changes:
-            return f"t{tensor}.detach()"
+            return f"{_root_of(write)}.detach()"
         self.mode.set(False)
         self.writer.line(f"c{tensor} = t{tensor}.detach()")
         for change in changes:

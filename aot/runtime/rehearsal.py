@@ -137,7 +137,7 @@ def rehearse(
     call = built.define({**stubs, **dict.fromkeys(built.makers, _stand_in)})
     try:
         metas = arguments.metas if symbols is None else [meta.showing(hinted) for meta in symbols.metas]
-        wrappers = list(map(_stand_in_for, arguments.wrappers, metas))
+        wrappers = _stand_ins_for(arguments, metas)
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             outputs = call(*imitations, *wrappers, *numbers)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -162,25 +162,49 @@ def _stand_in(
 
 def _plain(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> Tensor:
     """A plain tensor in place of a wrapper subclass, which has no storage that ends somewhere."""
-    if has_names((*size, *stride)):
-        return torch.empty([2 if has_names([n]) else n for n in size], dtype=dtype, device=META)
     storage = torch.empty(_ENDLESS, dtype=torch.uint8, device=META).untyped_storage()
-    return torch.empty(0, dtype=dtype, device=META).set_(storage, 0, size, stride)
+    return _seen_as(torch.empty(0, dtype=dtype, device=META).set_(storage), size, stride).detach()
+
+
+def _seen_as(tensor: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> Tensor:
+    """A view of one; contiguous, with some number for each name, where sizes are named."""
+    if has_names((*size, *stride)):
+        size = [2 if has_names([n]) else n for n in size]
+        stride = torch.empty(size, device=META).stride()
+    return tensor.as_strided(size, stride)
 
 
 _ENDLESS = 1 << 60
 
 
-def _stand_in_for(wrapper: Tensor, meta: SubclassCreationMeta) -> Tensor:
-    tensor = _plain(meta.size, meta.stride, wrapper.dtype)
-    for name, part in meta.parts:
-        if isinstance(part, SubclassCreationMeta):
-            setattr(tensor, name, _stand_in_for(getattr(wrapper, name), part))
-    if wrapper.requires_grad and wrapper.is_leaf:
-        tensor.requires_grad_()
-    elif wrapper.requires_grad:
-        internals.make_non_leaf(tensor)
-    return tensor
+def _stand_ins_for(arguments: Arguments, metas: Sequence[SubclassCreationMeta]) -> list[Tensor]:
+    """Plain tensors in place of the wrapper subclasses among the arguments. They are views where these are,
+    but of plain arguments (where what happens to the base is done to that)."""
+    made: dict[int, Tensor] = {}
+    of = {id(real): meta for real, meta in zip(arguments.wrappers, metas, strict=True)}
+    plain = set(map(id, arguments.tensors))
+
+    def stand_in(real: Tensor) -> Tensor:
+        if id(real) in made:
+            return made[id(real)]
+        meta = of.get(id(real))
+        size, stride = (tuple(real.shape), real.stride()) if meta is None else (meta.size, meta.stride)
+        base = real._base if real._is_view() else None
+        if base is None or id(base) in plain or (base.is_leaf and base.requires_grad):
+            tensor = _plain(size, stride, real.dtype)
+        else:
+            tensor = _seen_as(stand_in(base), size, stride)
+            internals.copy_creation_meta(real, tensor)
+        if real.requires_grad and real.is_leaf and not tensor.requires_grad:
+            tensor.requires_grad_()
+        elif real.requires_grad and not tensor.requires_grad:
+            internals.make_non_leaf(tensor)
+        for name, part in () if meta is None else meta.parts:
+            if isinstance(part, SubclassCreationMeta):
+                setattr(tensor, name, stand_in(getattr(real, name)))
+        return made.setdefault(id(real), tensor)
+
+    return list(map(stand_in, arguments.wrappers))
 
 
 def _storage(tensor: Tensor) -> tuple[object, int]:
