@@ -196,6 +196,7 @@ __all__ = [
     "set_lazy",
     "set_versions",
     "shape_computed",
+    "shell",
     "skip_dynamo",
     "skipped",
     "storage_key",
@@ -948,6 +949,12 @@ def untold(op: OpOverload, *args: Any, **kwargs: Any) -> None:
     """Run an operation of which neither autograd, nor what counts versions, nor a tensor subclass is told."""
     with below_autograd(), torch._C._ExcludeDispatchKeyGuard(_COUNTED), torch._C._DisableTorchDispatch():
         op(*args, **kwargs)
+
+
+def shell(wrapper: Tensor) -> Tensor:
+    """What shares the version counter of a wrapper subclass, and is made of nothing."""
+    with torch._C._DisableTorchDispatch():
+        return wrapper.detach()
 
 
 def changes_metadata(op: Any) -> bool:

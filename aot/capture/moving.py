@@ -18,6 +18,21 @@ from aot.geometry import geometry
 aten = torch.ops.aten
 
 
+def repeatable(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The same change of a tensor without the template of `resize_as_`, which is not at hand when the wrapper
+    repeats it."""
+    if func is not aten.resize_as_.default:
+        return func, args, kwargs
+    tensor, template = args
+    form = kwargs.get("memory_format")
+    if form is torch.preserve_format:
+        form = None if template.is_contiguous() else torch.channels_last
+    kwargs = {} if form is None else {"memory_format": form}
+    return aten.resize_.default, (tensor, list(template.shape)), kwargs
+
+
 class Moving(Writing):  # type: ignore[no-untyped-call]
     """A trace that records changes of metadata and storage."""
 
@@ -52,14 +67,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
     def resize(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`resize_` changes the metadata, and the storage where that is too small."""
         fake = args[0]
-        if func is aten.resize_as_.default:
-            # The template is not at hand when the wrapper repeats it.
-            template = args[1]
-            form = kwargs.get("memory_format")
-            if form is torch.preserve_format:
-                form = None if template.is_contiguous() else torch.channels_last
-            kwargs = {} if form is None else {"memory_format": form}
-            func, args = aten.resize_.default, (fake, list(template.shape))
+        func, args, kwargs = repeatable(func, args, kwargs)
         self.journal.settle(fake)
         count = 1
         for n in args[1]:

@@ -23,7 +23,7 @@ from aot.capture.calls import call_with_grad, is_custom
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.metas import Recipe, dtypes_of, lookup, recipe_of
 from aot.capture.modeless import asks_about_phases
-from aot.capture.moving import Moving
+from aot.capture.moving import Moving, repeatable
 from aot.capture.operations import (
     BATCH_NORM,
     READS_GRAD_MODE,
@@ -137,7 +137,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     if result is not NotImplemented:
                         changes = self.inside == 1 or internals.changes_metadata(func)
                         if changes and shown_by(args) != before:
-                            self.wrapper_views.note_change(func, args, kwargs, self.inside > 1)
+                            self.wrapper_views.note_change(*repeatable(func, args, kwargs), self.inside > 1)
                         if self.inside == 1:
                             self._join_wrappers(func, args)
                             self.wrapper_views.count(func, args, kwargs)
@@ -214,7 +214,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return result
         if kind is Kind.MUTATION:
             return self.mutation(func, operation, args, kwargs)
-        if self.inside and kind in (Kind.RESIZE, Kind.REBIND):
+        if self.inside and kind is Kind.REBIND:
             raise errors.SubclassMutation(
                 f"{func} on what a tensor subclass is made of, in the subclass's own code, puts it "
                 f"elsewhere; do it outside, or make a new tensor"

@@ -46,29 +46,33 @@ class WrapperViews:
         self._clock = itertools.count()
         self._unnoticed: set[int] = set()
         self._direct: set[int] = set()
-        self._families: dict[int, list[Tensor]] = {}
+        # For each argument those of its family that do not share its counter, one for each other counter.
+        self._apart: dict[int, list[Tensor]] = {}
 
     def relate(self, arguments: Sequence[tuple[Tensor, int]]) -> None:
-        """Note which arguments are views of one tensor, or are that: those with one number."""
+        """Note which arguments are views of one tensor, or are that: those with one number. They share a
+        counter, and so do the fakes that are views of one."""
         families: dict[int, list[Tensor]] = {}
         for fake, number in arguments:
-            self._families[id(fake)] = families.setdefault(number, [])
-            families[number].append(fake)
+            families.setdefault(number, []).append(fake)
+        for family in families.values():
+            groups = counter_groups(family)
+            for fake, own in zip(family, groups, strict=True):
+                self._apart[id(fake)] = [family[one] for one in sorted({*groups} - {own})]
 
     def count(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Have arguments that are views of one be counted as changed together, as these share a counter.
 
         The one that an operation writes to is counted by autograd, when it has been done.
         """
-        if len(self._families) < 2 or not isinstance(func, internals.OpOverload):
+        if not any(self._apart.values()) or not isinstance(func, internals.OpOverload):
             return
         for i, argument in enumerate(func._schema.arguments):
             value: Any = args[i] if i < len(args) else kwargs.get(argument.name)
             if argument.alias_info is not None and argument.alias_info.is_write and is_wrapper(value):
-                root = self.root(value, set(self._families))
-                for other in self._families.get(id(root), ()):
-                    if other is not root:
-                        torch.autograd.graph.increment_version(other)
+                root = self.root(value, set(self._apart))
+                for other in self._apart.get(id(root), ()):
+                    torch.autograd.graph.increment_version(other)
 
     def note_change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> None:
         """Note that an operation has changed what its first argument shows; `inside` the code of what that is
@@ -129,9 +133,14 @@ class WrapperViews:
         return any(at < origin.at for at, _ in self._changes.get(id(origin.parent), (None, ()))[1])
 
     def changed_since(self, view: Tensor) -> bool:
-        """Whether it has changed since."""
+        """Whether it has changed since, or something was resized: what shares its storage, perhaps, of which
+        torch makes no views any more when that has grown."""
         origin = self._origins[id(view)][1]
-        return any(at > origin.at for at, _ in self._changes.get(id(origin.parent), (None, ()))[1])
+        return any(
+            at > origin.at and (changed is origin.parent or change.op is torch.ops.aten.resize_.default)
+            for changed, changes in self._changes.values()
+            for at, change in changes
+        )
 
     def changed_with_whole(self, part: Tensor) -> tuple[Reshape, ...]:
         """The changes of what another wrapper subclass is made of, if that one's code made all of them."""
@@ -147,4 +156,4 @@ class WrapperViews:
         self._changes.clear()
         self._unnoticed.clear()
         self._direct.clear()
-        self._families.clear()
+        self._apart.clear()

@@ -411,7 +411,7 @@ class ArgumentEffects:
         where = where.once
         value = self.world.value(state.read(where), where, None)
         other = not alike(where, self.forward.entry.before[member])
-        counted = state.inference or bool(together)
+        counted = state.inference or (bool(together) and self._counted(state, member))
         return Write(
             member,
             value,

@@ -315,9 +315,9 @@ def _copied(value: Tensor, offset: int) -> Tensor:
 
 def _counter(tensor: Tensor) -> Tensor:
     """A tensor that shares the version counter of `tensor`, and nothing of its memory."""
+    if is_wrapper(tensor):
+        return internals.shell(tensor)
     alias = tensor.detach()
-    if is_wrapper(tensor):  # (which eager keeps as well)
-        return alias
     # Assigning `.data` leaves the version counter as it is.
     alias.data = _no_data(tensor, tensor.dtype)
     return alias

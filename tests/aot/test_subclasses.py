@@ -293,6 +293,25 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
         lambda x: (x.view(torch.int32), x.unsqueeze_(0)),
         lambda: [TwoTensor(values(4).long(), values(4).long())],
     ),
+    "resized to less": (lambda x: (x * 3, x.resize_(2), x * 2), lambda: [two(2, 3)]),
+    "resized to more": (lambda x: (x.resize_(3, 3).fill_(2), x * 2), lambda: [two(2, 3)]),
+    "resized to more, and written without grad mode": (
+        lambda x, w: (torch.no_grad()(x.resize_)(9).copy_(x.new_ones(9)), x * w),
+        lambda: [two(2, 3), leaf(9)],
+    ),
+    "resized like another": (lambda x, y: (x.resize_as_(y), x + y), lambda: [two(2, 3), two(4)]),
+    "resized and turned": (lambda x: (x.resize_(2, 2), x.t_(), x.sum()), lambda: [two(2, 3)]),
+    "resized after a view": (lambda x: (x.view(3, 2), x.resize_(4), x[1:]), lambda: [two(2, 3)]),
+    "resized to more after a view": (
+        lambda x: (x.view(3, 2), x.resize_(9).fill_(1))[0],
+        lambda: [two(2, 3)],
+    ),
+    "a view resized": (lambda x, y: (x.view(-1), y.resize_(3), x * 2), _views_of_one),
+    "one whose parts share memory, resized": (
+        lambda x: (x.resize_(9).fill_(2), x + 1),
+        lambda: [(lambda part: TwoTensor(part, part))(values(6))],
+    ),
+    "a nested one resized": (lambda x: (x.resize_(2), x * 2), lambda: [TwoTensor(two(3), two(3, start=4))]),
     "a whole and a view": (lambda x, y: (x.view(2, 2) * y, x, y[0]), _views_of_one),
     "gradients of a whole and a view": (lambda x, y: (x * 3, x.sum() * y), lambda: _views_of_one(True)),
     "a whole and a view, written": (lambda x, y: (x.mul_(2), y + 1), _views_of_one),
@@ -1060,7 +1079,12 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         lambda x: x.t().t_(),
         lambda: [two(2, 3)],
     ),
-    "resized": (aot.errors.SubclassMutation, "outside", lambda x: x.resize_(6), lambda: [two(2, 3)]),
+    "put onto other memory": (
+        aot.errors.SubclassMutation,
+        "outside",
+        lambda x, y: x.set_(y),
+        lambda: [two(2, 3), two(3)],
+    ),
     "other context": (aot.errors.SubclassMutation, "new one", _another_scale, lambda: [scaled()]),
     "other type of part": (
         aot.errors.SubclassMutation,
@@ -1085,12 +1109,6 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         "outside",
         lambda x: x.detach_(),
         lambda: [two(3, grad=True) * 1],
-    ),
-    "write to a view of a leaf in grad mode": (
-        aot.errors.AutogradStateMutation,
-        "inside of the function",
-        lambda x: x.mul_(2),
-        lambda: [two(4, grad=True).view(2, 2)],
     ),
     "write with a history to what is detached": (
         aot.errors.UnsupportedOutput,
