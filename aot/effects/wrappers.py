@@ -127,6 +127,13 @@ class WrapperEffects:
         now = edge_of(fake) if is_current(fake) else edge
         derived = wrapper.is_linked and None not in (now, edge) and not fake.is_leaf
         if now == edge or derived:
+            apart = wrapper.is_view and not wrapper.is_linked and self.forward.recorder.symbols is not None
+            if apart and edge is not None and fake._version != wrapper.version:
+                raise errors.AutogradStateMutation(
+                    f"the function writes to an argument of type {kind} that is a view and requires grad, with "
+                    f"symbols for sizes: what autograd derives of its history anew then, the trace does not "
+                    f"see; compile each size for itself (dynamic=False)"
+                )
             # (Views of one share a counter.)
             if fake._version != wrapper.version and self._first + wrapper.family not in self.moves:
                 self.moves.append(number)

@@ -190,10 +190,11 @@ def _stand_ins_for(arguments: Arguments, metas: Sequence[SubclassCreationMeta]) 
         meta = of.get(id(real))
         size, stride = (tuple(real.shape), real.stride()) if meta is None else (meta.size, meta.stride)
         base = real._base if real._is_view() else None
-        if base is None or id(base) in plain or (base.is_leaf and base.requires_grad):
+        if base is None or id(base) in plain:
             tensor = _plain(size, stride, real.dtype)
         else:
-            tensor = _seen_as(stand_in(base), size, stride)
+            with torch.enable_grad():
+                tensor = _seen_as(stand_in(base), size, stride)
             internals.copy_creation_meta(real, tensor)
         if real.requires_grad and real.is_leaf and not tensor.requires_grad:
             tensor.requires_grad_()

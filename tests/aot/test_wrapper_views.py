@@ -152,6 +152,29 @@ def test_bases_that_lie_otherwise_are_told_apart() -> None:
     assert len(compiled.specializations) == 2
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_views_of_a_leaf(dynamic: bool) -> None:
+    """Whoever is asked for its gradient, the leaf gets it once; a write without grad mode is seen by all."""
+
+    def told(function: Callable[..., Any]) -> Any:
+        leaf = TwoTensor(values(3, 3), values(3, 3, start=5)).requires_grad_()
+        first, second = leaf[0], leaf[:, 1]
+        result = function(first, second, leaf)
+        total = result.sum() + (first * first).sum() + second.sum()
+        gradients = torch.autograd.grad(total, [leaf, first, second], retain_graph=True)
+        total.backward()
+        return seen([result, leaf, first, second]), seen([*gradients, leaf.grad], True)
+
+    def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        saved = x * 3
+        with torch.no_grad():
+            y.detach().mul_(2)
+        return saved + x.sum() * y + z
+
+    compiled = aot.aot_function(f, checking_nop, dynamic=dynamic)
+    assert told(f) == told(compiled) == told(compiled)
+
+
 def _without_grad(base: Tensor) -> Tensor:
     with torch.no_grad():
         return base[0]
