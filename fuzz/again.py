@@ -35,7 +35,7 @@ from fuzz.ir import (
     called_once,
     references,
 )
-from fuzz.kinds import BASES, LAZY, unfit_call
+from fuzz.kinds import ALIASES, LAZY, unfit_call
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous
@@ -43,6 +43,7 @@ from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import WRAPPED, Sizes, begin, sizes_in_text
 from fuzz.state import Breach, State, Tensor
+from fuzz.wrapper import PARTS
 
 TRIES = 6  # for one later call, before there is none
 _COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed
@@ -307,7 +308,8 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
     leaf = argument.leaf if isinstance(argument, View) else False
     wrapped = argument.wrapped if isinstance(argument, View) else None
     lazy = argument.lazy if isinstance(argument, View) else None
-    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped, lazy)
+    base = "wrapper" if isinstance(argument, View) and argument.base == "wrapper" else "root"
+    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped, lazy, base)
     if root == size and via == "view" and wrapped is None and lazy is None:
         lying = Root(number)
     return _tidied(storages, _put(call.arguments, place, lying), call.scenario)
@@ -370,7 +372,9 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.pick(places)
     view = call.arguments[place]
     assert isinstance(view, View)
-    ways = ("view", "detach", "data", "no_grad", "multi") if view.wrapped is None else ("view", "detach")
+    ways: tuple[str, ...] = ("view", "detach", "data", "no_grad", "multi")
+    if view.wrapped is not None:
+        ways = PARTS if view.base == "wrapper" else ("view", "detach")
     via = choices.pick([way for way in ways if way != view.via])
     if view.wrapped is None and choices.chance(0.5):
         via = choices.pick(_ALIKE[view.via])
@@ -409,7 +413,7 @@ def _based(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.pick(places)
     view = call.arguments[place]
     assert isinstance(view, View)
-    base = choices.pick([base for base in BASES if base != view.base])
+    base = choices.pick([base for base in ALIASES if base != view.base])
     return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
 
 
@@ -432,14 +436,20 @@ def regrouped(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 
 def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
-    """A wrapper subclass is made otherwise, or what it wraps is passed itself."""
+    """A wrapper subclass is made otherwise, or becomes a view of another one, or what it wraps is passed
+    itself."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is not None]
     if not places:
         return call
     place = choices.pick(places)
     view = call.arguments[place]
     assert isinstance(view, View)
+    if choices.chance(0.3):
+        via, base = ("view", "root") if view.base == "wrapper" else (choices.pick(PARTS), "wrapper")
+        return replace(call, arguments=_put(call.arguments, place, replace(view, via=via, base=base)))
     wrapped = choices.pick([way for way in (None, *WRAPPED) if way != view.wrapped])
+    if wrapped is None:
+        view = replace(view, base="root")
     return replace(call, arguments=_put(call.arguments, place, replace(view, wrapped=wrapped)))
 
 

@@ -32,6 +32,8 @@ def argument_features(
                     yield f"argument: {via}"
                 if wrapped is not None:
                     yield from _wrapped(via, wrapped)
+                    if base == "wrapper":
+                        yield "subclass: argument is a view"
                 root = program.storages[storage].dtype
                 if dtype is not None and reads_bytes(root, dtype):
                     yield "argument: other dtype"
@@ -43,7 +45,7 @@ def argument_features(
                         yield "argument: leaf taken without grad"
                 if lazy is not None:
                     yield f"argument: lazily {'conjugated' if lazy == 'conj' else 'negated'}"
-                if base != "root":
+                if base not in ("root", "wrapper"):
                     yield "argument: view of an alias"
                 if via == "view" and base == "root" and program.storages[storage].detached:
                     yield "argument: its base detached since"
@@ -148,6 +150,8 @@ def _argument(tensor: Tensor) -> Iterator[str]:
 
 def _pair(first: Tensor, second: Tensor, inputs: Sequence[Tensor]) -> Iterator[str]:
     """Two arguments on one storage, in their order."""
+    if first.wrapped and (first.base or first) is (second.base or second):
+        yield "subclass: two on one base"
     if first.base is second or second.base is first:
         yield "alias: base and view"
     elif first.base is not None and first.base is second.base and first.base not in inputs:

@@ -128,8 +128,12 @@ def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
     return Module(tuple(held), training, tuple(attributes))
 
 
+_PARTS = ("one", "one", "two", "two", "twice")
+
+
 def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
-    """Make some of the arguments wrapper subclasses."""
+    """Make some of the arguments wrapper subclasses, or views of such."""
+    wholes: dict[int, str] = {}
     for i, argument in enumerate(arguments):
         if isinstance(argument, (Scalar, Same)) or choices.chance(0.4):
             continue
@@ -138,10 +142,16 @@ def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
             argument = View(argument.storage, storage.size, contiguous(storage.size), 0)
         if (argument.dtype or storage.dtype) in COMPLEX:
             continue
+        own = argument.dtype in (None, storage.dtype) and argument.via != "parameter"
+        if own and choices.chance(0.7 if argument.storage in wholes else 0.3):
+            wrapped = wholes.setdefault(argument.storage, choices.pick(_PARTS))
+            via = choices.pick(("view", "view", "view", "no_grad", "multi" if argument.size else "view"))
+            arguments[i] = replace(argument, via=via, leaf=False, wrapped=wrapped, base="wrapper")
+            continue
         if argument.via not in VIAS or (argument.via == "view" and choices.chance(0.5)):
             leaf = (argument.dtype or storage.dtype) in INEXACT and choices.chance(0.6)
             argument = replace(argument, via="detach", leaf=leaf)
-        arguments[i] = replace(argument, wrapped=choices.pick(("one", "one", "two", "two", "twice")))
+        arguments[i] = replace(argument, wrapped=choices.pick(_PARTS))
 
 
 def _set_apart(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
@@ -157,7 +167,7 @@ def _set_apart(choices: Choices, storages: list[Storage], arguments: list[Argume
     base = choices.pick(("detach", "detach", "data"))
     if len(arguments) < 4 and choices.chance(0.5):  # which of three views have one base shows most
         view = next(a for a in arguments if isinstance(a, View) and a.storage == number)
-        arguments.append(replace(view, via="view", leaf=False, wrapped=None))
+        arguments.append(replace(view, via="view", leaf=False, wrapped=None, base="root"))
     for i, argument in enumerate(arguments):
         plain = isinstance(argument, View) and argument.storage == number and argument.wrapped is None
         if isinstance(argument, View) and plain and choices.chance(0.6):

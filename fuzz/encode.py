@@ -31,7 +31,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 11
+FORMAT = 12
 
 
 def to_json(program: Program) -> dict[str, Any]:

@@ -59,6 +59,8 @@ def _table() -> Mapping[str, str]:
             "subclass: leaf": "a wrapper subclass is a leaf that requires grad",
             "subclass: non-leaf": "a wrapper subclass requires grad and has a history",
             "subclass: parameter": "a parameter is a wrapper subclass",
+            "subclass: argument is a view": "an argument is a view of a wrapper subclass, or its base",
+            "subclass: two on one base": "two arguments are views of one wrapper subclass, or that",
             "subclass: part is an alias": "a part of a wrapper subclass shares memory with another argument",
             "subclass: and plain": "an operator takes a wrapper subclass and a plain tensor",
             "subclass: written": "a wrapper subclass that is an argument is written to",

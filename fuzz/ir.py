@@ -56,6 +56,9 @@ class View:
     said, detached: of that alone ("one"), of it and a tensor that lies likewise on another root of the same
     dtype and size ("two"), or of it twice ("twice"). Autograd knows the wrapper, which has a version counter
     of its own: by "view" it has a history, which leads to the root, else it is a leaf or needs no gradient.
+    If its `base` is the "wrapper", it is a view of one that is made so of the whole root, with a history that
+    leads there; that is the same tensor for all views of a call that are taken of such a one. The view
+    of all is that itself.
     """
 
     storage: int

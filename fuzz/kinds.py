@@ -10,7 +10,8 @@ from fuzz.ir import Program, Storage, View
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE, reads_bytes
 
 VIAS = ("view", "detach", "data", "no_grad", "multi", "parameter")
-BASES = ("root", "detach", "data")
+ALIASES = ("root", "detach", "data")
+BASES = (*ALIASES, "wrapper")
 LAZY = {"conj": COMPLEX, "neg": FLOATS | COMPLEX}
 """The bits of what is done when a tensor is read, and the dtypes that they are for."""
 
@@ -53,6 +54,8 @@ def unfit_view(view: View, storage: Storage) -> Unfit | None:
     if storage.inference and (view.leaf or view.wrapped is not None):
         field = "leaf" if view.leaf else "wrapped"
         return Unfit(field, "a tensor made in inference mode cannot be that", "use a plain view")
+    if view.base == "wrapper":
+        return _unfit_part(view, storage)
     if view.wrapped is not None and view.via not in wrapper.VIAS:
         hint = f"use {', '.join(wrapper.VIAS)}"
         return Unfit("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)
@@ -63,6 +66,18 @@ def unfit_view(view: View, storage: Storage) -> Unfit | None:
         return Unfit("lazy", f"{dtype} has no {view.lazy} bit", "write null")
     if view.wrapped is not None and (view.lazy is not None or view.base != "root"):
         return Unfit("wrapped", "what is wrapped is a plain view of a root", "write null")
+    return None
+
+
+def _unfit_part(view: View, storage: Storage) -> Unfit | None:
+    """Why there is no such view of a wrapper subclass, or None."""
+    if view.wrapped is None:
+        return Unfit("base", "of a wrapper there are wrapped views", "write root")
+    if view.via not in wrapper.PARTS:
+        hint = f"use {', '.join(wrapper.PARTS)}"
+        return Unfit("via", f"a view via {view.via!r} is none of a wrapper", hint)
+    if view.leaf or view.lazy is not None or view.dtype not in (None, storage.dtype):
+        return Unfit("base", "a view of a wrapper is no leaf, is not lazy and has its dtype", "write root")
     return None
 
 

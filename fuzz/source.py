@@ -261,14 +261,20 @@ def _make(program: Program) -> Iterator[str]:
                 root = program.storages[argument.storage]
                 comment = f"  # {describe(argument.dtype or root.dtype, argument.size)}"
                 base = f"s{argument.storage}"
-                if argument.base != "root":
+                if argument.base == "wrapper":
+                    base = f"{argument.wrapped}{argument.storage}"
+                    if base not in tensors:
+                        tensors.append(base)
+                        beside = values(replace(root, seed=root.seed + 1), device)
+                        yield f"{base} = {_wrapped(argument, f's{argument.storage}', beside)}"
+                elif argument.base != "root":
                     base = f"{argument.base}{argument.storage}"
                     if base not in tensors:
                         tensors.append(base)
                         yield f"{base} = s{argument.storage}{_VIA[argument.base]}"
-                view = _view(argument, root, base)
+                view = base if wrapper.is_whole(argument, root) else _view(argument, root, base)
                 hidden = _VIA[via]
-                if argument.wrapped is not None:
+                if argument.wrapped is not None and argument.base == "root":
                     other = replace(root, seed=root.seed + 1)
                     if argument.wrapped == "two":
                         yield f"other{i} = {_view(argument, other, f'({values(other, device)})')}"
@@ -327,12 +333,13 @@ def _meant(program: Program, name: str) -> Argument:
 
 def _wrapped(view: View, one: str, other: str) -> str:
     """A wrapper subclass of a view, and of what is to stand beside it."""
-    given = one if view.via == "view" else f"{one}.detach()"
+    followed = view.via == "view" or view.base == "wrapper"
+    given = one if followed else f"{one}.detach()"
     if view.wrapped == "two":
         given += f", {other}"
     elif view.wrapped == "twice":
         given += f", {one}.detach()"
-    return f"{'Wrap.apply' if view.via == 'view' else 'Wrapper'}({given})"
+    return f"{'Wrap.apply' if followed else 'Wrapper'}({given})"
 
 
 def _view(view: View, root: Storage, name: str) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fuzz import refusals
+from fuzz import refusals, wrapper
 from fuzz.blocks import Modes, around, inner
 from fuzz.ir import Block, Storage, View
 from fuzz.operators import AUTOCAST
@@ -57,6 +57,13 @@ def _resolved(result: Result) -> Result:
     return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
 
 
+def _wrap(value: Tensor, history: bool) -> None:
+    """Have a tensor be a wrapper subclass, which perhaps has a history."""
+    value.wrapped = True
+    if history:
+        value.own = value.grad_fn = True
+
+
 def _convert(use: Use, autocast: str) -> None:
     """Have autocast make copies of operands of a less than double precision, as the row's policy says."""
     row = use.row
@@ -81,7 +88,18 @@ class State:
     """The tensors of a program after some of its statements."""
 
     __slots__ = (
-        *("_aliases", "_roots", "_sizes", "autocast", "grad", "hazards", "inference", "kept", "names"),
+        *(
+            "_aliases",
+            "_roots",
+            "_sizes",
+            "_storages",
+            "autocast",
+            "grad",
+            "hazards",
+            "inference",
+            "kept",
+            "names",
+        ),
         "undefined",
     )
 
@@ -94,6 +112,7 @@ class State:
         self.hazards = 0  # statements after which eager raises later
         self.undefined: dict[int, frozenset[int]] = {}  # memory -> bytes that nothing has written yet
         self._roots: list[Tensor] = []
+        self._storages: list[Storage] = []
         self._aliases: dict[tuple[int, str], Tensor] = {}  # what views are taken of instead of a root
         self._sizes: list[int] = []  # memory -> bytes
 
@@ -103,6 +122,7 @@ class State:
     def allocate(self, storage: Storage) -> int:
         """A storage and its root; returns the storage's number."""
         meta = Meta(storage.dtype, storage.size, contiguous(storage.size))
+        self._storages.append(storage)
         self._roots.append(self._fresh(meta, storage.requires_grad))
         self._roots[-1].grad_fn = storage.requires_grad and not storage.leaf
         self._roots[-1].inference = storage.inference
@@ -112,28 +132,30 @@ class State:
         self.names[name] = self._roots[storage]
 
     def bind_view(self, name: str, view: View) -> None:
-        root = self._base(view)
+        root, whole = self._base(view), wrapper.is_whole(view, self._storages[view.storage])
         bits = {} if view.lazy is None else {view.lazy: True}
         meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset, **bits)
         if reads_bytes(root.meta.dtype, meta.dtype):
             root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
-        link = _LINKS.get(view.via, Link.VIEW) if view.wrapped is None else Link.DATA
+        apart = view.wrapped is not None and view.base == "root"
+        link = Link.DATA if apart else _LINKS.get(view.via, Link.VIEW)
         value = self._linked(root, Result(meta, link), view.via != "no_grad", view.via == "multi")
         value.own = view.leaf
-        if view.wrapped is not None:
-            value.wrapped = True
-            if view.via == "view":
-                value.own = value.grad_fn = root.requires_grad
-        self.names[name] = value
+        if apart:
+            _wrap(value, root.requires_grad and view.via == "view")
+        self.names[name] = root if whole else value
 
     def _base(self, view: View) -> Tensor:
         """What a view is taken of: a root, or an alias of one."""
         root = self._roots[view.storage]
         if view.base == "root":
             return root
-        place = view.storage, view.base
+        place = view.storage, view.wrapped or view.base
         if place not in self._aliases:
-            self._aliases[place] = self._linked(root, Result(root.meta, _LINKS[view.base]))
+            link = Link.DATA if view.base == "wrapper" else _LINKS[view.base]
+            alias = self._aliases[place] = self._linked(root, Result(root.meta, link))
+            if view.base == "wrapper":
+                _wrap(alias, root.requires_grad)
         return self._aliases[place]
 
     def detach_root(self, storage: int) -> None:

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from fuzz import document as read
 
-# What is read besides the present format. 10 had no tensors in attributes of modules, 9 no lazy arguments,
-# views of aliases, roots that have been detached since or were made in inference mode, and calls under
-# autocast, 8 no calls in two threads, 7 no wrapper subclasses, 6 no modules, 5 no blocks but regions, and
-# none in another, 4 no special values, 3 no later calls and no steps, 2 no inference mode, 1 no views of
-# other dtypes or leaves.
-EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+# What is read besides the present format. 11 had no arguments that are views of wrapper subclasses, 10 no
+# tensors in attributes of modules, 9 no lazy arguments, views of aliases, roots that have been detached since
+# or were made in inference mode, and autocast, 8 no calls in two threads, 7 no wrapper subclasses,
+# 6 no modules, 5 no blocks but regions, and none in another, 4 no special values, 3 no later calls and no
+# steps, 2 no inference mode, 1 no views of other dtypes or leaves.
+EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
@@ -20,7 +20,7 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
     if isinstance(module := data.get("module"), dict):
         data = {**data, "module": {"attributes": [], **module}}
-    if version == 10:
+    if version >= 10:
         return data
     added: dict[str, Any] = {"autocast": None}
     added |= {"threads": False} if version < 9 else {}

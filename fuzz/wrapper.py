@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.ir import Argument, View
+from fuzz.ir import Argument, Storage, View
+from fuzz.operators.layout import contiguous
 
 VIAS = ("view", "detach", "parameter")
 """How a tensor may be taken from a root that is then wrapped: otherwise hidden ones would be the same."""
+
+PARTS = ("view", "no_grad", "multi")
+"""How a view may be taken of a root that has been wrapped."""
 
 IMPORTS = (
     "from torch.utils._python_dispatch import return_and_correct_aliasing",
@@ -88,6 +92,12 @@ class Wrap(torch.autograd.Function):
 '''.strip()
 
 
+def is_whole(view: View, root: Storage) -> bool:
+    """Whether an argument is the wrapper of a root itself, and not a view of that."""
+    lies = view.size == root.size and view.stride == contiguous(root.size) and view.offset == 0
+    return view.base == "wrapper" and view.via == "view" and lies
+
+
 def definitions(arguments: Sequence[Argument]) -> list[str]:
     """The classes that it takes to make these arguments.
 
@@ -95,5 +105,5 @@ def definitions(arguments: Sequence[Argument]) -> list[str]:
     []
     """
     wrapped = [a for a in arguments if isinstance(a, View) and a.wrapped is not None]
-    followed = any(view.via == "view" for view in wrapped)
+    followed = any(view.via == "view" or view.base == "wrapper" for view in wrapped)
     return [WRAPPER, WRAP] if followed else [WRAPPER] if wrapped else []

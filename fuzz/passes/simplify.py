@@ -166,14 +166,17 @@ def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
             if (i, "root") in edits:
                 argument = Root(argument.storage)
             else:
+                gone = (i, "base") in edits or (argument.base == "wrapper" and (i, "wrapped") in edits)
+                # (What is wrapped by itself is taken otherwise than what is taken of a wrapper.)
+                viewed = (i, "via") in edits or (gone and argument.base == "wrapper")
                 argument = View(
                     *(argument.storage, argument.size, argument.stride, argument.offset),
-                    "view" if (i, "via") in edits else argument.via,
+                    "view" if viewed else argument.via,
                     None if (i, "dtype") in edits else argument.dtype,
                     argument.leaf and not edits & {(i, "leaf"), (i, "via")},
                     None if (i, "wrapped") in edits else "one" if (i, "one") in edits else argument.wrapped,
                     None if (i, "lazy") in edits else argument.lazy,
-                    "root" if (i, "base") in edits else argument.base,
+                    "root" if gone else argument.base,
                 )
         arguments.append(argument)
     return dataclasses.replace(program, arguments=tuple(arguments))
