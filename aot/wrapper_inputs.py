@@ -266,12 +266,12 @@ def _memory_of(wrapper: Tensor) -> set[int]:
 def _replay(real: Tensor, fake: Tensor, base: Tensor, known: Mapping[int, Tensor]) -> Tensor | None:
     """A view of `base`, by the operations that made `real` one of its own base, that is made of what `fake`
     is made of; None where it would be another one than that."""
-    view: Tensor = internals.replayed_view(real, base, lambda tensor: known.get(id(tensor), tensor))
     try:
+        view: Tensor = internals.replayed_view(real, base, lambda tensor: known.get(id(tensor), tensor))
         for way, part in parts_of(fake):
             if len(way) == 1:
                 setattr(view, way[0], part)
-    except AttributeError:  # (It keeps them elsewhere.)
+    except (AttributeError, errors.Unsupported):  # (It keeps them elsewhere, or its code reads values.)
         return None
     return view if key_of_meta(unwrapped(view)[0]) == key_of_meta(unwrapped(fake)[0]) else None
 

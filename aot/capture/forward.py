@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,7 +26,14 @@ from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.imitation import check_apart, check_current
 from aot.inputs import Arguments, Entry, Primal, enter
-from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, is_wrapper, key_of_context, unwrapped
+from aot.subclasses import (
+    PlainTensorMeta,
+    SubclassCreationMeta,
+    is_wrapper,
+    key_of_context,
+    rewrapped,
+    unwrapped,
+)
 from aot.symbols import SYMBOLIC, Symbols
 from aot.views import physical, seen_as
 from aot.wrapper_inputs import WrapperEntry
@@ -245,11 +252,22 @@ def _replaced(
                 f"the function changes the shape or strides of an argument of type {type(fake).__name__} "
                 f"that requires grad and is a view, or a leaf; make a new tensor instead"
             )
-        for path, one in _other_parts(recorder, wrapper, wrapper.meta, fake, entry.fakes):
+        before = _expected(recorder, wrapper, entry.fakes)
+        for path, one in _other_parts(recorder, wrapper, before, fake, entry.fakes):
             _check_output(recorder, len(flat), one)
             found.append((len(entry.fakes) + i, path, len(flat)))
             flat.append(one)
     return tuple(found)
+
+
+def _expected(recorder: Recorder, wrapper: WrapperEntry, fakes: Sequence[Tensor]) -> SubclassCreationMeta:
+    """How a wrapper subclass among the arguments is made, if nothing but its place in autograd has changed:
+    contexts may tell whether it requires grad."""
+    if wrapper.fake.requires_grad == (wrapper.edge is not None):
+        return wrapper.meta
+    with recorder, internals.with_own_kernels():
+        like = rewrapped(wrapper.meta, fakes).detach().requires_grad_(wrapper.fake.requires_grad)
+    return replace(wrapper.meta, context=like.__tensor_flatten__()[1])
 
 
 def _other_parts(

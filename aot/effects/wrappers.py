@@ -130,9 +130,9 @@ class WrapperEffects:
             apart = wrapper.is_view and not wrapper.is_linked and self.forward.recorder.symbols is not None
             if apart and edge is not None and fake._version != wrapper.version:
                 raise errors.AutogradStateMutation(
-                    f"the function writes to an argument of type {kind} that is a view and requires grad, with "
-                    f"symbols for sizes: what autograd derives of its history anew then, the trace does not "
-                    f"see; compile each size for itself (dynamic=False)"
+                    f"the function writes to an argument of type {kind} that is a view and requires grad, "
+                    f"with symbols for sizes: of the history that autograd derives anew then the trace sees "
+                    f"nothing; compile each size for itself (dynamic=False)"
                 )
             # (Views of one share a counter.)
             if fake._version != wrapper.version and self._first + wrapper.family not in self.moves:

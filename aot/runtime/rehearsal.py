@@ -21,7 +21,7 @@ from aot.geometry import geometry
 from aot.imitation import imitate
 from aot.inputs import Arguments
 from aot.runtime.autograd import Built
-from aot.subclasses import SubclassCreationMeta, has_names
+from aot.subclasses import SubclassCreationMeta, has_names, is_wrapper
 from aot.symbols import Hinted, Symbols, hinted
 from aot.versions import version_of
 
@@ -137,7 +137,7 @@ def rehearse(
     call = built.define({**stubs, **dict.fromkeys(built.makers, _stand_in)})
     try:
         metas = arguments.metas if symbols is None else [meta.showing(hinted) for meta in symbols.metas]
-        wrappers = _stand_ins_for(arguments, metas)
+        wrappers = _stand_ins_for(arguments, metas, imitations)
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             outputs = call(*imitations, *wrappers, *numbers)
     except (RuntimeError, ValueError, IndexError) as error:
@@ -168,8 +168,9 @@ def _plain(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> Te
 
 def _seen_as(tensor: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> Tensor:
     """A view of one; contiguous, with some number for each name, where sizes are named."""
-    if has_names((*size, *stride)):
+    if has_names(size):
         size = [2 if has_names([n]) else n for n in size]
+    if has_names(stride):
         stride = torch.empty(size, device=META).stride()
     return tensor.as_strided(size, stride)
 
@@ -177,12 +178,12 @@ def _seen_as(tensor: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> Tens
 _ENDLESS = 1 << 60
 
 
-def _stand_ins_for(arguments: Arguments, metas: Sequence[SubclassCreationMeta]) -> list[Tensor]:
-    """Plain tensors in place of the wrapper subclasses among the arguments. They are views where these are,
-    but of plain arguments (where what happens to the base is done to that)."""
-    made: dict[int, Tensor] = {}
+def _stand_ins_for(
+    arguments: Arguments, metas: Sequence[SubclassCreationMeta], imitations: Sequence[Tensor]
+) -> list[Tensor]:
+    """Plain tensors in place of the wrapper subclasses among the arguments, views where these are."""
+    made = {id(real): stands for real, stands in zip(arguments.tensors, imitations, strict=True)}
     of = {id(real): meta for real, meta in zip(arguments.wrappers, metas, strict=True)}
-    plain = set(map(id, arguments.tensors))
 
     def stand_in(real: Tensor) -> Tensor:
         if id(real) in made:
@@ -190,9 +191,11 @@ def _stand_ins_for(arguments: Arguments, metas: Sequence[SubclassCreationMeta]) 
         meta = of.get(id(real))
         size, stride = (tuple(real.shape), real.stride()) if meta is None else (meta.size, meta.stride)
         base = real._base if real._is_view() else None
-        if base is None or id(base) in plain:
+        if base is None:
             tensor = _plain(size, stride, real.dtype)
         else:
+            if not is_wrapper(base):  # which has a storage that ends somewhere
+                stride = [0] * len(size)
             with torch.enable_grad():
                 tensor = _seen_as(stand_in(base), size, stride)
             internals.copy_creation_meta(real, tensor)
