@@ -159,7 +159,7 @@ FAULTS = (
     _fault(
         name="the old edge of a written argument gets a gradient",
         module="aot.runtime.autograd",
-        find="return nothing, gradient, None, None, None",
+        find="return None, gradient, None, None, None",
         replace="return gradient, gradient, None, None, None",
         clauses=("gradients", "errors"),
         wrong="The gradient of an overwritten argument goes to its old value as well: it is doubled.",
