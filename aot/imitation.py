@@ -186,7 +186,7 @@ def check_current(
             continue
         base = tensor._base
         # (Of a view that stands for one, its history may not be asked for now; this one stands by itself.)
-        if _was_let_go(tensor) and (
+        if was_let_go(tensor) and (
             (edge is not None and fake.grad_fn is not edge.node) or any(one._base is fake for one in turned())
         ):
             raise errors.AutogradStateMutation(
@@ -214,7 +214,7 @@ def edge_of(fake: Tensor) -> GradientEdge | None:
     return get_gradient_edge(fake)
 
 
-def _was_let_go(view: Tensor) -> bool:
+def was_let_go(view: Tensor) -> bool:
     """Whether a view has a history, and its base has lost the one that they had together."""
     base = view._base
     return view.requires_grad and not view.is_leaf and base is not None and not base.requires_grad

@@ -24,7 +24,7 @@ from aot.capture.storages import StorageState
 from aot.capture.trace import fake_of
 from aot.constants import CONSTANTS, key_of
 from aot.geometry import Geometry, geometry
-from aot.imitation import edge_of, imitate, root_of
+from aot.imitation import edge_of, imitate, root_of, was_let_go
 from aot.subclasses import SubclassCreationMeta, has_names, is_wrapper, unwrapped
 from aot.versions import counter_groups, has_counter, version_of
 from aot.wrapper_inputs import WrapperEntry, enter_wrappers, key_of_wrapper, key_of_wrappers
@@ -357,6 +357,8 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
         where = geometry(fake)
         if _is_part(tensor):
             recorder.parts.add(fake, tensor.is_leaf)
+        if was_let_go(tensor):
+            recorder.apart.append(fake)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(recorder.lifetimes.note(fake), where, node)

@@ -76,6 +76,14 @@ def check_partial_overlap(target: Tensor, args: tuple[Any, ...]) -> None:
             )
 
 
+def check_partial_overlap_of_lists(targets: list[Tensor], args: tuple[Any, ...]) -> None:
+    """The same for an operation on lists, which goes through them one by one on a CPU."""
+    lists = [a for a in args if isinstance(a, (list, tuple)) and len(a) == len(targets)]
+    for target, *beside in zip(targets, *lists, strict=True):
+        if target.is_cpu:
+            check_partial_overlap(target, tuple(beside))
+
+
 def shows_the_same(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors show the same elements in the same order."""
     return internals.storage_key(first) == internals.storage_key(second) and geometry(first) == geometry(

@@ -208,6 +208,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return self._as_noticed(result, ends_in_views(func, args, kwargs))
             return result
         if kind is Kind.VIEW:
+            if self.apart and torch.is_inference_mode_enabled():
+                self._check_apart(args[0])
             result = self.view(func, args, kwargs)
             if self.parts and torch.is_grad_enabled():
                 self.parts.viewed(args[0], result)
@@ -243,6 +245,14 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             raise errors.InferenceModeUnsupported(
                 f"{func} of inference tensors that are lazily conjugated or negated, outside of inference "
                 f"mode; call resolve_conj() or resolve_neg() on them in it"
+            )
+
+    def _check_apart(self, viewed: Tensor) -> None:
+        """Refuse what autograd takes for a view of the base, and here of what stands for a view of that."""
+        if any(one is viewed or one is viewed._base for one in self.apart):
+            raise errors.InferenceModeUnsupported(
+                "a view under torch.inference_mode of an argument whose base was detached in place since (it "
+                "requires no grad, then); take it under torch.no_grad"
             )
 
     def _is_pinned(self, tensor: Tensor) -> bool:

@@ -62,6 +62,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         results: the tensors that the function has returned.
         parts: arguments that are leaves, and views of a tensor that does not require grad.
         symbols: which numbers of the arguments are symbols, if some are.
+        apart: arguments of which the base has been detached since.
         wrapper_views: the views among wrapper subclasses.
         inside: of how many wrapper subclasses' code, one within the other, an operation comes. Autograd has
             been there already: there it makes no view, and moves no version counter.
@@ -102,6 +103,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.threads = Threads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
         self.parts = Parts()
+        self.apart: list[Tensor] = []
         self.wrapper_views = WrapperViews()
         self.inside = 0
         self.inside_reads: list[tuple[int, Node]] = []
@@ -124,6 +126,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.states.clear()
         self.results = ()
         self.parts.clear()
+        self.apart.clear()
         self.wrapper_views.clear()
         self.renewed.clear()
         for branch in self.branches:

@@ -31,6 +31,7 @@ from aot.capture.overlaps import (
     check_lists,
     check_order,
     check_partial_overlap,
+    check_partial_overlap_of_lists,
     shows_the_same,
 )
 from aot.capture.trace import Trace
@@ -66,6 +67,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         if any(isinstance(target, (list, tuple)) for target in targets):
             if len(flat) > 1:
                 check_lists(func, flat, args)
+            check_partial_overlap_of_lists(flat, args)
             if self._inference_tensors and not torch.is_inference_mode_enabled() and not is_custom(func):
                 run_on_blanks(func, args, kwargs)  # which raises for inference tensors, or does not
         for target in flat:

@@ -219,13 +219,21 @@ class OutputEffects:
         before = moved and not value.requires_grad and value._is_view()
         passed = index is not None or id(start) in self.world.base_of
         taken = Taken.FIRST if before and passed and not reshapes else Taken.LAST
-        stale = before and taken is Taken.LAST
+        # (To move the counter once more would have it derive those of arguments that share it anew as well.)
+        stale = before and taken is Taken.LAST and not self._counts_with_a_followed_view(value)
         if any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
             self.moving.add(index)
             if first:
                 taken = Taken.FIRST
         return View(self.root(start), steps, None, True, taken, stale=stale, rebound=rebound)
+
+    def _counts_with_a_followed_view(self, value: Tensor) -> bool:
+        """Whether an argument that is a view with a history shares a tensor's version counter."""
+        return any(
+            fake.requires_grad and fake._is_view() and self.world.count_together(fake, value)
+            for fake in self.world.fakes
+        )
 
     def _passes_leaf(self, value: Tensor, root: Tensor) -> bool:
         """Whether `value`, or what it is a view of, is cut off from a root that requires grad, as one that

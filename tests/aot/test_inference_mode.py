@@ -388,3 +388,22 @@ def test_a_backward_keeps_inference_tensors_that_autograd_does_not_save(keeping:
         return [leaf(3), weight]
 
     assert_agrees(KEEPING[keeping], make, grad=True)
+
+
+def test_a_view_of_what_was_detached_since_is_refused() -> None:
+    """Eager lets one write to it in grad mode, as its base requires no grad."""
+
+    def f(x: Tensor) -> None:
+        with torch.inference_mode():
+            view = x.view_as(x)
+        view.mul_(2)
+
+    def make() -> Tensor:
+        whole = leaf(2) * 1
+        part = whole.view(2)
+        whole.detach_()
+        return part
+
+    f(make())
+    with pytest.raises(aot.errors.InferenceModeUnsupported, match="detached in place since"):
+        aot.aot_function(f, aot.nop)(make())

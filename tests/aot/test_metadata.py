@@ -10,6 +10,8 @@ import torch
 from agree import KINDS, assert_agrees, leaf, non_leaf, values
 from torch import Tensor
 
+import aot
+
 METADATA: dict[str, Callable[[Tensor], Tensor]] = {
     "t_": lambda x: x.t_(),
     "transpose_": lambda x: x.transpose_(0, 1),
@@ -163,3 +165,21 @@ def test_a_change_that_autograd_does_not_see_after_a_write_that_it_does(
         return result(x)
 
     assert_agrees(f, lambda: [non_leaf(3, 3)])
+
+
+def test_a_view_of_a_detached_alias_leaves_the_history_of_an_argument_alone() -> None:
+    """It was taken before the argument's metadata changed, and moves no counter once more."""
+
+    def f(x: Tensor) -> Tensor:
+        view = x.detach()[...]
+        x.squeeze_(-1)
+        return view
+
+    def told(function: Callable[..., Any]) -> Any:
+        whole = leaf(2, 2) * 1
+        x = whole.as_strided((2, 2), (2, 1), 0)
+        view = function(x)
+        assert x.grad_fn is not None
+        return x._version, type(x.grad_fn).__name__, view._version, view._is_view()
+
+    assert told(aot.aot_function(f, aot.nop)) == told(f)

@@ -10,6 +10,8 @@ import torch
 from agree import KINDS, assert_agrees, leaf, non_leaf, values
 from torch import Tensor
 
+import aot
+
 
 def test_a_leaf_is_written_under_no_grad() -> None:
     def f(x: Tensor) -> Tensor:
@@ -524,3 +526,22 @@ def test_writes_to_views_of_what_begins_later(
         return x + 1
 
     assert_agrees(f, lambda: [make()])
+
+
+OVERLAPPING: dict[str, Callable[[Tensor], Any]] = {
+    "a tensor and its transpose": lambda x: x.view(4, 4).add_(x.view(4, 4).t()),
+    "two stretches": lambda x: x[:8].mul_(x[4:12]),
+    "a list of one": lambda x: torch._foreach_add_([x[:8]], [x[4:12]]),
+    "a list of one and its transpose": lambda x: torch._foreach_mul_([x.view(4, 4)], [x.view(4, 4).t()]),
+    "a list of one and two others": lambda x: torch._foreach_addcmul_([x[:8]], [x[8:].clone()], [x[4:12]]),
+}
+
+
+@pytest.mark.parametrize("case", OVERLAPPING)
+def test_writes_to_what_is_read_in_part_raise_as_in_eager(case: str) -> None:
+    def told(function: Callable[..., Any]) -> str:
+        with pytest.raises(RuntimeError) as caught:
+            function(values(16))
+        return str(caught.value)
+
+    assert told(aot.aot_function(OVERLAPPING[case], aot.nop)) == told(OVERLAPPING[case])
