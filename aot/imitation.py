@@ -182,9 +182,17 @@ def check_current(
     for position, (tensor, fake, before, edge) in enumerate(
         zip(tensors, fakes, versions, edges, strict=True)
     ):
-        if version_of(fake) == before or not tensor._is_view():
+        if not tensor._is_view():
             continue
         base = tensor._base
+        assert base is not None
+        if internals.accumulates(tensor) and base.requires_grad and not fake.requires_grad:
+            raise errors.AutogradStateMutation(
+                f"the function has tensor {position} require no grad any more, a leaf that is a view of what "
+                f"requires grad, so that it goes on saying that it does: call requires_grad_(False) outside"
+            )
+        if version_of(fake) == before:
+            continue
         # (Of a view that stands for one, its history may not be asked for now; this one stands by itself.)
         if was_let_go(tensor) and (
             (edge is not None and fake.grad_fn is not edge.node) or any(one._base is fake for one in turned())

@@ -250,9 +250,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def _check_apart(self, viewed: Tensor) -> None:
         """Refuse what autograd takes for a view of the base, and here of what stands for a view of that."""
         if any(one is viewed or one is viewed._base for one in self.apart):
-            raise errors.InferenceModeUnsupported(
-                "a view under torch.inference_mode of an argument whose base was detached in place since (it "
-                "requires no grad, then); take it under torch.no_grad"
+            raise errors.AutogradStateMutation(
+                "a view under torch.inference_mode of an argument that requires grad, and whose base does "
+                "not (it was detached in place since), which tells what may be done with it; detach it first"
             )
 
     def _is_pinned(self, tensor: Tensor) -> bool:

@@ -115,6 +115,13 @@ def _shows_besides(origin: ViewOrigin) -> bool:
     return origin.step.op is aten.as_strided.default and not covers(origin.parent_where, origin.where)
 
 
+def _reaches_out(origin: ViewOrigin | None) -> bool:
+    """Whether one of the steps to a view does."""
+    while origin is not None and not _shows_besides(origin):
+        origin = origin.before
+    return origin is not None
+
+
 def _again(origin: ViewOrigin) -> ViewStep:
     """A step after one that shows elements as other numbers: by how it lies, but what went past autograd in
     place moves the tensor alone, and not its history."""
@@ -127,11 +134,16 @@ def _strided(where: Geometry) -> ViewStep:
 
 def is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:
     """Whether a view was taken of a view whose version counter had moved since that was taken, other than by
-    a custom `autograd.Function`, whose views have a history of their own."""
+    a custom `autograd.Function`, whose views have a history of their own.
+
+    What changes its own metadata counts where it shows what its parent does not: by its geometry, from which
+    its history was derived anew before, gradients of that go on to the root, and through the parent do not.
+    """
     while origin is not None and origin.before is not None:
         if view is not origin.parent and made_by_function(view, origin.parent):
             return False
-        if not origin.step.in_place and origin.version != origin.before.version:
+        itself = origin.step.in_place  # which moves the counter once
+        if origin.version != origin.before.version + itself and (not itself or _reaches_out(origin.before)):
             return True
         view, origin = origin.parent, origin.before
     return False

@@ -248,7 +248,8 @@ class View:
     @property
     def moves(self) -> bool:
         """Whether making it moves the version counter that it shares with its root."""
-        return self.stale or any(step.in_place for step in self.steps)
+        put = self.rebound is not None and not self.rebound.assigned
+        return self.stale or put or any(step.in_place for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,12 +221,13 @@ class OutputEffects:
         taken = Taken.FIRST if before and passed and not reshapes else Taken.LAST
         # (To move the counter once more would have it derive those of arguments that share it anew as well.)
         stale = before and taken is Taken.LAST and not self._counts_with_a_followed_view(value)
-        if any(step.in_place for step in steps) and index is not None:
+        if first and any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
+            taken = Taken.FIRST
+        view = View(self.root(start), steps, None, True, taken, stale=stale, rebound=rebound)
+        if view.moves and index is not None:
             self.moving.add(index)
-            if first:
-                taken = Taken.FIRST
-        return View(self.root(start), steps, None, True, taken, stale=stale, rebound=rebound)
+        return view
 
     def _counts_with_a_followed_view(self, value: Tensor) -> bool:
         """Whether an argument that is a view with a history shares a tensor's version counter."""

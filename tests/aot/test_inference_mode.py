@@ -405,5 +405,5 @@ def test_a_view_of_what_was_detached_since_is_refused() -> None:
         return part
 
     f(make())
-    with pytest.raises(aot.errors.InferenceModeUnsupported, match="detached in place since"):
+    with pytest.raises(aot.errors.AutogradStateMutation, match="detached in place since"):
         aot.aot_function(f, aot.nop)(make())

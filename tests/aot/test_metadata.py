@@ -183,3 +183,47 @@ def test_a_view_of_a_detached_alias_leaves_the_history_of_an_argument_alone() ->
         return x._version, type(x.grad_fn).__name__, view._version, view._is_view()
 
     assert told(aot.aot_function(f, aot.nop)) == told(f)
+
+
+def _beyond_the_argument(x: Tensor) -> Tensor:
+    x.mul_(2)
+    view = x.as_strided((9,), (1,), 0)
+    view.mul_(2)
+    return view.transpose_(0, 0)
+
+
+def _beyond_and_turned_twice(x: Tensor) -> Tensor:
+    x.mul_(2)
+    view = x.as_strided((3, 3), (3, 1), 0).t_()
+    view.mul_(2)
+    return view.t_()
+
+
+@pytest.mark.parametrize("f", [_beyond_the_argument, _beyond_and_turned_twice])
+def test_what_shows_more_than_its_argument_is_written_and_turned(f: Callable[..., Any]) -> None:
+    """Its history is derived from the base by then, so that gradients of all elements get there."""
+
+    def told(function: Callable[..., Any]) -> Any:
+        source = leaf(3, 3)
+        whole = source * 1
+        result = function(whole.as_strided((3, 2), (3, 2), 0))
+        sums = (result.sum(), (whole * whole).sum())
+        return [torch.autograd.grad(one, source, retain_graph=True)[0].tolist() for one in sums]
+
+    assert told(aot.aot_function(f, aot.nop)) == told(f)
+
+
+def test_an_output_that_is_put_elsewhere_moves_the_counter_once() -> None:
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        result, view = x.exp(), y[...]
+        return result, view.set_()  # type: ignore[no-untyped-call]
+
+    def told(function: Callable[..., Any]) -> Any:
+        source = leaf(2)
+        x, y = source[:], source.detach()[1:]
+        before = torch.autograd.graph.get_gradient_edge(x)
+        result, view = function(x, y)
+        (gradient,) = torch.autograd.grad(result.sum(), before)  # type: ignore[arg-type]
+        return gradient.tolist(), x._version, y._version, view._version, view.shape
+
+    assert told(aot.aot_function(f, aot.nop)) == told(f)

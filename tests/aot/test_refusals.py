@@ -539,3 +539,12 @@ def test_a_gradient_that_ends_inside_is_refused_where_no_argument_requires_grad(
 
     with pytest.raises(errors.LeafCreatedInside, match="pass it in"):
         aot.aot_function(f, aot.nop)(torch.ones(3))
+
+
+def test_a_leaf_that_goes_on_saying_that_it_requires_grad() -> None:
+    """It is a view of what does, taken without grad mode, and ceases to be a leaf for its own sake."""
+    whole = leaf(2)
+    with torch.no_grad():
+        part = whole[:].requires_grad_()
+    with pytest.raises(aot.errors.AutogradStateMutation, match="outside"):
+        aot.aot_function(lambda x: x.requires_grad_(False) * 2, aot.nop)(part)
