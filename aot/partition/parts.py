@@ -11,6 +11,7 @@ from aot import torch_internals as internals
 from aot.capture.joint import Segment
 from aot.capture.operations import is_sum
 from aot.capture.visible import eliminate_dead_code, is_act
+from aot.geometry import known_equal
 from aot.partition.common import extract, is_tangent
 from aot.symbols import as_arguments
 
@@ -89,7 +90,9 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
             dependent.update([node] if gradients else [])
             lacking = [n for n in gradients if copies[n] is None]
             if lacking and is_sum(node):
-                copies[node] = next((copies[n] for n in node.args if copies[n] is not None), None)
+                terms = ((n, copy) for n in node.args if (copy := copies[n]) is not None)
+                left = next(terms, None)
+                copies[node] = None if left is None else _laid_as(graph, node, *left)
             elif gradients and len(lacking) == len(gradients):
                 copies[node] = None
             else:
@@ -98,6 +101,21 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
                 copies[node] = internals.copy_node(graph, node, copies)
     eliminate_dead_code(graph, forward=False)
     return internals.LazyGraphModule(backward, graph, "BackwardPart")
+
+
+def _laid_as(graph: fx.Graph, total: fx.Node, left: fx.Node, copy: fx.Node) -> fx.Node:
+    """What is left of a sum, lying as that does: what reads it was recorded for that, without the
+    `contiguous()` that some of autograd's formulas have (`native_group_norm_backward`), as it did nothing."""
+    val = total.meta["val"]
+    read = any(user.op != "output" for user in total.users)
+    if not read or known_equal(tuple(val.stride()), tuple(left.meta["val"].stride())):
+        return copy
+    layout = as_arguments(list(val.shape)), as_arguments(list(val.stride()))
+    kwargs = {"dtype": val.dtype, "device": val.device}
+    blank = graph.call_function(torch.ops.aten.empty_strided.default, layout, kwargs)
+    node = graph.call_function(torch.ops.aten.copy.default, (blank, copy))
+    blank.meta["val"] = node.meta["val"] = val
+    return node
 
 
 def _zeros(graph: fx.Graph, like: fx.Node) -> fx.Node:

@@ -13,7 +13,7 @@ FAULTS = (
     _fault(
         name="a sum with a missing term is missing",
         module="aot.partition.parts",
-        find="copies[node] = next((copies[n] for n in node.args if copies[n] is not None), None)",
+        find="copies[node] = None if left is None else _laid_as(graph, node, *left)",
         replace="copies[node] = None",
         clauses=_GRADIENTS,
         wrong="A backward from some of the results gives None in place of what they contribute.",

@@ -843,3 +843,24 @@ def test_what_leads_nowhere_and_was_modified_raises_in_its_backward() -> None:
         return told
 
     assert_same_story(f, story)
+
+
+def test_what_is_left_of_a_sum_lies_as_the_sum_does() -> None:
+    """The kernel of `group_norm`'s backward counts on that, and is told of nothing else by its formula."""
+
+    def told(function: Callable[..., Any]) -> Any:
+        x = leaf(2, 3)
+        first, second = function(x, values(2, 2))
+        cotangents = values(2, 5, start=3) ** 2, values(2, 8, start=4) ** 2
+        return [
+            torch.autograd.grad(result, x, cotangent, retain_graph=True)[0]
+            for result, cotangent in zip((first, second), cotangents, strict=True)
+        ]
+
+    def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        normed = torch.nn.functional.group_norm(x, 1)
+        first = torch.cat((normed, y), 1)
+        return first, torch.cat((first, normed), 1)
+
+    for dynamic in (False, True):
+        torch.testing.assert_close(told(aot.aot_function(f, aot.nop, dynamic=dynamic)), told(f))
