@@ -304,13 +304,10 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
         return call
     storages = (*call.storages, replace(storage, size=root))
     number = len(call.storages)
-    via = argument.via if isinstance(argument, View) else "view"
-    leaf = argument.leaf if isinstance(argument, View) else False
-    wrapped = argument.wrapped if isinstance(argument, View) else None
-    lazy = argument.lazy if isinstance(argument, View) else None
-    base = "wrapper" if isinstance(argument, View) and argument.base == "wrapper" else "root"
-    lying: Argument = View(number, size, *geometry, via, None, leaf, wrapped, lazy, base)
-    if root == size and via == "view" and wrapped is None and lazy is None:
+    view, (stride, offset) = _as_view(argument, call), geometry
+    base = "wrapper" if view.base == "wrapper" else "root"
+    lying: Argument = replace(view, storage=number, size=size, stride=stride, offset=offset, base=base)
+    if root == size and view.via == "view" and view.wrapped is None and view.lazy is None:
         lying = Root(number)
     return _tidied(storages, _put(call.arguments, place, lying), call.scenario)
 

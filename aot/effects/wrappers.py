@@ -155,9 +155,9 @@ class WrapperEffects:
         if any(one.is_view and not one.is_linked for one in family):
             raise errors.AutogradStateMutation(
                 f"the function writes in grad mode to an argument of type {type(fake).__name__} that is a "
-                f"view of a leaf, or by a custom function, or that lies elsewhere than what it is a view of, "
-                f"or of which another argument is such a view; take the view inside of the function. With "
-                f"symbols for sizes it may be no view at all: compile each size for itself (dynamic=False)"
+                f"view by a custom function, or lies elsewhere than its base, or that of which another "
+                f"argument is such a view; take the view inside of the function. With symbols for sizes it "
+                f"may be no view at all: compile each size for itself (dynamic=False)"
             )
         # (Eager does not count what `_foreach_mul_` and the like write to wrapper subclasses.)
         counted = wrapper.fake._version != wrapper.version
