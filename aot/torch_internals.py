@@ -1154,17 +1154,51 @@ def inputs_of_checkpoints(node: torch.autograd.graph.Node, name: str) -> tuple[T
 
 def _inputs_of_checkpoints(saved: Sequence[Any]) -> Iterator[Tensor]:
     for one in saved:
-        if getattr(one.unpack_hook, "__module__", "") != torch.utils.checkpoint.__name__:
-            continue
-        frame = inspect.getclosurevars(one.unpack_hook).nonlocals["frame"]
-        saver = getattr(frame, "input_saver", None)  # torch 2.11
-        inputs = frame.saved_args if saver is None else saver.grad_fn._raw_saved_tensors
-        inputs = [one for one in inputs if hasattr(one, "unpack_hook")]
-        # (Those of a checkpoint inside of another one are had by running that one again.)
-        if any(one.unpack_hook is not None for one in inputs):
-            yield from _inputs_of_checkpoints(inputs)
-        else:
-            yield from (one.unpack() for one in inputs) if saver is None else saver.grad_fn.saved_tensors
+        frame = _frame_of_checkpoint(one.unpack_hook)
+        if frame is not None:
+            yield from _inputs_of_checkpoint(frame)
+
+
+def _frame_of_checkpoint(unpack: Any) -> Any:
+    """The checkpoint that an unpack hook belongs to, if it does to one."""
+    if getattr(unpack, "__module__", "") != torch.utils.checkpoint.__name__:
+        return None
+    return inspect.getclosurevars(unpack).nonlocals["frame"]
+
+
+def _inputs_of_checkpoint(frame: Any) -> Iterator[Tensor]:
+    saver = getattr(frame, "input_saver", None)  # torch 2.11
+    inputs = frame.saved_args if saver is None else saver.grad_fn._raw_saved_tensors
+    inputs = [one for one in inputs if hasattr(one, "unpack_hook")]
+    # (Those of a checkpoint inside of another one are had by running that one again.)
+    if any(one.unpack_hook is not None for one in inputs):
+        yield from _inputs_of_checkpoints(inputs)
+    else:
+        yield from (one.unpack() for one in inputs) if saver is None else saver.grad_fn.saved_tensors
+
+
+def inputs_asked_for(hooks: tuple[Any, Any], run: Callable[[], object]) -> tuple[Tensor, ...] | None:
+    """What a checkpoint, given by its saved-tensor hooks, was called with, if `run` asks it for what it has
+    kept, which is then not computed; else None.
+
+    Raises:
+        RuntimeError: autograd finds that some of it was written to since, or freed.
+    """
+    frame = _frame_of_checkpoint(hooks[1])
+    if frame is None:
+        return None
+    asked = []
+
+    def stop(*args: object) -> None:
+        asked.append(args)
+        raise RuntimeError("only whether it is asked is of interest")
+
+    function, frame.recompute_fn = frame.recompute_fn, stop
+    try:
+        run()
+    finally:
+        frame.recompute_fn = function
+    return tuple(_inputs_of_checkpoint(frame)) if asked else None
 
 
 def accumulates(tensor: Tensor) -> bool:

@@ -125,6 +125,8 @@ def find_kept(
     for number, node in _hidden(recorder, graph, engine):
         for tensor, reason in _found_out(recorder, node, (*arguments, *roots)):
             looks.append(look(number, tensor, node, reason))
+    for number, node, given in _in_checkpoints(recorder, graph, engine):
+        looks.extend(look(number, tensor, node) for tensor in given)
     every = {id(t): t for t in (*arguments, *roots, *(one.tensor for one in looks))}
     counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     storages = [set(found) for found in unchecked]
@@ -184,14 +186,39 @@ def _hidden(recorder: Recorder, graph: Graph, engine: Engine) -> Iterator[tuple[
     Not those that pack hooks were there for, which would have to run again; nor writes to views that
     a backward through their segment runs, of which it is known which gradients come.
     """
+    for number, node in _secretive(graph, engine):
+        was_run = bool(engine.segments[number].gradients)
+        if _hooks_of(recorder, node) is None and not (was_run and internals.is_view_write(node)):
+            yield number, node
+
+
+def _hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
+    """The saved-tensor hooks that there were when a node was made, if there were any."""
+    number = internals.sequence_number(node)
+    # (That of what is written to a view is made just before, and lies inside.)
+    return recorder.under_hooks.get(number - internals.is_view_write(node))
+
+
+def _in_checkpoints(
+    recorder: Recorder, graph: Graph, engine: Engine
+) -> Iterator[tuple[int, Node, tuple[Tensor, ...]]]:
+    """The nodes that do not show what they keep, and had a checkpoint keep it: each with its segment's
+    number, and what that checkpoint was called with."""
+    for number, node in _secretive(graph, engine):
+        hooks = _hooks_of(recorder, node)
+        if hooks is not None:
+            with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
+                given = internals.inputs_asked_for(hooks, partial(_reads, recorder, node))
+                if given is not None:
+                    yield number, node, given
+
+
+def _secretive(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
+    """The nodes that do not show what they keep, each with its segment's number."""
     for number, segment in enumerate(graph.segments):
         was_run = bool(engine.segments[number].gradients)
         for node in segment.nodes if was_run else (*segment.nodes, *graph.idle(number)):
-            if (
-                internals.hides_saved(node)
-                and not (was_run and internals.is_view_write(node))
-                and internals.sequence_number(node) not in recorder.under_hooks
-            ):
+            if internals.hides_saved(node):
                 yield number, node
 
 
@@ -315,6 +342,10 @@ def frees_something(
         _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
         for of, node in _hidden(recorder, graph, engine)
         if of == number and not _is_unfreed(recorder, node)
+    )
+    frees = frees or any(
+        of == number and not internals.is_view_write(node) and not _is_unfreed(recorder, node)
+        for of, node, _ in _in_checkpoints(recorder, graph, engine)
     )
     return frees or any(map(internals.is_view_write, nodes)), not frees
 

@@ -182,8 +182,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if not self.builder.backward and internals.saved_tensor_hooks() is not None:
-            self.under_hooks.add(internals.next_sequence_number() - 1)
+        if not self.builder.backward and (hooks := internals.saved_tensor_hooks()) is not None:
+            self.under_hooks[internals.next_sequence_number() - 1] = hooks
         operation = classify(func)
         kind = operation.kind
         if operation.placed:

@@ -48,8 +48,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward_reads: what a recorded backward has read, and at which node of the autograd graph.
         unfreed: the sequence numbers of nodes that free nothing after a backward, as what they stand for in
             eager does not.
-        under_hooks: the sequence numbers of nodes of the autograd graph that were made while there were
-            saved-tensor hooks, as in a checkpoint.
+        under_hooks: by the sequence numbers of nodes of the autograd graph, the saved-tensor hooks that there
+            were when they were made, as in a checkpoint.
         unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
         known: the values that depend on no argument.
         acts: the operations of the backward recorded last that somebody outside sees, and at which node of
@@ -93,7 +93,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.renewed: dict[tuple[Node, int], tuple[Node, int]] = {}
         self.backward_reads: list[tuple[Tensor, Node | None]] = []
         self.unfreed: list[range] = []
-        self.under_hooks: set[int] = set()
+        self.under_hooks: dict[int, tuple[Any, Any]] = {}
         self.unpacked: set[Node] = set()
         self.acts: list[tuple[fx.Node, Node | None]] = []
         self.known = Known(self.builder)

@@ -522,12 +522,17 @@ def test_a_second_backward_goes_through_where_eager_keeps_attributes(f: Any, par
     assert told[0] == told[1]
 
 
+def _added_in_a_checkpoint(x: Tensor) -> Tensor:
+    return checkpoint(lambda x: torch._foreach_add([x, x], 2.0)[0], x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
 def _listed_in_a_checkpoint(x: Tensor) -> Tensor:
     return checkpoint(lambda x: torch._foreach_sin([x, x])[0], x, use_reentrant=False)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
-    "f", [_listed_in_a_checkpoint, lambda x: _Attribute.apply(_listed_in_a_checkpoint(x))]
+    "f",
+    [_listed_in_a_checkpoint, _added_in_a_checkpoint, lambda x: _Attribute.apply(_listed_in_a_checkpoint(x))],
 )
 def test_a_second_backward_raises_where_a_checkpoint_does_not_tell_what_it_keeps(f: Any) -> None:
     for run in (f, aot.aot_function(f, checking_nop)):

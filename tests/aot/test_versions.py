@@ -193,6 +193,62 @@ class TestModifiedBetween:
         assert self.check(inside, lambda a, o: a[1].mul_(2), *makes) == [True]
         assert self.check(not_differentiated, lambda a, o: a[1].mul_(2), *makes) == [False]
 
+    @pytest.mark.parametrize("picked", [0, 1, 2])
+    @pytest.mark.parametrize("of", ["list", "unused list", "inner checkpoint", "view", "nothing"])
+    def test_what_a_checkpoint_was_given_of_which_nodes_do_not_tell(self, of: str, picked: int) -> None:
+        """Those of operations on lists, and of writes to views, say nothing of what was packed."""
+
+        def listed(x: Tensor) -> tuple[Tensor, ...]:
+            first, second = torch._foreach_exp([x, x])
+            return first, second, first.sin()
+
+        def added(x: Tensor) -> tuple[Tensor, ...]:
+            return (*torch._foreach_add([x, x], 2.0), x.sin())
+
+        def within(x: Tensor) -> tuple[Tensor, ...]:
+            first, second = checkpoint(lambda x: torch._foreach_exp([x, x]), x, use_reentrant=False)
+            return first, second, x.sin()
+
+        def written(x: Tensor) -> tuple[Tensor, ...]:
+            y = x * 1
+            y[0].exp_()
+            return y, x.sin(), y.cos()
+
+        def doubled(x: Tensor) -> tuple[Tensor, ...]:
+            y = x * 1
+            y[0].mul_(2)
+            return y, x.sin(), y.cos()
+
+        part = {
+            "list": listed,
+            "unused list": added,
+            "inner checkpoint": within,
+            "view": written,
+            "nothing": doubled,
+        }[of]
+
+        def f(x: Tensor) -> Tensor:
+            result: Tensor = checkpoint(part, x, use_reentrant=False)[picked]
+            return result
+
+        def several(x: Tensor) -> Any:
+            return checkpoint(part, x, use_reentrant=False)
+
+        def raises(function: Callable[..., Any], pick: bool) -> bool:
+            x = leaf(3, 2)
+            result = function(x)[picked] if pick else function(x)
+            with torch.no_grad():
+                x.mul_(2)
+            try:
+                result.sum().backward()
+            except RuntimeError:
+                return True
+            return False
+
+        for function, pick in ((f, False), (several, True)):
+            eager, compiled = both(function)
+            assert raises(eager, pick) == raises(compiled, pick) == ((of, picked) != ("nothing", 0))
+
     def test_what_a_checkpoint_was_given_that_leads_nowhere(self) -> None:
         """A view that was taken under no_grad of what requires grad says that it does."""
 
