@@ -481,9 +481,14 @@ class OutputEffects:
             place = world.forward.entry.before[given] if moved else geometry(world.fakes[given])
             return alias(place, True, Memory(tensor=given, entry=moved))
         relatives = self._on.get(state, {})
-        if history is None and counter in relatives and not state.inference:
+        if counter in relatives and not state.inference:
             other = relatives[counter]
-            return alias(geometry(other), True, root=self._root_of[id(other)])
+            number = self._root_of[id(other)]
+            value = _counting(self.roots[number])
+            if value is not None:
+                return alias(world.values[value].where, True, Memory(value=value))
+            if history is None:
+                return alias(geometry(other), True, root=number)
         memory = world.memory(state)
         if memory.tensor is None:
             assert memory.value is not None
@@ -509,6 +514,15 @@ class OutputEffects:
                 root = self.world.root(value)
                 roots.setdefault(self.recorder.state(root), {})[id(root)] = root
         return {state: len(found) for state, found in roots.items()}
+
+
+def _counting(root: Root) -> int | None:
+    """The value of the graph whose version counter a root has, if it is that of one."""
+    if isinstance(root, ValueRoot):
+        return root.value
+    if isinstance(root, AliasRoot) and root.counted and root.memory is not None:
+        return root.memory.value
+    return None
 
 
 def _made_a_leaf(view: Tensor) -> bool:

@@ -125,8 +125,7 @@ class WrapperEffects:
             return  # its history follows from that of its base
         # (Autograd derives the edge of a view anew once its base was written to, or refuses to.)
         now = edge_of(fake) if is_current(fake) else edge
-        derived = wrapper.is_linked and None not in (now, edge) and not fake.is_leaf
-        if now == edge or derived:
+        if now == edge or (wrapper.is_linked and None not in (now, edge) and not fake.is_leaf):
             apart = wrapper.is_view and not wrapper.is_linked and self.forward.recorder.symbols is not None
             if apart and edge is not None and fake._version != wrapper.version:
                 raise errors.AutogradStateMutation(

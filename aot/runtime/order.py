@@ -135,10 +135,9 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         elif isinstance(root, WrapperRoot):
             values = [] if root.history is None else [root.history]
             yield from (("output", position) for position in root.meta.positions)
-        else:
+        else:  # (What is made of a value is so whether that has its history already or not.)
             memory = root.memory
-            value = None if memory is None else memory.value
-            values = [v for v in (root.history, value) if v is not None]
+            values = [] if root.history is None else [root.history]
             if root.root is not None:
                 yield "root", root.root
             if memory is not None and memory.tensor is not None and root.history is None:
