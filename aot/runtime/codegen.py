@@ -7,7 +7,7 @@ of each segment's `autograd.Function`, which `backward` writes.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from aot.capture.journal import Reshape
@@ -209,21 +209,34 @@ class _Call:
     def _put_aside(self, inputs: list[str]) -> None:
         plan = self.plan
         keep = {
-            Saving.AS_IS: "detached({0})",
+            Saving.AS_IS: "detached({0}{2})",
             Saving.COPY: "copied({0}, {1})",
             Saving.OWN_COUNTER: "{0}.data",
             Saving.RESIDENT: "None",
         }
+        applied = [number for kind, number in plan.order if kind == "segment"]
         for number, part in enumerate(plan.parts):
-            names = [f"s{one.index}" if one.primal is None else inputs[one.primal] for one in part.saved]
-            kept = zip(part.saved, names, strict=True)
-            saved = "".join(
-                f"{keep[one.how].format(name, self.writer.literal(one.offset))}, " for one, name in kept
-            )
-            self.writer.line(f"b{number} = ({saved})")
+            later = applied[applied.index(number) + 1 :]
+            # (A history that leads to a node which keeps the very tensor would keep itself alive.)
+            others = "".join(f", v{value}" for one in later for value in self._own_results(one))
+            saved = []
+            for one in part.saved:
+                name = f"s{one.index}" if one.primal is None else inputs[one.primal]
+                among = others if one.primal is None else ""
+                saved.append(keep[one.how].format(name, self.writer.literal(one.offset), among))
+            self.writer.line(f"b{number} = {_tuple(saved)}")
         for edge in self._moved_edges():
             self.mode.set(True)
             self.writer.line(f"{_passed(edge)} = passing({_argument(edge)})")
+
+    def _own_results(self, number: int) -> Iterator[int]:
+        """The values of the graph that get their history by themselves, not by an alias, from a node."""
+        for entrance in self.plan.parts[number].segment.entrances:
+            value = entrance.value
+            if value is None or value in self.carriers or value in self.made or value in self.written:
+                continue
+            if value not in self.carried and value not in self.plan.bare:
+                yield value
 
     def _moved_edges(self) -> list[ArgumentEdge]:
         """The arguments' edges that a segment is applied to after the arguments have been written."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -159,3 +161,28 @@ def test_what_is_a_view_for_nobody_is_written_to() -> None:
         assert x._version == 1
         with pytest.raises(RuntimeError, match="is a view and its base"):
             x.sin()
+
+
+def _tied_to_what_is_kept(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.exp()
+    return Itself.apply(y), y  # type: ignore[no-any-return]
+
+
+def _tied_to_what_a_graph_keeps(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.cumprod(0)
+    return Itself.apply(y), y  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("picked", [0, 1])
+@pytest.mark.parametrize("f", [_tied, _tied_to_what_is_kept, _tied_to_what_a_graph_keeps])
+def test_a_result_that_an_earlier_node_keeps_does_not_keep_itself_alive(
+    f: Callable[[Tensor], Any], picked: int
+) -> None:
+    for function in both(f):
+        x = non_leaf(3)
+        results = function(x)
+        torch.autograd.grad(results[picked].sum(), x, retain_graph=True)
+        memory = weakref.ref(x.untyped_storage()), weakref.ref(results[0].untyped_storage())
+        del x, results
+        gc.collect()
+        assert [one() for one in memory] == [None, None]
