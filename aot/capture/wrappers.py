@@ -110,10 +110,17 @@ class WrapperViews:
         counts what is written to it by itself: for autograd it is no view.)"""
         while id(view) not in arguments and (origin := self.origin(view)) is not None:
             detached = origin.step.op is torch.ops.aten.detach.default
-            if detached and counter_groups((origin.parent, view)) != (0, 0):
+            if detached and not self._counts_with(view, origin.parent):
                 break
             view = origin.parent
         return view
+
+    def _counts_with(self, detached: Tensor, parent: Tensor) -> bool:
+        """Whether one shares its version counter with what it was detached from: or, as a view of which
+        autograd knows no derivative (as integers) is detached at once, with what that was a view of."""
+        origin = self.origin(parent)
+        counting = (parent,) if origin is None else (parent, origin.parent)
+        return any(counter_groups((one, detached)) == (0, 0) for one in counting)
 
     def lineage(self, view: Tensor) -> Iterator[Tensor]:
         """It, and what it is a view of, and so on."""

@@ -487,7 +487,8 @@ class OutputEffects:
             value = _counting(self.roots[number])
             if value is not None:
                 return alias(world.values[value].where, True, Memory(value=value))
-            if history is None:
+            number = self._carrier(number)
+            if history is None or isinstance(self.roots[number], AliasRoot):
                 return alias(geometry(other), True, root=number)
         memory = world.memory(state)
         if memory.tensor is None:
@@ -496,12 +497,25 @@ class OutputEffects:
         before, now = world.forward.entry.before[memory.tensor], geometry(world.fakes[memory.tensor])
         return alias(before if memory.entry else now, False, memory)
 
+    def _carrier(self, number: int) -> int:
+        """For an alias with a history, a root that has its version counter and no history, and that it is
+        made of from now on: what is to share the counter may be what the history leads to. Else the root."""
+        root = self.roots[number]
+        if not isinstance(root, AliasRoot) or root.history is None:
+            return number
+        if root.root is not None:
+            return root.root
+        carrier = len(self.roots)
+        self.roots.append(replace(root, history=None))
+        self.fakes.append(self.fakes[number])
+        self.roots[number] = replace(root, memory=None, root=carrier, counted=True, reinterpreted=False)
+        return carrier
+
     def _given(self, state: StorageState) -> dict[int, int]:
-        """The first argument on a storage for each version counter."""
+        """The first argument that lay on a storage, or lies there now, for each version counter."""
         if state not in self._counters:
-            entered = self.world.entered.get(state, ())
             found = self._counters[state] = {}
-            for i in entered:
+            for i in (*self.world.entered.get(state, ()), *self.world.lying.get(state, ())):
                 if not self.world.fakes[i].is_inference():
                     found.setdefault(self.world.counter(self.world.fakes[i]), i)
         return self._counters[state]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from aot.capture.joint import Segment
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.effects import (
+    AliasRoot,
     ArgumentRoot,
     BaseRoot,
     Effects,
@@ -76,6 +77,12 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         for root in roots
         if isinstance(root, WrapperRoot) and root.history is not None
     }
+    # (Aliases with a history are made of others when they get that.)
+    carriers: dict[int | None, list[Item]] = {
+        root.history: [("root", root.root)]
+        for root in roots
+        if isinstance(root, AliasRoot) and root.history is not None and root.root is not None
+    }
     moved = moved_by_outputs(outputs, roots, storages)
     order: dict[Item, None] = {}
     active: set[Item] = set()
@@ -91,6 +98,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
                 if entrance.value in function_views:
                     yield "root", function_views[entrance.value]
                 yield from made_of.get(entrance.value, ())
+                yield from carriers.get(entrance.value, ())
         elif kind == "storage":
             for write in writes:
                 if write.tracked and storages[write.tensor] == number:

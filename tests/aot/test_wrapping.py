@@ -186,3 +186,40 @@ def test_a_result_that_an_earlier_node_keeps_does_not_keep_itself_alive(
         del x, results
         gc.collect()
         assert [one() for one in memory] == [None, None]
+
+
+def _tied_parts_of_an_argument(x: Tensor) -> tuple[Tensor, ...]:
+    first, _ = x.unsafe_chunk(2)
+    return Itself.apply(first), first, first.detach(), Itself.apply(first)
+
+
+def _tied_and_wrapped(x: Tensor) -> tuple[Any, ...]:
+    first, _ = x.unsafe_chunk(2)
+    whole = InPlace.apply(first)
+    return unwrapped(whole), whole, Itself.apply(first)
+
+
+class InPlace(torch.autograd.Function):
+    """A wrapper of the tensor itself."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        return TwoTensor(x.detach(), x.detach())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:  # type: ignore[override]
+        return gradient.a + gradient.b
+
+
+@pytest.mark.parametrize("f", [_tied_parts_of_an_argument, _tied_and_wrapped])
+def test_results_on_the_memory_of_an_argument_share_a_counter_of_their_own(f: Callable[..., Any]) -> None:
+    assert_agrees(f, lambda: [non_leaf(4)])
+    for function in both(f):
+        x = non_leaf(4)
+        results = [one for one in function(x) if type(one) is Tensor]
+        before = [one._version for one in results]
+        with torch.no_grad():
+            results[0].mul_(2)
+        assert [one._version for one in results] == [version + 1 for version in before]
+        assert x._version == 0
+        results[-1].sum().backward()
