@@ -80,14 +80,22 @@ roots += [tensor for tensor in moved.values() if tensor.grad_fn]
 wanted = [name for name in edges if name in leaves or name not in tensors]
 """
 
+VERSIONS = """
+def versions(tensors):  # not of what a wrapper is made of
+    return {n: t._version for n, t in tensors.items() if not ("." in n or t.is_inference())}
+"""
+
 STEPS = """
 def take(number, how, chosen, retain):
     if how == "write":
         made = chosen in inputs and everything[chosen].is_inference()
+        before = versions(everything)
         with torch.inference_mode(made), torch.no_grad():
             everything[chosen].mul_(2)
         for name, tensor in everything.items():
             seen[f"{name} after step {number}"] = tensor.detach().clone()
+        for name, version in versions(everything).items():
+            seen[f"whether the version counter of {name} moved in step {number}"] = version != before[name]
         return
     if how == "require":
         required = everything[chosen].requires_grad
@@ -153,6 +161,7 @@ for chosen in CHOSEN:
 LATER_WRITES = """
 for writer, tensor in {id(tensor): (name, tensor) for name, tensor in outputs.items()}.values():
     if tensor.is_floating_point() and not (tensor.is_leaf and tensor.requires_grad):
+        before = versions({**inputs, **outputs})
         try:
             tensor.mul_(2)
         except RuntimeError as error:
@@ -160,6 +169,8 @@ for writer, tensor in {id(tensor): (name, tensor) for name, tensor in outputs.it
         for name, other in {**inputs, **outputs}.items():
             seen[f"{name} after {writer}.mul_(2)"] = other.detach().clone()
             seen[f"requires_grad of {name} after {writer}.mul_(2)"] = other.requires_grad
+        for name, version in versions({**inputs, **outputs}).items():
+            seen[f"whether {writer}.mul_(2) moved the version counter of {name}"] = version != before[name]
 """
 
 STEPS = STEPS.replace("ROOTS\n", textwrap.indent(ROOTS.strip(), "    ") + "\n")
@@ -368,7 +379,9 @@ def base(tensor, known):
 
 MEMORY = """
 def memory(tensor):  # a wrapper says nothing of it; its parts do
-    return (tensor.first if type(tensor) is Wrapper else tensor).untyped_storage()
+    while type(tensor) is Wrapper:
+        tensor = tensor.first
+    return tensor.untyped_storage()
 """
 SAME_WRAPPERS = """
 if type(left) is type(right) is Wrapper:
@@ -377,7 +390,7 @@ if type(left) is type(right) is Wrapper:
 _PARTS = """
         if type(tree) is Wrapper:
             for part in tree.__tensor_flatten__()[0]:
-                yield f"{path}.{part}", getattr(tree, part)
+                yield from named(getattr(tree, part), f"{path}.{part}")
 """
 _COTANGENT = """
     if type(root) is Wrapper:

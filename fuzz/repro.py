@@ -25,6 +25,7 @@ from fuzz.looks import (
     NAMED,
     SAME_WRAPPERS,
     STRIDES,
+    VERSIONS,
     noting,
     with_wrappers,
 )
@@ -177,6 +178,7 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
             (EDGE, "edge("),
             (STRIDES, "strides("),
             (BASE, "base("),
+            (VERSIONS, "versions("),
         )
         if helper is NAMED or name in body
     ]
@@ -224,7 +226,8 @@ def autocast(scenario: Scenario) -> str:
 
 def _has_wrappers(program: Program) -> bool:
     """Whether its text defines wrapper subclasses."""
-    return any(definitions(call.arguments) for call in calls(program))
+    names = [statement.operator for statement in program.statements]
+    return any(definitions(call.arguments, names) for call in calls(program))
 
 
 def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:

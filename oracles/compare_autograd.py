@@ -104,7 +104,11 @@ def compare_later_writes(sides: Sides) -> Iterator[Difference]:
 def _after_write(
     sides: Sides, write: str, eager: LaterWrite, target: LaterWrite, reference: LaterWrite | None
 ) -> Iterator[Difference]:
-    if eager.requires_grad == target.requires_grad and eager.data == target.data:
+    if (eager.requires_grad, eager.data, eager.counted) == (
+        target.requires_grad,
+        target.data,
+        target.counted,
+    ):
         return
     others = {state.path: position for position, state in enumerate(sides.target.states)}
     known: dict[str, Value | None] = {}
@@ -119,12 +123,20 @@ def _after_write(
         if left != right and state.requires_grad == sides.target_states[path].requires_grad:
             what = f"requires_grad of {path} after {write}"
             yield difference("autograd-metadata", path, what, str(left), str(right))
+        moved, moves = eager.counted[position], target.counted[others[path]]
+        if None not in (moved, moves) and moved != moves:
+            what = f"version counter of {path} after {write}"
+            yield difference("versions", path, what, _moved(moved), _moved(moves))
         one, other = mine[path], its[path]
         if one is None or other is None or path in sides.differing:
             continue
         for item in sides.numbers("aliasing", path, f"{path} after {write}", one, other, known.get(path)):
             sides.differing.add(path)
             yield item
+
+
+def _moved(moved: bool | None) -> str:
+    return "moved" if moved else "not moved"
 
 
 def _values(states: Sequence[TensorState], data: Sequence[bytes | None]) -> dict[str, Value | None]:

@@ -345,23 +345,27 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     wrappers = [one.tensor for one in known if parts_of(one.tensor) is not None]
     parts = {id(part) for wrapper in wrappers for part in _plain(wrapper)}
     here = _memories(tensor)
-    relatives = [
-        (other.tensor, other.tensor._version)
+    counting = [
+        None if other.tensor.is_inference() or id(other.tensor) in parts else other.tensor._version
         for other in known
-        if not other.tensor.is_inference()
-        and id(other.tensor) not in parts
-        and not here.isdisjoint(_memories(other.tensor))
     ]
     try:
         tensor.mul_(2)
     except Exception as exception:
         error = record_exception("later write", exception)
+    counted = tuple(
+        None if before is None else other.tensor._version != before
+        for other, before in zip(known, counting, strict=True)
+    )
+    relatives = (not here.isdisjoint(_memories(other.tensor)) for other in known)
+    uncounted = any(close and moved is False for close, moved in zip(relatives, counted, strict=True))
     return LaterWrite(
         path=path,
         raised=error,
-        uncounted=error is None and any(other._version == before for other, before in relatives),
+        uncounted=error is None and uncounted,
         requires_grad=tuple(other.tensor.requires_grad for other in known),
         data=tuple(other.read() for other in known),
+        counted=counted,
     )
 
 

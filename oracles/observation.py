@@ -137,9 +137,10 @@ class GradientRun:
 class LaterWrite:
     """What `tensor.mul_(2)` after the call did: raised, or changed these elements and flags.
 
-    `requires_grad` and `data` have one entry for each of `Observation.states`. `uncounted` tells that a known
-    tensor on the same storage counts its writes apart (`.data`), so that autograd does not notice this one: a
-    backward that has kept it reads what it finds.
+    `requires_grad`, `data` and `counted`, whether the version counter moved, have one entry for each of
+    `Observation.states`; the last one is None for a tensor that has no counter, or is a part of another.
+    `uncounted` tells that a known tensor on the same storage counts its writes apart (`.data`), so that
+    autograd does not notice this one: a backward that has kept it reads what it finds.
     """
 
     path: str
@@ -147,6 +148,7 @@ class LaterWrite:
     uncounted: bool
     requires_grad: tuple[bool, ...]
     data: tuple[bytes | None, ...]
+    counted: tuple[bool | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -438,6 +438,36 @@ def test_the_backward_after_a_later_write_is_compared_where_autograd_notices_it(
     assert not compare(replace(eager, later_writes=writes), other)
 
 
+def test_which_version_counters_a_later_write_moves_is_compared() -> None:
+    class Alias(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, data: bool) -> Tensor:
+            return x.data if data else x.detach()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+            return gradient, None
+
+    def function(data: bool) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            y = x * 1
+            return y, Alias.apply(y, data)  # type: ignore[return-value]
+
+        return f
+
+    def make() -> Arguments:
+        return Arguments((torch.ones(2, requires_grad=True),))
+
+    eager, other = observe(function(False), make), observe(function(True), make)
+    found = compare(eager, other)
+    assert {(finding.clause, finding.path) for finding in found} == {
+        ("versions", "out[0]"),
+        ("versions", "out[1]"),
+    }
+    assert found[0].eager == "moved" and found[0].target == "not moved"
+    assert not compare(eager, observe(function(False), make))
+
+
 def test_what_a_later_write_does_to_others_is_compared() -> None:
     case = CASES["overlapping_read"]
     eager = observe(case.function, case.make)

@@ -230,8 +230,16 @@ def test_a_later_write_that_autograd_cannot_notice_is_told() -> None:
         y = x * 1
         return y.detach(), y
 
-    assert [write.uncounted for write in observe(data, leaf).later_writes] == [True, True]
-    assert [write.uncounted for write in observe(detached, leaf).later_writes] == [False, False]
+    apart, together = observe(data, leaf).later_writes, observe(detached, leaf).later_writes
+    assert [write.uncounted for write in apart] == [True, True]
+    assert [write.uncounted for write in together] == [False, False]
+    # Of an argument, and the two results.
+    assert [write.counted[-3:] for write in apart] == [(False, True, False), (False, False, True)]
+    assert [write.counted[-3:] for write in together] == [(False, True, True)] * 2
+    with torch.inference_mode():
+        made = torch.ones(2)
+    (write,) = observe(lambda x: x * 1, lambda: Arguments((made,))).later_writes
+    assert write.counted == (None, True)
 
 
 def test_later_gradient_is_taken_after_the_writes() -> None:
