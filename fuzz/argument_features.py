@@ -109,10 +109,13 @@ def _module(program: Program, module: Module, state: State) -> Iterator[str]:
         yield f"module: {'training' if state.names[module.training] else 'evaluation'}"
 
 
+_PARTS = {"two": "two parts", "twice": "one part twice", "nested": "nested"}
+
+
 def _wrapped(via: str, parts: str) -> Iterator[str]:
     yield "subclass: argument"
     if parts != "one":
-        yield f"subclass: {'two parts' if parts == 'two' else 'one part twice'}"
+        yield f"subclass: {_PARTS[parts]}"
     if via == "parameter":
         yield "subclass: parameter"
 

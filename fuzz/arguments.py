@@ -128,7 +128,7 @@ def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
     return Module(tuple(held), training, tuple(attributes))
 
 
-_PARTS = ("one", "one", "two", "two", "twice")
+_PARTS = ("one", "one", "two", "two", "twice", "nested")
 
 
 def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:

@@ -25,6 +25,7 @@ from fuzz.state import Breach, State, Tensor
 
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
+WRAPS = 8  # to so many statements one that wraps, or takes apart, where there are wrapper subclasses
 MAX_SWARM = 6  # rows of one family in a swarm's program
 SPARE = 2  # statements that only make operands of others, beyond those that a program has room for
 ENOUGH = 6  # statements that any program has room for if they make operands
@@ -53,7 +54,7 @@ class Builder:
         self.most = max(self.room + SPARE, ENOUGH)
         self.reckless = choices.chance(profile.reckless)
         self.over = False
-        self.tickets = _tickets(choices, profile)
+        self.tickets = _tickets(choices, profile, state)
         self.fills = [name for name in ("fill_", "zero_") if any(name in rows for _, rows in self.tickets)]
         self.pool: list[tuple[str, Tensor]] = []
         self.numbers: list[str] = []
@@ -131,6 +132,8 @@ class Builder:
         several = len(last.results) > 1 and len(set(last.operands)) > 1
         if self.choices.chance(SEVERAL if several else self.profile.reuse):
             return last.operands
+        if row.kind is Kind.WRAPPER:
+            return [name for name, tensor in self.pool if tensor.wrapped is row.unwraps]
         if row.kind is Kind.JOIN and self.choices.chance(0.8):
             return [name for name, _ in self.pool if name[0] == "v"]
         return ()
@@ -400,8 +403,17 @@ def repeats(meta: Meta) -> bool:
     )
 
 
-def _tickets(choices: Choices, profile: Profile) -> Tickets:
+def _tickets(choices: Choices, profile: Profile, state: State) -> Tickets:
     """Families, each as often as its weight, with the rows that the program may use."""
+    tickets = _of_kinds(choices, profile)
+    wraps = any(isinstance(value, Tensor) and value.wrapped for value in state.names.values())
+    if not wraps and not (profile.wrapped and choices.chance(profile.wrapped / 4)):
+        return tickets
+    rows = ROWS_OF[Kind.WRAPPER]
+    return [*tickets, *[(Kind.WRAPPER, rows)] * max(len(tickets) // WRAPS, 1)]
+
+
+def _of_kinds(choices: Choices, profile: Profile) -> Tickets:
     if not profile.swarm:
         return _all_tickets(profile)
     tickets = []
@@ -416,5 +428,6 @@ def _tickets(choices: Choices, profile: Profile) -> Tickets:
 def _all_tickets(profile: Profile) -> Tickets:
     if not profile.kinds:
         names = OPERATORS.items()
-        return [(row.kind, (name,)) for name, row in names if row.kind is not Kind.HIGHER_ORDER]
+        apart = (Kind.HIGHER_ORDER, Kind.WRAPPER)
+        return [(row.kind, (name,)) for name, row in names if row.kind not in apart]
     return [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]

@@ -31,7 +31,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 12
+FORMAT = 13
 
 
 def to_json(program: Program) -> dict[str, Any]:

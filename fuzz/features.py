@@ -129,6 +129,8 @@ class _Walk:
                 self.add("operator: higher order")
             case Kind.FUNCTION:
                 self.add("gradient: custom function")
+            case Kind.WRAPPER:
+                self.add(f"subclass: {'taken apart' if use.wraps else 'made'}")
             case Kind.HOOK:
                 self.add("gradient: hook")
             case Kind.RETAIN:

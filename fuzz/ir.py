@@ -54,7 +54,8 @@ class View:
 
     If it is `wrapped`, the argument is a wrapper subclass (`fuzz.wrapper`) that is made of what has been
     said, detached: of that alone ("one"), of it and a tensor that lies likewise on another root of the same
-    dtype and size ("two"), or of it twice ("twice"). Autograd knows the wrapper, which has a version counter
+    dtype and size ("two"), of it twice ("twice"), or of a wrapper subclass of it alone and such a tensor
+    ("nested"). Autograd knows the wrapper, which has a version counter
     of its own: by "view" it has a history, which leads to the root, else it is a leaf or needs no gradient.
     If its `base` is the "wrapper", it is a view of one that is made so of the whole root, with a history that
     leads there; that is the same tensor for all views of a call that are taken of such a one. The view

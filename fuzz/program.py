@@ -135,7 +135,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "for": ("count",),
 }
 CAST_TO = ("bfloat16", "float16")
-WRAPPED = ("one", "two", "twice")
+WRAPPED = ("one", "two", "twice", "nested")
 
 
 def check(program: Program) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import prod
 
 from fuzz.operators.dtypes import COMPLEX
-from fuzz.operators.layout import is_dense, overlaps_itself, shares_elements
+from fuzz.operators.layout import end, is_dense, overlaps_itself, shares_elements
 from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Operator, Result
 from fuzz.tensors import Kept, Tensor, Use
 
@@ -74,8 +74,8 @@ def illegal(use: Use) -> str | None:
 
 
 def unfit(use: Use) -> str | None:
-    """Why no program registers this hook, has this tensor keep its gradient, sets the grad mode here or calls
-    this custom function, or None."""
+    """Why no program registers this hook, has this tensor keep its gradient, sets the grad mode here, calls
+    this custom function or wraps this tensor, or None."""
     if use.row.kind is Kind.MODE:
         if use.contained or use.inference:
             return "the grad mode is set where it is put back, or means nothing"
@@ -86,6 +86,14 @@ def unfit(use: Use) -> str | None:
             return "an operand that gets no gradient has a history"
         return None
     tensor = use.target
+    if use.row.kind is Kind.WRAPPER:
+        if tensor.wrapped is not use.row.unwraps:
+            return "what is wrapped is plain, and only a wrapper subclass can be taken apart"
+        if tensor.meta.dtype in COMPLEX or tensor.meta.neg:
+            return "eager overlooks the bits of what a wrapper subclass is made of (torch 2.13)"
+        if use.inference or use.handles_inference:
+            return "wrapper subclasses under inference mode are not modelled"
+        return None
     if use.repeated or use.inference or not tensor.requires_grad:
         return "the tensor has no gradient to hook"
     if tensor.base is not None and tensor.born != tensor.clock.version:
@@ -265,7 +273,7 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "eager overlooks the conj bits of what a wrapper subclass is made of (torch 2.13)"
     if use.inference or use.handles_inference:
         return "wrapper subclasses under inference mode are not modelled"
-    if row.defines and any(link is not Link.FRESH for _, link in outcome):
+    if row.defines and any(link not in (Link.FRESH, Link.PART) for _, link in outcome):
         return "a view of a wrapper subclass by a custom function is not modelled"
     if row.acts or row.kind is Kind.HIGHER_ORDER:
         return "an operator that acts or takes functions is not modelled on a wrapper subclass"
@@ -273,11 +281,18 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "eager does not count a write to a wrapper subclass that is one of a list"
     if row.change is None:
         return None
-    if row.change is not Change.GEOMETRY:
+    if row.change not in (Change.GEOMETRY, Change.RESIZE):
         return "a wrapper subclass has no storage of its own, and keeps its place in autograd"
+    if row.change is Change.RESIZE and target.wrapped and _grows(target.meta, outcome[0].meta):
+        return "eager takes no views of a wrapper subclass that has outgrown its storage (torch 2.13)"
     if target.wrapped and (target.base is not None or (target.requires_grad and not use.grad)):
         return "a wrapper subclass that is a view, or is followed, changes its shape past autograd"
     return None
+
+
+def _grows(before: Meta, after: Meta) -> bool:
+    """Whether a tensor may reach beyond its storage."""
+    return before.stride is None or after.stride is None or end(after) > end(before)
 
 
 def _written(use: Use, number: int) -> Meta:

@@ -51,7 +51,8 @@ def is_writable(state: State, returned: frozenset[str], name: str) -> bool:
         isinstance(state.names.get(name), Tensor)
         and (name[0] == "a" or name in returned)
         and not state.is_stale(name)
-        and (state.is_kept(name) or not state.is_unwatched(name))  # (Of what is kept, eager raises.)
+        # (Of what is kept, and runs again, eager raises.)
+        and not (state.is_kept_apart(name) or (state.is_unwatched(name) and not state.is_kept(name)))
     )
 
 

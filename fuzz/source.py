@@ -19,6 +19,7 @@ from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
 from fuzz.operators.effects import NOTES
+from fuzz.operators.wrapping import IMPORTS
 from fuzz.program import (
     Argument,
     Dict,
@@ -194,13 +195,14 @@ def render(program: Program) -> str:
     Raises `ProgramError` where a statement does not fit its operands (the comments say shapes and dtypes).
     """
     lines = ["import torch"]
-    classes = wrapper.definitions([argument for one in calls(program) for argument in one.arguments])
+    names = dict.fromkeys(statement.operator for statement in program.statements)
+    classes = wrapper.definitions([argument for one in calls(program) for argument in one.arguments], names)
     if any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks):
         lines.append("import torch.utils.checkpoint")
-    lines += wrapper.IMPORTS if classes else ()
+    lines += IMPORTS if classes else ()
     if program.scenario.device == BOTH:
         lines += ["", f'device = "{DEVICES[0]}"  # and {" and ".join(DEVICES[1:])}, which must agree']
-    for definition in (*classes, *dict.fromkeys(OPERATORS[s.operator].defines for s in program.statements)):
+    for definition in dict.fromkeys((*classes, *(OPERATORS[name].defines for name in names))):
         lines += ["", "", *definition.splitlines()] if definition else []
     for number, one in enumerate(calls(program)):
         lines += ["", "", f"def {maker(number)}():"]
@@ -276,7 +278,7 @@ def _make(program: Program) -> Iterator[str]:
                 hidden = _VIA[via]
                 if argument.wrapped is not None and argument.base == "root":
                     other = replace(root, seed=root.seed + 1)
-                    if argument.wrapped == "two":
+                    if argument.wrapped in ("two", "nested"):
                         yield f"other{i} = {_view(argument, other, f'({values(other, device)})')}"
                     view, hidden = _wrapped(argument, view, f"other{i}"), ""
                 if via == "parameter":
@@ -335,10 +337,13 @@ def _wrapped(view: View, one: str, other: str) -> str:
     """A wrapper subclass of a view, and of what is to stand beside it."""
     followed = view.via == "view" or view.base == "wrapper"
     given = one if followed else f"{one}.detach()"
-    if view.wrapped == "two":
-        given += f", {other}"
-    elif view.wrapped == "twice":
-        given += f", {one}.detach()"
+    match view.wrapped:
+        case "two":
+            given += f", {other}"
+        case "twice":
+            given += f", {one}.detach()"
+        case "nested":
+            given = f"{given}, {other}, True" if followed else f"Wrapper({given}), {other}"
     return f"{'Wrap.apply' if followed else 'Wrapper'}({given})"
 
 

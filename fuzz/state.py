@@ -41,12 +41,13 @@ from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
 __all__ = ["Breach", "State", "Tensor", "Use"]
 
-SPECIAL = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.FUNCTION)
+SPECIAL = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.FUNCTION, Kind.WRAPPER)
 _LINKS = {
     "detach": Link.DETACHED,
     "data": Link.DATA,
     "parameter": Link.DETACHED,
 }  # of views that are arguments
+_OWN = (Link.TIED, Link.WRAPPED, Link.PART)  # results with a history of their own, as far as there is one
 _READS = (Link.FRESH, Link.MAYBE)  # results that are made of their operands' elements
 
 
@@ -57,9 +58,9 @@ def _resolved(result: Result) -> Result:
     return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
 
 
-def _wrap(value: Tensor, history: bool) -> None:
+def _wrap(value: Tensor, parts: Clock, history: bool) -> None:
     """Have a tensor be a wrapper subclass, which perhaps has a history."""
-    value.wrapped = True
+    value.parts = parts
     if history:
         value.own = value.grad_fn = True
 
@@ -142,7 +143,7 @@ class State:
         value = self._linked(root, Result(meta, link), view.via != "no_grad", view.via == "multi")
         value.own = view.leaf
         if apart:
-            _wrap(value, root.requires_grad and view.via == "view")
+            _wrap(value, root.clock, root.requires_grad and view.via == "view")
         self.names[name] = root if whole else value
 
     def _base(self, view: View) -> Tensor:
@@ -155,7 +156,7 @@ class State:
             link = Link.DATA if view.base == "wrapper" else _LINKS[view.base]
             alias = self._aliases[place] = self._linked(root, Result(root.meta, link))
             if view.base == "wrapper":
-                _wrap(alias, root.requires_grad)
+                _wrap(alias, root.clock, root.requires_grad)
         return self._aliases[place]
 
     def detach_root(self, storage: int) -> None:
@@ -194,12 +195,16 @@ class State:
         """Whether a name stands for memory that a backward has kept under another version counter: a write
         to it later on, which autograd does not notice, would leave gradients undefined."""
         value = self.names[name]
-        if not isinstance(value, Tensor):
-            return False
-        for memory, clock, _, read in self.kept.saved:
-            if read and memory == value.memory and clock is not value.clock:
-                return True
-        return value.memory in self.kept.reread
+        reread = isinstance(value, Tensor) and value.memory in self.kept.reread
+        return reread or self.is_kept_apart(name)
+
+    def is_kept_apart(self, name: str) -> bool:
+        """Whether a backward reads what a name stands for, and has kept it under another version counter."""
+        value = self.names[name]
+        return isinstance(value, Tensor) and any(
+            read and memory == value.memory and clock is not value.clock
+            for memory, clock, _, read in self.kept.saved
+        )
 
     def is_kept(self, name: str) -> bool:
         """Whether a backward needs what a name stands for as it is now, and notices a write to it."""
@@ -375,11 +380,13 @@ class State:
                 value = self._fresh(result.meta, needed)
                 value.grad_fn = needed
                 value.inference = use.inference
-                value.wrapped = use.wraps
+                value.parts = Clock() if use.wraps else None
             else:
                 multi = row.kind is Kind.MULTI_VIEW
                 value = self._linked(tensors[0], result, use.grad and not row.defines, multi)
-                if row.defines and tracked:
+                if result.link in _OWN:
+                    value.own = value.grad_fn = tracked and result.meta.dtype in INEXACT
+                elif row.defines and tracked:
                     value.grad_fn = True
             value.several = value.several or len(outcome) > 1  # (It may be an operand itself.)
             self.names[name] = value
@@ -418,16 +425,21 @@ class State:
     def _linked(self, parent: Tensor, result: Result, grad: bool = True, multi: bool = False) -> Tensor:
         if result.link is Link.SELF:
             return parent
-        own_clock = result.link in (Link.DATA, Link.UNSAFE)
+        own_clock = result.link in (Link.DATA, Link.UNSAFE, Link.WRAPPED)
         clock = Clock() if own_clock else parent.clock
+        if result.link is Link.PART:
+            assert parent.parts is not None
+            clock = parent.parts
         value = Tensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
         value.inference = parent.inference
-        value.wrapped = parent.wrapped
+        value.parts = parent.parts
+        if result.link in (Link.WRAPPED, Link.PART):
+            value.parts = parent.clock if result.link is Link.WRAPPED else None
         if result.link is Link.UNSAFE:
             value.own = value.grad_fn = grad and parent.requires_grad
             if value.own:
                 self.kept.unsafe.add(value.memory)
-        if result.link in (Link.DETACHED, Link.DATA, Link.UNSAFE):
+        if result.link in (Link.DETACHED, Link.DATA, Link.UNSAFE, *_OWN):
             return value
         value.base = parent.base or parent
         clock.viewed = True

@@ -41,10 +41,10 @@ class Tensor:
             "memory",
             "meta",
             "own",
+            "parts",
             "several",
             "taken",
         ),
-        "wrapped",
     )
 
     def __init__(self, meta: Meta, memory: int, clock: Clock, *, own: bool, grad_fn: bool) -> None:
@@ -54,12 +54,17 @@ class Tensor:
         self.own = own  # requires grad by itself
         self.grad_fn = grad_fn
         self.inference = False  # it was made under inference mode, on memory that was
-        self.wrapped = False  # it is a wrapper subclass
+        self.parts: Clock | None = None  # that of the plain tensor on its memory that a wrapper is made of
         self.several = False  # it is one of several results
         self.base: Tensor | None = None  # what it is a differentiable view of
         self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"
         self.born = clock.version  # the version that a view's history belongs to
         self.taken = clock.version  # the version at which it was made
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether it is a wrapper subclass."""
+        return self.parts is not None
 
     @property
     def requires_grad(self) -> bool:

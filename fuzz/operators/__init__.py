@@ -26,6 +26,7 @@ from fuzz.operators import (
     scatters,
     special_views,
     views,
+    wrapping,
 )
 from fuzz.operators.row import (
     Attribute,
@@ -80,6 +81,7 @@ def _table() -> Mapping[str, Operator]:
         custom,
         effects,
         higher_order,
+        wrapping,
     ):
         for row in family.ROWS:
             if row.name in table:

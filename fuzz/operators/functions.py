@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, like
+from fuzz.operators.parts import ANY, NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, like
 from fuzz.operators.row import (
     Attribute,
     Attributes,
     Expanded,
     Kind,
+    Link,
     Meta,
     Mismatch,
     Operand,
@@ -79,6 +80,18 @@ class Later(torch.autograd.Function):
     def backward(ctx, gradient):
         (weight,) = ctx.saved_tensors
         return gradient * weight, None
+""".strip()
+
+# Gives another tensor on the memory of its input, which shares its version counter and is no view of it.
+_ALIAS = """
+class Alias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
 """.strip()
 
 # Its gradient is not that of what it does, and is made of a number that it keeps as an attribute.
@@ -151,6 +164,10 @@ def _doubled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return (Result(like(metas[0])),)
 
 
+def _tied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(metas[0], Link.TIED),)
+
+
 def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return ()
 
@@ -188,6 +205,7 @@ ROWS = (
         attributes=(VALUE,),
         defines=_SCALE,
     ),
+    _row("function_alias", Kind.FUNCTION, "Alias.apply({0})", (ANY,), _tied, defines=_ALIAS),
     _row(
         "register_hook",
         Kind.HOOK,

@@ -52,6 +52,9 @@ class Link(StrEnum):
     UNSAFE = "unsafe"  # as VIEW, with a version counter of its own, and no view for autograd
     DETACHED = "detached"  # a new tensor on the operand's memory, unknown to autograd (same version counter)
     DATA = "data"  # as DETACHED, with a version counter of its own
+    TIED = "tied"  # as DETACHED, with a history of its own
+    WRAPPED = "wrapped"  # a wrapper subclass on the operand's memory, with a history and a counter of its own
+    PART = "part"  # what a wrapper subclass is made of, with a history of its own
     SELF = "self"  # the very object
     MAYBE = "maybe"  # FRESH or VIEW: depends on strides that are not modelled
 
@@ -104,6 +107,7 @@ class Kind(StrEnum):
     ALGEBRA = "algebra"
     HIGHER_ORDER = "higher-order"  # takes functions
     FUNCTION = "function"  # a custom autograd.Function that makes no view, or a custom operator
+    WRAPPER = "wrapper"  # makes a wrapper subclass, or takes one apart
     HOOK = "hook"  # registers a hook on operand 0
     RETAIN = "retain"  # has operand 0 keep its gradient
     MODE = "mode"  # leaves another grad mode behind
@@ -204,6 +208,11 @@ class Operator:
     def given(self) -> bool:
         """Whether operand 0 is given as `out=`: eager refuses that where autograd would have to follow."""
         return "out={0}" in self.source
+
+    @property
+    def unwraps(self) -> bool:
+        """Whether operand 0 is a wrapper subclass, which it takes apart."""
+        return "Unwrap.apply(" in self.source
 
     @property
     def raises(self) -> bool:

@@ -79,7 +79,7 @@ def _tree_size(tree: Tree) -> tuple[int, int]:
 def _argument_cost(argument: Argument) -> int:
     if not isinstance(argument, View):
         return 0
-    wrapped = (argument.wrapped is not None) + (argument.wrapped not in (None, "one"))
+    wrapped = (None, "one", "twice", "two", "nested").index(argument.wrapped)
     kind = (argument.via != "view") + (argument.lazy is not None) + (argument.base != "root")
     return 1 + kind + (argument.dtype is not None) + argument.leaf + wrapped
 

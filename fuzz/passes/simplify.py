@@ -151,7 +151,9 @@ def _kind_edits(program: Program) -> Sequence[Edit]:
             edits += [(i, "lazy")] if argument.lazy is not None else []
             edits += [(i, "base")] if argument.base != "root" else []
             if argument.wrapped is not None:
-                edits += [(i, "wrapped")] + ([(i, "one")] if argument.wrapped != "one" else [])
+                edits.append((i, "wrapped"))
+                edits += [(i, "one")] if argument.wrapped != "one" else []
+                edits += [(i, "two")] if argument.wrapped == "nested" else []
             if argument.via != "view":
                 edits.append((i, "via"))
             elif argument.wrapped is None:
@@ -161,6 +163,7 @@ def _kind_edits(program: Program) -> Sequence[Edit]:
 
 def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
     arguments: list[Argument] = []
+    ways = (None, "one", "two")
     for i, argument in enumerate(program.arguments):
         if isinstance(argument, View):
             if (i, "root") in edits:
@@ -174,7 +177,7 @@ def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
                     "view" if viewed else argument.via,
                     None if (i, "dtype") in edits else argument.dtype,
                     argument.leaf and not edits & {(i, "leaf"), (i, "via")},
-                    None if (i, "wrapped") in edits else "one" if (i, "one") in edits else argument.wrapped,
+                    next((way for way in ways if (i, way or "wrapped") in edits), argument.wrapped),
                     None if (i, "lazy") in edits else argument.lazy,
                     "root" if gone else argument.base,
                 )

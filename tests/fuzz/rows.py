@@ -79,7 +79,7 @@ def single(
                 dtype = choices.pick(allowed)
                 if i and metas[0].dtype in allowed and choices.chance(0.7):
                     dtype = metas[0].dtype
-                root = choices.chance(0.3)
+                root = not row.unwraps and choices.chance(0.3)
                 stride, offset = (contiguous(size), 0) if root else geometry(choices, size)
                 if operand.fits(Meta(dtype, size, stride, offset), metas):
                     break
@@ -96,7 +96,7 @@ def single(
                 arguments.append(Root(number))
                 state.bind_root(name, number)
             else:
-                view = View(number, size, stride, offset)
+                view = View(number, size, stride, offset, wrapped="one" if row.unwraps else None)
                 arguments.append(view)
                 state.bind_view(name, view)
             metas.append(state.tensor(name).meta)

@@ -166,13 +166,22 @@ def check_links(program: Program, row: Operator, args: list[Any], results: list[
         if link is Link.VIEW:
             assert real._base is not None, text
         if real.numel() and args and link is not Link.MAYBE:
-            shares = real.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
+            one, other = plain(real), plain(args[0])
+            shares = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
             assert shares == (link is not Link.FRESH), text
-        if link in (Link.DETACHED, Link.DATA):
+        if link in (Link.DETACHED, Link.DATA, Link.TIED, Link.WRAPPED, Link.PART):
             version = real._version
             with torch.no_grad():
                 args[0].zero_()
-            assert (real._version > version) == (link is Link.DETACHED), text
+            assert (real._version > version) == (link in (Link.DETACHED, Link.TIED)), text
+
+
+def plain(tensor: Any) -> torch.Tensor:
+    """The first plain tensor that a wrapper subclass is made of, or itself."""
+    while hasattr(tensor, "__tensor_flatten__"):
+        tensor = tensor.first
+    assert isinstance(tensor, torch.Tensor)
+    return tensor
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -173,7 +173,7 @@ def test_what_is_known_of_a_wrapper() -> None:
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
-        (call("resize_", "a0", size=(3,)), "no storage"),
+        (call("resize_", "a0", size=(7,)), "outgrown"),
         (call("set_empty_", "a0"), "no storage"),
         (call("requires_grad_", "a0", value=True), "place in autograd"),
         (call("function_view", "a0", to="v9"), "custom function"),

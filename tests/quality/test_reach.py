@@ -31,6 +31,7 @@ RARE = {
         "data: filled through expand",
         "metadata: grown from nothing",
         "metadata: onto another argument",
+        "metadata: onto a new storage",
         "metadata: mul_resized_out",
         "repeat: other number",
         "data: channels-last",
@@ -94,6 +95,7 @@ KINDS = {
         *("subclass: non-leaf", "subclass: parameter", "subclass: part is an alias", "subclass: and plain"),
         *("subclass: written", "subclass: written in a part", "subclass: metadata", "subclass: view"),
         *("subclass: output", "subclass: output view", "repeat: other class"),
+        *("subclass: nested", "subclass: made", "subclass: taken apart"),
     ),
     "inference mode": (
         *("data: under inference mode", "mode: inference", "mode: inference_mode", "output: inference"),
