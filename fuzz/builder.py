@@ -25,7 +25,6 @@ from fuzz.state import Breach, State, Tensor
 
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
-WRAPS = 8  # to so many statements one that wraps, or takes apart, where there are wrapper subclasses
 MAX_SWARM = 6  # rows of one family in a swarm's program
 SPARE = 2  # statements that only make operands of others, beyond those that a program has room for
 ENOUGH = 6  # statements that any program has room for if they make operands
@@ -405,29 +404,23 @@ def repeats(meta: Meta) -> bool:
 
 def _tickets(choices: Choices, profile: Profile, state: State) -> Tickets:
     """Families, each as often as its weight, with the rows that the program may use."""
-    tickets = _of_kinds(choices, profile)
     wraps = any(isinstance(value, Tensor) and value.wrapped for value in state.names.values())
-    if not wraps and not (profile.wrapped and choices.chance(profile.wrapped / 4)):
-        return tickets
-    rows = ROWS_OF[Kind.WRAPPER]
-    return [*tickets, *[(Kind.WRAPPER, rows)] * max(len(tickets) // WRAPS, 1)]
-
-
-def _of_kinds(choices: Choices, profile: Profile) -> Tickets:
+    wraps = wraps or (profile.wrapped > 0 and choices.chance(profile.wrapped / 4))
+    every = _all_tickets(profile, wraps)
     if not profile.swarm:
-        return _all_tickets(profile)
+        return every
     tickets = []
-    for kind, rows in dict(_all_tickets(profile)).items():
+    for kind, rows in dict(every).items():
         if choices.chance(0.5):
             some = [choices.pick(rows) for _ in range(choices.integer(1, MAX_SWARM))]
             tickets.append((kind, some))
-    return tickets or _all_tickets(profile)
+    return tickets or every
 
 
 @lru_cache(maxsize=64)
-def _all_tickets(profile: Profile) -> Tickets:
+def _all_tickets(profile: Profile, wraps: bool) -> Tickets:
+    apart = {*((Kind.HIGHER_ORDER,) if not profile.kinds else ()), *(() if wraps else (Kind.WRAPPER,))}
     if not profile.kinds:
-        names = OPERATORS.items()
-        apart = (Kind.HIGHER_ORDER, Kind.WRAPPER)
-        return [(row.kind, (name,)) for name, row in names if row.kind not in apart]
-    return [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]
+        return [(row.kind, (name,)) for name, row in OPERATORS.items() if row.kind not in apart]
+    families = [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]
+    return [family for family in families if family[0] not in apart] or families

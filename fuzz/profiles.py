@@ -33,6 +33,7 @@ _KINDS: Weights = (
     (Kind.NORMALIZATION, 3),
     (Kind.ALGEBRA, 1),
     (Kind.FUNCTION, 2),
+    (Kind.WRAPPER, 6),
 )  # hooks and grad modes are drawn with blocks, where there are functions
 
 
@@ -43,7 +44,8 @@ class Profile:
     name: str
     mixture: tuple[str, ...] = ()  # if any, one of these profiles is picked for each program
     # Families and their weights; empty: every row is as likely as any other, but what takes functions is
-    # left to the profile `operators`. (What wraps a tensor is drawn where there are wrapper subclasses.)
+    # left to the profile `operators`. What wraps a tensor, or takes it apart, is drawn in programs with
+    # wrapper subclasses alone.
     kinds: Weights = _KINDS
     swarm: bool = False  # each program uses only some of the families and some of the rows
     arguments: tuple[int, int] = (1, 4)
@@ -89,7 +91,7 @@ _BASE = Profile("base")
 
 
 def _profiles() -> Mapping[str, Profile]:
-    apart = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.HIGHER_ORDER, Kind.WRAPPER)
+    apart = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.HIGHER_ORDER)
     single_kinds = tuple((kind, 1) for kind in Kind if kind not in apart)
     heavier = {Kind.METADATA: 12, Kind.VIEW: 8}
     named = (

@@ -51,8 +51,7 @@ def is_writable(state: State, returned: frozenset[str], name: str) -> bool:
         isinstance(state.names.get(name), Tensor)
         and (name[0] == "a" or name in returned)
         and not state.is_stale(name)
-        # (Of what is kept, and runs again, eager raises.)
-        and not (state.is_kept_apart(name) or (state.is_unwatched(name) and not state.is_kept(name)))
+        and (state.is_kept(name) or not state.is_unwatched(name))  # (Of what is kept, eager raises.)
     )
 
 
@@ -67,7 +66,9 @@ def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) 
     if not choices.chance(profile.steps):
         return ()
     returned = results_of(state, returns)
-    tensors = [name for name in state.names if is_writable(state, returned, name)]
+    # (Of what is kept under two counters, only a backward through both does.)
+    writable = (name for name in state.names if is_writable(state, returned, name))
+    tensors = [name for name in writable if not state.is_kept_apart(name)]
     steps: list[Step] = []
     if tensors and choices.chance(_WATCHED):
         # Whether a backward notices a write shows where nothing else is done before, from each result alone.
