@@ -27,6 +27,7 @@ from fuzz.operators.parts import as_number, like
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     MAX_RANK,
+    VIEWS_INSIDE,
     Attributes,
     Change,
     Constant,
@@ -309,6 +310,8 @@ class State:
             unfit = refusals.unfit(use)
             if unfit is not None:
                 raise Breach(unfit)
+        if row.change is Change.DETACH and use.target.hidden:
+            raise Breach("eager detaches no view in place, and this may be one")
         if self.kept.retained and (row.writes or row.change is not None):
             written = (use.tensors[number].memory for number in row.writes or (0,))
             if not self.kept.retained.isdisjoint(written):
@@ -381,6 +384,7 @@ class State:
                 value.grad_fn = needed
                 value.inference = use.inference
                 value.parts = Clock() if use.wraps else None
+                value.hidden = row.kind in VIEWS_INSIDE
             else:
                 multi = row.kind is Kind.MULTI_VIEW
                 value = self._linked(tensors[0], result, use.grad and not row.defines, multi)

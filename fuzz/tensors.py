@@ -36,6 +36,7 @@ class Tensor:
             "born",
             "clock",
             "grad_fn",
+            "hidden",
             "inference",
             "made",
             "memory",
@@ -55,6 +56,7 @@ class Tensor:
         self.grad_fn = grad_fn
         self.inference = False  # it was made under inference mode, on memory that was
         self.parts: Clock | None = None  # that of the plain tensor on its memory that a wrapper is made of
+        self.hidden = False  # it may be a view of a tensor that nobody sees
         self.several = False  # it is one of several results
         self.base: Tensor | None = None  # what it is a differentiable view of
         self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"

@@ -328,7 +328,7 @@ ROWS = (
     ),
     neural(
         "conv3d",
-        FUNCTION + "conv3d({0}, {1}.unsqueeze(0), padding={padding}).clone()",  # (It ends in a view.)
+        FUNCTION + "conv3d({0}, {1}.unsqueeze(0), padding={padding})",
         (_IMAGE, Operand(SINGLE, _volume_kernel)),
         _convolved_volume,
         _PAIR,

@@ -113,6 +113,9 @@ class Kind(StrEnum):
     MODE = "mode"  # leaves another grad mode behind
 
 
+# Their results may be views of tensors that nobody sees.
+VIEWS_INSIDE = (Kind.MATMUL, Kind.ALGEBRA, Kind.NEURAL, Kind.NORMALIZATION, Kind.HIGHER_ORDER)
+
 Attributes = Mapping[str, Constant]
 Rule = Callable[[Sequence[Meta], Attributes], tuple[Result, ...]]
 Fit = Callable[[Meta, Sequence[Meta]], bool]

@@ -19,12 +19,11 @@ from fuzz.arguments import DTYPES as GENERATED_DTYPES
 from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Mismatch, Operator
 from fuzz.operators.dtypes import DTYPES, HALF, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
-from fuzz.operators.row import Meta
+from fuzz.operators.row import VIEWS_INSIDE, Meta
 from fuzz.program import Autocast, Program, ProgramError, Root, View, begin, trace
 from fuzz.source import Loaded, load
 from fuzz.state import Tensor
 
-VIEWS_INSIDE = (Kind.MATMUL, Kind.ALGEBRA, Kind.NEURAL, Kind.NORMALIZATION, Kind.HIGHER_ORDER)
 RUNNING = [name for name, row in OPERATORS.items() if not row.raises]
 DIFFERENTIABLE = [name for name, row in OPERATORS.items() if row.differentiable]
 
