@@ -90,6 +90,7 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
     seen: dict[int, int] = {}
     results = outputs.link([outputs.output(p, v, seen) for p, v in enumerate(forward.outputs)], seen)
     outputs.check_leaves()
+    outputs.check_counters()
     changed = {i for i, _ in changes}
     wrappers = WrapperEffects(forward, len(world.values), len(outputs.roots))
     keep = keep and not wrappers.histories  # or there is a backward

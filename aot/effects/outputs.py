@@ -409,6 +409,23 @@ class OutputEffects:
                 seen.add(node)
                 stack.extend(child for child, _ in node.next_functions)
 
+    def check_counters(self) -> None:
+        """Refuse results of the function's own making that share a version counter and no memory.
+
+        Raises:
+            StorageMutation: there are some.
+        """
+        lying: dict[int, StorageState] = {}
+        for root, fake in zip(self.roots, self.fakes, strict=True):
+            if isinstance(root, (ValueRoot, AliasRoot)) and has_counter(fake):
+                state = self.recorder.state(fake)
+                if lying.setdefault(self.world.counter(fake), state) is not state:
+                    raise errors.StorageMutation(
+                        f"an output of shape {tuple(fake.shape)} shares its version counter with another one "
+                        f"that lies on other memory, as one of them was put there (set_, .data = ...) after "
+                        f"the other was made of it; make a new tensor instead"
+                    )
+
     # ---- roots
 
     def root(self, fake: Tensor) -> int:

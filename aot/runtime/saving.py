@@ -356,8 +356,11 @@ def _memory_of_root(number: int, effects: Effects, storages: tuple[int, ...]) ->
     if isinstance(root, WrapperRoot):
         return ("wrapper", number)
     if isinstance(root, AliasRoot):
-        tensor = None if root.memory is None else root.memory.tensor
-        return None if tensor is None else ("storage", storages[tensor])
+        assert root.memory is not None
+        if root.memory.value is not None:  # an uncounted one is checked apart
+            return ("value", root.memory.value) if root.counted else None
+        assert root.memory.tensor is not None
+        return ("storage", storages[root.memory.tensor])
     return ("storage", storages[root.tensor])
 
 

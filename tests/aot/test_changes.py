@@ -171,3 +171,20 @@ def test_a_leaf_that_is_a_view_is_not_detached_in_place(
         return [x]
 
     assert_agrees(detach, make, raises=RuntimeError)
+
+
+@pytest.mark.parametrize("put", [lambda y, x: y.set_(x), lambda y, x: setattr(y, "data", x.detach())])
+@pytest.mark.parametrize("order", [1, -1])
+def test_results_that_share_a_counter_and_no_memory_are_refused(
+    put: Callable[[Tensor, Tensor], Any], order: int
+) -> None:
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        alias = y.detach()
+        put(y, x)
+        return (y, alias)[::order]
+
+    x = values(3)
+    with pytest.raises(aot.errors.StorageMutation, match="shares its version counter"):
+        aot.aot_function(f, aot.nop)(x)
+    assert torch.equal(x, values(3))
