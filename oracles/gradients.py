@@ -343,8 +343,9 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     error: Raised | None = None
     # (Autograd keeps wrapper subclasses, and nothing that they are made of.)
     wrappers = [one.tensor for one in known if parts_of(one.tensor) is not None]
-    parts = {id(part) for wrapper in wrappers for part in _plain(wrapper)}
+    parts = {id(part) for wrapper in wrappers for part in _within(wrapper)}
     here = _memories(tensor)
+    apart = id(tensor) in parts
     counting = [
         None if other.tensor.is_inference() or id(other.tensor) in parts else other.tensor._version
         for other in known
@@ -365,8 +366,16 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
         uncounted=error is None and uncounted,
         requires_grad=tuple(other.tensor.requires_grad for other in known),
         data=tuple(other.read() for other in known),
-        counted=counted,
+        counted=(None,) * len(counted) if apart else counted,
     )
+
+
+def _within(wrapper: torch.Tensor) -> Iterator[torch.Tensor]:
+    """All that a tensor is made of, wrapper subclasses among it included."""
+    parts = parts_of(wrapper)
+    for _, part in () if parts is None else parts.tensors:
+        yield part
+        yield from _within(part)
 
 
 def _plain(tensor: torch.Tensor) -> list[torch.Tensor]:

@@ -138,7 +138,8 @@ class LaterWrite:
     """What `tensor.mul_(2)` after the call did: raised, or changed these elements and flags.
 
     `requires_grad`, `data` and `counted`, whether the version counter moved, have one entry for each of
-    `Observation.states`; the last one is None for a tensor that has no counter, or is a part of another.
+    `Observation.states`; the last one is None for a tensor that has no counter, or is a part of another,
+    and where a part of another was written to.
     `uncounted` tells that a known tensor on the same storage counts its writes apart (`.data`), so that
     autograd does not notice this one: a backward that has kept it reads what it finds.
     """
