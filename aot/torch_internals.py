@@ -1160,10 +1160,10 @@ def _inputs_of_checkpoints(saved: Sequence[Any]) -> Iterator[Tensor]:
 
 
 def _frame_of_checkpoint(unpack: Any) -> Any:
-    """The checkpoint that an unpack hook belongs to, if it does to one."""
+    """The checkpoint that an unpack hook belongs to, if it does to one (what runs again has hooks, too)."""
     if getattr(unpack, "__module__", "") != torch.utils.checkpoint.__name__:
         return None
-    return inspect.getclosurevars(unpack).nonlocals["frame"]
+    return inspect.getclosurevars(unpack).nonlocals.get("frame")
 
 
 def _inputs_of_checkpoint(frame: Any) -> Iterator[Tensor]:
@@ -1177,9 +1177,13 @@ def _inputs_of_checkpoint(frame: Any) -> Iterator[Tensor]:
         yield from (one.unpack() for one in inputs) if saver is None else saver.grad_fn.saved_tensors
 
 
+class _Asked(Exception):
+    """A checkpoint is asked for what it has kept."""
+
+
 def inputs_asked_for(hooks: tuple[Any, Any], run: Callable[[], object]) -> tuple[Tensor, ...] | None:
     """What a checkpoint, given by its saved-tensor hooks, was called with, if `run` asks it for what it has
-    kept, which is then not computed; else None.
+    kept, which is then not computed: it raises inside of `run`, which does not let that out. Else None.
 
     Raises:
         RuntimeError: autograd finds that some of it was written to since, or freed.
@@ -1191,7 +1195,7 @@ def inputs_asked_for(hooks: tuple[Any, Any], run: Callable[[], object]) -> tuple
 
     def stop(*args: object) -> None:
         asked.append(args)
-        raise RuntimeError("only whether it is asked is of interest")
+        raise _Asked
 
     function, frame.recompute_fn = frame.recompute_fn, stop
     try:

@@ -125,8 +125,8 @@ def find_kept(
     for number, node in _hidden(recorder, graph, engine):
         for tensor, reason in _found_out(recorder, node, (*arguments, *roots)):
             looks.append(look(number, tensor, node, reason))
-    for number, node, given in _in_checkpoints(recorder, graph, engine):
-        looks.extend(look(number, tensor, node) for tensor in given)
+    for number, node in _secretive(graph, engine):
+        looks.extend(look(number, tensor, node) for tensor in _given_to_checkpoint(recorder, node) or ())
     every = {id(t): t for t in (*arguments, *roots, *(one.tensor for one in looks))}
     counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     storages = [set(found) for found in unchecked]
@@ -199,18 +199,14 @@ def _hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
     return recorder.under_hooks.get(number - internals.is_view_write(node))
 
 
-def _in_checkpoints(
-    recorder: Recorder, graph: Graph, engine: Engine
-) -> Iterator[tuple[int, Node, tuple[Tensor, ...]]]:
-    """The nodes that do not show what they keep, and had a checkpoint keep it: each with its segment's
-    number, and what that checkpoint was called with."""
-    for number, node in _secretive(graph, engine):
-        hooks = _hooks_of(recorder, node)
-        if hooks is not None:
-            with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
-                given = internals.inputs_asked_for(hooks, partial(_reads, recorder, node))
-                if given is not None:
-                    yield number, node, given
+def _given_to_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] | None:
+    """What the checkpoint was called with that keeps what a node does not show; None if none does."""
+    hooks = _hooks_of(recorder, node)
+    if hooks is None:
+        return None
+    with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
+        return internals.inputs_asked_for(hooks, partial(_reads, recorder, node))
+    return ()
 
 
 def _secretive(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
@@ -344,8 +340,10 @@ def frees_something(
         if of == number and not _is_unfreed(recorder, node)
     )
     frees = frees or any(
-        of == number and not internals.is_view_write(node) and not _is_unfreed(recorder, node)
-        for of, node, _ in _in_checkpoints(recorder, graph, engine)
+        of == number
+        and not (internals.is_view_write(node) or _is_unfreed(recorder, node))
+        and _given_to_checkpoint(recorder, node) is not None
+        for of, node in _secretive(graph, engine)
     )
     return frees or any(map(internals.is_view_write, nodes)), not frees
 

@@ -86,6 +86,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
         self._passing: Any = None  # an operation that is left to torch the next time it comes
+        self._last_node = -1  # the sequence number of the node of the autograd graph that was made last
 
     supports_higher_order_operators = True  # they come to `dispatch` like others
 
@@ -182,8 +183,12 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        if not self.builder.backward and (hooks := internals.saved_tensor_hooks()) is not None:
-            self.under_hooks[internals.next_sequence_number() - 1] = hooks
+        made = internals.next_sequence_number() - 1
+        if made > self._last_node and not self.builder.backward:
+            hooks = internals.saved_tensor_hooks()
+            if hooks is not None:
+                self.under_hooks[made] = hooks
+        self._last_node = made
         operation = classify(func)
         kind = operation.kind
         if operation.placed:

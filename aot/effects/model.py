@@ -127,7 +127,7 @@ class AliasRoot:
     """A detached alias of other memory.
 
     Attributes:
-        memory, root: the memory, or the earlier root whose memory it is; one of the two.
+        memory, root: the memory, or another root whose memory it is; one of the two.
         counted: whether it shares that tensor's version counter (`detach`) or has its own (`.data`). An
             inference tensor has none, nor has a view of it; but what is detached from it outside of inference
             mode has.

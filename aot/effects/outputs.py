@@ -410,20 +410,25 @@ class OutputEffects:
                 stack.extend(child for child, _ in node.next_functions)
 
     def check_counters(self) -> None:
-        """Refuse results of the function's own making that share a version counter and no memory.
+        """Refuse results of the function's own making that share a version counter with another one, or with
+        an argument, and no memory.
 
         Raises:
             StorageMutation: there are some.
         """
-        lying: dict[int, StorageState] = {}
+        world = self.world
+        lying: dict[int, set[StorageState]] = {}
+        for fake, state in zip(world.fakes, world.forward.entry.states, strict=True):
+            if has_counter(fake):
+                lying.setdefault(world.counter(fake), set()).update((state, self.recorder.state(fake)))
         for root, fake in zip(self.roots, self.fakes, strict=True):
             if isinstance(root, (ValueRoot, AliasRoot)) and has_counter(fake):
                 state = self.recorder.state(fake)
-                if lying.setdefault(self.world.counter(fake), state) is not state:
+                if state not in lying.setdefault(world.counter(fake), {state}):
                     raise errors.StorageMutation(
-                        f"an output of shape {tuple(fake.shape)} shares its version counter with another one "
-                        f"that lies on other memory, as one of them was put there (set_, .data = ...) after "
-                        f"the other was made of it; make a new tensor instead"
+                        f"an output of shape {tuple(fake.shape)} shares its version counter with another "
+                        f"one, or with an argument, that lies on other memory, as one of them was put there "
+                        f"(set_, .data = ...) after the other was made of it; make a new tensor instead"
                     )
 
     # ---- roots

@@ -184,7 +184,13 @@ def test_results_that_share_a_counter_and_no_memory_are_refused(
         put(y, x)
         return (y, alias)[::order]
 
-    x = values(3)
-    with pytest.raises(aot.errors.StorageMutation, match="shares its version counter"):
-        aot.aot_function(f, aot.nop)(x)
-    assert torch.equal(x, values(3))
+    def of_an_argument(x: Tensor) -> Tensor:
+        alias = x.detach()
+        put(alias, x * 2)
+        return alias
+
+    for function in (f, of_an_argument):
+        x = values(3)
+        with pytest.raises(aot.errors.StorageMutation, match="shares its version counter"):
+            aot.aot_function(function, aot.nop)(x)
+        assert torch.equal(x, values(3))

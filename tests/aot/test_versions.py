@@ -249,6 +249,47 @@ class TestModifiedBetween:
             eager, compiled = both(function)
             assert raises(eager, pick) == raises(compiled, pick) == ((of, picked) != ("nothing", 0))
 
+    @pytest.mark.parametrize("between", ["checkpoint", "other checkpoint", "hooks", "nothing"])
+    @pytest.mark.parametrize("inside", [True, False])
+    def test_whose_hooks_there_were_for_a_node(self, inside: bool, between: str) -> None:
+        """What makes no node, under others' hooks, says nothing of the node that was made before."""
+
+        def product(x: Tensor, c: Tensor) -> Tensor:
+            return torch._foreach_mul([x], [c])[0]
+
+        def f(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+            y = checkpoint(product, x, c, use_reentrant=False) if inside else torch._foreach_add([c], [c])[0]
+            if between == "checkpoint":
+                return y, checkpoint(product, x, x, use_reentrant=False)
+            if between == "other checkpoint":
+                return y, checkpoint(lambda x: x * 2, x, use_reentrant=False)
+            if between == "hooks":
+                with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+                    return y, x * 2
+            return y, x * 2
+
+        makes = (lambda: values(3), lambda: leaf(3))
+        assert self.check(f, lambda a, o: a[1].mul_(2), *makes) == [True, False]
+
+    def test_a_checkpoint_that_runs_again_within_the_function(self) -> None:
+        def f(x: Tensor) -> tuple[Tensor, Tensor]:
+            made: list[Tensor] = []
+
+            def part(x: Tensor) -> Tensor:
+                (y,) = torch._foreach_exp([x])
+                made.append(y)
+                return y.sin()
+
+            z: Tensor = checkpoint(part, x, use_reentrant=False, early_stop=False)
+            (_,) = torch.autograd.grad(z.sum(), x, retain_graph=True)
+            return z, made[-1]
+
+        for function in both(f):
+            x = leaf(3)
+            results = function(x)
+            (gradient,) = torch.autograd.grad(results[1].sum(), x)
+            torch.testing.assert_close(gradient, x.exp())
+
     def test_what_a_checkpoint_was_given_that_leads_nowhere(self) -> None:
         """A view that was taken under no_grad of what requires grad says that it does."""
 
