@@ -209,7 +209,7 @@ class _Call:
     def _put_aside(self, inputs: list[str]) -> None:
         plan = self.plan
         keep = {
-            Saving.AS_IS: "detached({0}{2})",
+            Saving.AS_IS: "detached({0})",
             Saving.COPY: "copied({0}, {1})",
             Saving.OWN_COUNTER: "{0}.data",
             Saving.RESIDENT: "None",
@@ -217,13 +217,15 @@ class _Call:
         applied = [number for kind, number in plan.order if kind == "segment"]
         for number, part in enumerate(plan.parts):
             later = applied[applied.index(number) + 1 :]
-            # (A history that leads to a node which keeps the very tensor would keep itself alive.)
-            others = "".join(f", v{value}" for one in later for value in self._own_results(one))
+            others = {value for one in later for value in self._own_results(one)}
             saved = []
             for one in part.saved:
                 name = f"s{one.index}" if one.primal is None else inputs[one.primal]
-                among = others if one.primal is None else ""
-                saved.append(keep[one.how].format(name, self.writer.literal(one.offset), among))
+                how = keep[one.how]
+                if one.how is Saving.AS_IS and not others.isdisjoint(one.values):
+                    # A history that leads to a node which keeps the very tensor would keep itself alive.
+                    how = "{0}.detach()"
+                saved.append(how.format(name, self.writer.literal(one.offset)))
             self.writer.line(f"b{number} = {_tuple(saved)}")
         for edge in self._moved_edges():
             self.mode.set(True)

@@ -142,9 +142,7 @@ class Backward:
         return run
 
 
-def detached(value: Tensor | None, *others: Tensor | None) -> Tensor | None:
+def detached(value: Tensor | None) -> Tensor | None:
     """A graph's result as a tensor of its own: graphs may end in a view, or return one tensor twice, which
-    then has a history already, or will have one, as `others`. Optional results may be absent."""
-    if value is None or not (value._is_view() or value.requires_grad or any(value is o for o in others)):
-        return value
-    return value.detach()
+    then has a history already. Optional results may be absent."""
+    return value.detach() if value is not None and (value._is_view() or value.requires_grad) else value

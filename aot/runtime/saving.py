@@ -13,7 +13,7 @@ part of a larger tensor is copied where that lets go of the rest.
 from __future__ import annotations
 
 import enum
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,6 +44,7 @@ class Saved:
     Attributes:
         tensor, where: if RESIDENT, the argument, and where in its storage.
         primal: if AS_IS, which graph input it is, if it is one: the compiled graph may have run on a copy.
+        values: if AS_IS, which values for the caller it is.
         offset: if COPY, the storage offset of the copy.
         donated: whether nobody else has its memory, so that the last backward may overwrite it.
     """
@@ -53,6 +54,7 @@ class Saved:
     tensor: int | None = None
     where: Geometry | None = None
     primal: int | None = None
+    values: tuple[int, ...] = ()
     offset: int = 0
     donated: bool = False
 
@@ -112,6 +114,9 @@ class Savings:
         self._storages = storages
         self._saved = results[joint.values :]
         self._results = dict(zip(joint.returned, results, strict=False))
+        self._values_at: dict[fx.Node, list[int]] = defaultdict(list)
+        for value, result in self._results.items():
+            self._values_at[result].append(value)
         self._roots = memory_roots(forward.graph)
         self._counters = memory_roots(forward.graph, counted=True)
         self._blanks = _perhaps_blank(forward.graph)
@@ -171,6 +176,7 @@ class Savings:
                     index,
                     how,
                     primal=self._primal_of.get(node) if how is Saving.AS_IS else None,
+                    values=tuple(self._values_at[node]) if how is Saving.AS_IS else (),
                     offset=offset if copied else 0,
                     donated=not segment.stays and (copied or self._is_own(node, memory)),
                 )

@@ -62,7 +62,7 @@ FAULTS = (
     _fault(
         name="nothing that is saved is checked by autograd",
         module="aot.runtime.codegen",
-        find='Saving.AS_IS: "detached({0}{2})"',
+        find='Saving.AS_IS: "detached({0})"',
         replace='Saving.AS_IS: "{0}.data"',
         clauses=_NOTICED,
         wrong="A write to a saved tensor goes unnoticed, and the gradient is wrong.",
