@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.parts import ANY, NOTHING
-from fuzz.operators.row import Attributes, Expanded, Kind, Link, Meta, Operator, Result
+from fuzz.operators.row import Attributes, Kind, Link, Meta, Operator, Result
+from fuzz.operators.views import view_row
 
 IMPORTS = (
     "from torch.utils._python_dispatch import return_and_correct_aliasing",
@@ -112,26 +112,7 @@ def _row(name: str, source: str, link: Link, defines: str) -> Operator:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         return (Result(metas[0], link),)
 
-    return Operator(
-        name=name,
-        kind=Kind.WRAPPER,
-        operands=(ANY,),
-        attributes=(),
-        rule=rule,
-        source=source,
-        writes=(),
-        counted=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        acts=False,
-        differentiable=True,
-        saves=NOTHING,
-        defines=defines,
-    )
+    return view_row(name, source, rule, kind=Kind.WRAPPER, defines=defines)
 
 
 ROWS = (

@@ -223,3 +223,27 @@ def test_results_on_the_memory_of_an_argument_share_a_counter_of_their_own(f: Ca
         assert [one._version for one in results] == [version + 1 for version in before]
         assert x._version == 0
         results[-1].sum().backward()
+
+
+def test_a_view_as_integers_counts_with_what_it_shows() -> None:
+    """Autograd knows no derivative of it, and has it detached at once."""
+    for function in both(lambda x: x.view(torch.int16)):
+        x = TwoTensor(values(2, 2), values(2, 2))
+        shown = function(x)
+        assert not shown._is_view()
+        x.mul_(2)
+        assert (x._version, shown._version) == (1, 1)
+
+
+def test_what_is_kept_after_a_write_through_an_alias_is_not_found_changed() -> None:
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = torch.outer(x, x)
+        shown = y.view(torch.int16)[...]
+        shown.tril_(-1)
+        return y.sinh(), y, shown
+
+    assert_agrees(f, lambda: [non_leaf(2)])
+    for function in both(f):
+        x = non_leaf(2)
+        result = function(x)[0]
+        torch.autograd.grad(result.sum(), x)
