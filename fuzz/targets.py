@@ -278,6 +278,9 @@ def _prepare_inductor() -> None:
     _prepare_dynamo()
     torch._inductor.config.compile_threads = 1
     torch._inductor.config.fx_graph_cache = False
+    # By default it times kernels and chooses: whether it pads matrices, and so how products lie, depends on
+    # the stopwatch, and a finding could not be replayed.
+    torch._inductor.config.deterministic = True
 
 
 def _warm_dynamo() -> None:

@@ -55,6 +55,15 @@ def test_every_case_is_compiled_anew_after_a_reset() -> None:
         target.reset()
 
 
+@pytest.mark.parametrize("name", ["torch-inductor", "aot-inductor"])
+def test_inductor_chooses_nothing_by_timing(name: str) -> None:
+    from torch._inductor import config
+
+    with config.patch(deterministic=False):
+        find(name).prepare()
+        assert config.deterministic
+
+
 def test_dynamo_refuses_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes any thread for the one that FX traces in (pytorch issue 126024)."""
     target = find("aot-compile")
