@@ -21,7 +21,6 @@ from torch.autograd.graph import get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import run_whole
-from aot.capture.graph import GraphBuilder
 from aot.capture.metas import Recipe, meta_of
 from aot.capture.operations import acts, operation_of
 from aot.capture.recorder import Recorder
@@ -226,16 +225,6 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
             self.builder.backward = False
         gradients = [found.get(end) for end in range(len(ends))]
         return gradients, {j: engine.by_value[j].nodes[0] for j in entrances}
-
-
-def laid(builder: GraphBuilder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
-    """A value, or a copy of it with these strides."""
-    meta = builder.meta(node)
-    if meta.stride == stride:
-        return node
-    size = list(meta.size)
-    blank = builder.emit(aten.empty_strided.default, size, list(stride), dtype=meta.dtype, device=meta.device)
-    return builder.emit(aten.copy.default, blank, node)
 
 
 def modules(

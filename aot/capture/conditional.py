@@ -26,11 +26,11 @@ from aot.capture.branches import (
     check_results,
     check_whole,
     is_followed,
-    laid,
     made,
     modules,
     read_value,
 )
+from aot.capture.laying import laid
 from aot.capture.metas import intern, is_contiguous, lookup, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions, unwatched

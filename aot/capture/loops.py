@@ -30,13 +30,13 @@ from aot.capture.branches import (
     check_results,
     check_whole,
     is_followed,
-    laid,
     made,
     modules,
     needed_for,
     read_value,
 )
 from aot.capture.graph import GraphBuilder
+from aot.capture.laying import laid
 from aot.capture.metas import ValueMeta, intern, lookup, meta_of, rows_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions, unwatched

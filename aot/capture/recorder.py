@@ -322,8 +322,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             written, training = BATCH_NORM[func]
             if args[training] and any(args[i] is not None for i in written):
                 return self.on_clones(func, tuple(i for i in written if args[i] is not None), args, kwargs)
-        node_args = self._nodes(args)
-        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        drawing = draws(func, operation, args, kwargs)
+        node_args = self._nodes(args, drawing)
+        node_kwargs = {k: self._nodes_in(v, drawing) for k, v in kwargs.items()}
         if operation.valued and not is_custom(func):
             known = self.known.values((node_args, node_kwargs))
             if known is not None:
@@ -344,7 +345,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     f"result inside the operation"
                 )
             return self.view(func, args, kwargs)
-        node = self._call(func, node_args, node_kwargs, recipe, draws(func, operation, args, kwargs))
+        node = self._call(func, node_args, node_kwargs, recipe, drawing)
         if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
             return self._perhaps_lazy(func, args, kwargs, node)
         return self._results(node, recipe)

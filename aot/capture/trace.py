@@ -22,6 +22,7 @@ from aot.capture.graph import GraphBuilder
 from aot.capture.hooks import Hooks
 from aot.capture.journal import Journal
 from aot.capture.known import Known
+from aot.capture.laying import laid_to_draw
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.metas import Number, Recipe, lookup
 from aot.capture.operations import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
@@ -210,14 +211,16 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = isinstance(meta, (int, tuple))
         return self._made(self.builder.item(node, index) if tensors else node, meta)
 
-    def _nodes(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple([self._nodes_in(v) for v in values])
+    def _nodes(self, values: tuple[Any, ...], to_draw: bool = False) -> tuple[Any, ...]:
+        return tuple([self._nodes_in(v, to_draw) for v in values])
 
-    def _nodes_in(self, value: Any) -> Any:
+    def _nodes_in(self, value: Any, to_draw: bool = False) -> Any:
+        """The nodes of an argument of an operation, which is one that draws or not."""
         if isinstance(value, Tensor):
-            return self.read(value)
+            node = self.read(value)
+            return laid_to_draw(self.builder, node, geometry(value)) if to_draw else node
         if isinstance(value, (list, tuple)):
-            return type(value)([self._nodes_in(v) for v in value])
+            return type(value)([self._nodes_in(v, to_draw) for v in value])
         if internals.is_script_object(value):
             raise errors.UnsupportedOperation(
                 f"an operation takes a ScriptObject of class {value._type().name()}, whose state no graph "

@@ -83,8 +83,8 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             or (func is aten.div_.Tensor and flat[0].is_complex())  # which rounds otherwise in place
         ):
             return self.on_clones(func, written, args, kwargs)
-        node_args = self._nodes(with_defaults(func, args, kwargs))
-        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        node_args = self._nodes(with_defaults(func, args, kwargs), operation.random)
+        node_kwargs = {k: self._nodes_in(v, operation.random) for k, v in kwargs.items()}
         self._check_in_place(func, node_args, node_kwargs)
         if func is aten.copy_.default:
             node_args = (self._blank(flat[0]), *node_args[1:])  # the old value does not matter
@@ -176,8 +176,9 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         written = tuple(i for i in written if given(i, args, kwargs))
         fakes = _flat([args[i] if isinstance(i, int) else kwargs[i] for i in written])
         before = [geometry(f).size for f in fakes]
-        node_args = self._nodes(args)
-        node_kwargs = {k: self._nodes_in(v) for k, v in kwargs.items()}
+        random = classify(func).random
+        node_args = self._nodes(args, random)
+        node_kwargs = {k: self._nodes_in(v, random) for k, v in kwargs.items()}
         metas = self._clones_of_kernel(func, written, node_args, node_kwargs)
         if metas is None:
             metas = self._clones_of_fakes(func, written, node_args, node_kwargs)
@@ -190,7 +191,6 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         counted = classify(func).counted and func not in BATCH_NORM
         # (Its kernel may count them: it does where it calls operations that write.)
         uncounted = is_custom(func) and not internals.counts_writes(func)
-        random = classify(func).random
         # (An overload may be called like a keyword of Python, in which graphs are written.)
         called = f"{func._opname}.{func._overloadname}" if keyword.iskeyword(func._overloadname) else func
         node = self._call(call_on_clones, (called, written, node_args, node_kwargs), {}, metas, random)

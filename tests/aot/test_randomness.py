@@ -87,6 +87,30 @@ def test_draws_into_a_strided_argument_are_in_the_order_of_its_elements(function
     assert_agrees(f, lambda: [values(20, 20).t()], functionalize_rng_ops=functionalized)
 
 
+WITH_GAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "slice": lambda root: root[1:17],
+    "every second column": lambda root: root.view(16, 16)[:, ::2],
+    "columns": lambda root: root.view(16, 16)[:, 3:14],
+    "turned columns": lambda root: root.view(16, 16)[:, 3:14].t(),
+}
+
+
+@pytest.mark.parametrize("lying", WITH_GAPS)
+def test_what_was_written_to_is_drawn_for_as_it_lies(lying: str, functionalized: bool) -> None:
+    """Kernels draw in another order for tensors of 16 elements and more that lie without gaps."""
+
+    def f(x: Tensor) -> Tensor:
+        x.mul_(2)
+        x.normal_()
+        x.add_(1)
+        return functional.dropout(x, 0.5) + torch.randn_like(x) + x.clone().exponential_()
+
+    def inputs() -> list[Tensor]:
+        return [WITH_GAPS[lying](torch.arange(256.0))]
+
+    assert_agrees(f, inputs, functionalize_rng_ops=functionalized)
+
+
 def test_every_call_draws_anew(functionalized: bool) -> None:
     compiled = aot.aot_function(
         lambda x: x + torch.rand(3), checking_nop, functionalize_rng_ops=functionalized
