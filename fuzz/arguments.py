@@ -24,7 +24,7 @@ DTYPES = (
     *("float16", "bfloat16", "int16", "uint8", "int8"),
 )
 SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, 1, 0.0, 1 - 2j, None, True, "text")
-MAX_ELEMENTS = 48  # of any tensor: a statement costs eager microseconds
+MAX_ELEMENTS = 96  # of any tensor: a statement costs eager microseconds
 # Dtypes that a storage's bytes are read as. There are no bools among them: a byte of 2 is none.
 _BYTES = ("int32", "int16", "uint8", "float32", "int64", "float16", "int8")
 
@@ -220,7 +220,9 @@ def _bind(state: State, name: str, argument: Argument) -> None:
 
 def _sizes(choices: Choices) -> tuple[Size, ...]:
     """Sizes that go together: one program's tensors should often fit one operator."""
-    m, n = choices.integer(2, 4), choices.integer(2, 4)
+    # (Kernels go other ways from 16 elements on: `normal_`, for one, draws in another order.)
+    most = 6 if choices.chance(0.1) else 4
+    m, n = choices.integer(2, most), choices.integer(2, most)
     return (
         *((m, n),) * 4,
         (n, m),

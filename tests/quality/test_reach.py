@@ -41,7 +41,7 @@ RARE = {
         *("metadata: grown from nothing", "metadata: both of a group", "metadata: mul_resized_out"),
     },
     "metadata": {
-        *("data: beside a result", "metadata: mul_resized_out"),
+        *("data: beside a result", "data: undone", "metadata: mul_resized_out"),
         *("data: expanded", "data: filled through expand", "alias: many slices"),
         *("repeat: other number", "repeat: other inference"),
         "data: channels-last",
