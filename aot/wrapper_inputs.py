@@ -166,6 +166,9 @@ def enter_wrappers(
         for i, (real, meta, family) in enumerate(zip(wrappers, metas, families, strict=True))
     )
     recorder.wrapper_views.relate([(entry.fake, entry.family) for entry in entries])
+    for i, entry in enumerate(entries):
+        for path, one in (((), entry.fake), *entry.inner.items()):
+            recorder.wrapper_views.entered.setdefault(internals.storage_key(one), (i, path))
     first = {id(_base_of(real)): i for i, real in reversed(list(enumerate(wrappers)))}
     return entries, [(fake, first[name]) for name, fake in bases.hidden.items()]
 

@@ -281,7 +281,12 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "eager does not count a write to a wrapper subclass that is one of a list"
     if row.change is None:
         return None
-    if row.change not in (Change.GEOMETRY, Change.RESIZE):
+    if row.change is Change.STORAGE and len(use.tensors) > 1:
+        if len({(tensor.wrapped, tensor.nested) for tensor in use.tensors}) > 1:
+            return "a wrapper subclass is put onto what is made otherwise"
+        if any(tensor.requires_grad for tensor in use.tensors):
+            return "a wrapper subclass that is followed is put onto another storage"
+    elif row.change not in (Change.GEOMETRY, Change.RESIZE):
         return "a wrapper subclass has no storage of its own, and keeps its place in autograd"
     if row.change is Change.RESIZE and target.wrapped and _grows(target.meta, outcome[0].meta):
         return "eager takes no views of a wrapper subclass that has outgrown its storage (torch 2.13)"

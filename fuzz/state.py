@@ -59,9 +59,10 @@ def _resolved(result: Result) -> Result:
     return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
 
 
-def _wrap(value: Tensor, parts: Clock, history: bool) -> None:
+def _wrap(value: Tensor, parts: Clock, history: bool, made: str | None) -> None:
     """Have a tensor be a wrapper subclass, which perhaps has a history."""
     value.parts = parts
+    value.nested = made == "nested"
     if history:
         value.own = value.grad_fn = True
 
@@ -144,7 +145,7 @@ class State:
         value = self._linked(root, Result(meta, link), view.via != "no_grad", view.via == "multi")
         value.own = view.leaf
         if apart:
-            _wrap(value, root.clock, root.requires_grad and view.via == "view")
+            _wrap(value, root.clock, root.requires_grad and view.via == "view", view.wrapped)
         self.names[name] = root if whole else value
 
     def _base(self, view: View) -> Tensor:
@@ -157,7 +158,7 @@ class State:
             link = Link.DATA if view.base == "wrapper" else _LINKS[view.base]
             alias = self._aliases[place] = self._linked(root, Result(root.meta, link))
             if view.base == "wrapper":
-                _wrap(alias, root.clock, root.requires_grad)
+                _wrap(alias, root.clock, root.requires_grad, view.wrapped)
         return self._aliases[place]
 
     def detach_root(self, storage: int) -> None:
@@ -384,6 +385,7 @@ class State:
                 value.grad_fn = needed
                 value.inference = use.inference
                 value.parts = Clock() if use.wraps else None
+                value.nested = any(tensor.nested for tensor in tensors)
                 value.hidden = row.kind in VIEWS_INSIDE
             else:
                 multi = row.kind is Kind.MULTI_VIEW
@@ -436,7 +438,7 @@ class State:
             clock = parent.parts
         value = Tensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
         value.inference = parent.inference
-        value.parts = parent.parts
+        value.parts, value.nested = parent.parts, parent.nested and result.link is not Link.PART
         if result.link in (Link.WRAPPED, Link.PART):
             value.parts = parent.clock if result.link is Link.WRAPPED else None
         if result.link is Link.UNSAFE:

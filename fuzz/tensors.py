@@ -41,6 +41,7 @@ class Tensor:
             "made",
             "memory",
             "meta",
+            "nested",
             "own",
             "parts",
             "several",
@@ -56,6 +57,7 @@ class Tensor:
         self.grad_fn = grad_fn
         self.inference = False  # it was made under inference mode, on memory that was
         self.parts: Clock | None = None  # that of the plain tensor on its memory that a wrapper is made of
+        self.nested = False  # what a wrapper is made of is one itself
         self.hidden = False  # it may be a view of a tensor that nobody sees
         self.several = False  # it is one of several results
         self.base: Tensor | None = None  # what it is a differentiable view of

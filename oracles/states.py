@@ -191,11 +191,12 @@ def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
 def leaf_and_grad_fn(tensor: torch.Tensor) -> tuple[bool | None, Node | None]:
     """A tensor's `is_leaf` and `grad_fn`; (None, None) for a view that autograd has forbidden.
 
-    Of a view out of `unbind` or `split` whose base was written to, torch raises on being asked.
+    Of a view out of `unbind` or `split` whose base was written to, torch raises on being asked; and it raises
+    what a view raises that it takes anew, of a wrapper subclass that is smaller by now.
     """
     try:
         return tensor.is_leaf, tensor.grad_fn
-    except RuntimeError:
+    except (RuntimeError, IndexError):
         return None, None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
@@ -45,6 +46,21 @@ class Rebind:
     where: Geometry
     assigned: bool
     mode: Mode
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperRebind:
+    """`set_` put a wrapper subclass onto the storage of another one, which has no memory: what is done with
+    what they are made of is told apart.
+
+    Attributes:
+        storage, where: that storage, and how it lies there.
+        path: as that of `Reshape`.
+    """
+
+    storage: torch.UntypedStorage
+    where: Geometry
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +140,7 @@ class Journal:
     def note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
         """Note that something changed about a tensor besides its data."""
         self.turns.append(fake)
-        told = not event.assigned if isinstance(event, Rebind) else event.mode is not Mode.INSIDE
+        told = event.mode is not Mode.INSIDE and not (isinstance(event, Rebind) and event.assigned)
         if told:
             self.movers.append(fake)
         self._changes.setdefault(id(fake), (fake, []))[1].append(event)

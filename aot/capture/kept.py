@@ -281,7 +281,7 @@ def _edge_of_view(tensor: Tensor) -> Key | None:
     try:
         if not tensor._is_view() or tensor.grad_fn is None:
             return None
-    except RuntimeError:  # a view whose history autograd cannot tell
+    except (RuntimeError, IndexError):  # a view whose history autograd cannot tell
         return None
     return key_of(get_gradient_edge(tensor))
 

@@ -114,6 +114,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         state = self.state(fake)
         if fake._base is not None and all(member is not fake for member in state.members):
             state.left.add(id(fake._base))
+        mode = Mode.INSIDE if self.inside else Mode.now()
         result = func(*args, **kwargs)
         if source is None:
             where = geometry(fake)
@@ -125,5 +126,5 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
                 device=fake.device,
             )
             self.adopt(fake).define(where, node)
-        self.journal.note_change(fake, Rebind(self.state(fake), geometry(fake), False, Mode.now()))
+        self.journal.note_change(fake, Rebind(self.state(fake), geometry(fake), False, mode))
         return result

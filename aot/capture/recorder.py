@@ -41,7 +41,7 @@ from aot.capture.replaced import takes_functions
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
 from aot.capture.symbolic import ASKS_FOR_NUMBERS
-from aot.capture.wrappers import shown_by
+from aot.capture.wrappers import check_rebind, shown_by
 from aot.geometry import Geometry, geometry
 from aot.subclasses import is_wrapper
 from aot.symbols import Symbols
@@ -125,6 +125,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"{func} on a tensor subclass with symbols for sizes; compile each size for itself "
                 f"(dynamic=False)"
             )
+        rebinds = mutable and classify(func).kind is Kind.REBIND
+        if rebinds:
+            check_rebind(func, args)
         self.inside += 1
         before = shown_by(args)
         try:
@@ -137,7 +140,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                         result = kind.__torch_dispatch__(func, types, args, kwargs)
                     if result is not NotImplemented:
                         changes = self.inside == 1 or internals.changes_metadata(func)
-                        if changes and shown_by(args) != before:
+                        if rebinds:
+                            self.wrapper_views.note_rebind(args[0], self.inside > 1)
+                        elif changes and shown_by(args) != before:
                             self.wrapper_views.note_change(*repeatable(func, args, kwargs), self.inside > 1)
                         if self.inside == 1:
                             self._join_wrappers(func, args)
@@ -221,11 +226,6 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return result
         if kind is Kind.MUTATION:
             return self.mutation(func, operation, args, kwargs)
-        if self.inside and kind is Kind.REBIND:
-            raise errors.SubclassMutation(
-                f"{func} on what a tensor subclass is made of, in the subclass's own code, puts it "
-                f"elsewhere; do it outside, or make a new tensor"
-            )
         if kind is Kind.RESHAPE:
             return self.reshape(func, args, kwargs)
         if kind is Kind.RESIZE:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aot import errors
 from aot import torch_internals as internals
-from aot.capture.journal import Reshape
+from aot.capture.journal import Reshape, WrapperRebind
 from aot.capture.steps import Mode, ViewStep
+from aot.geometry import geometry
 from aot.subclasses import is_wrapper
 from aot.versions import counter_groups
 
@@ -37,17 +39,47 @@ def shown_by(args: tuple[Any, ...]) -> object:
     return (tuple(args[0].shape), args[0].stride()) if args and is_wrapper(args[0]) else None
 
 
+def check_rebind(func: Any, args: tuple[Any, ...]) -> None:
+    """Refuse to put a wrapper subclass elsewhere but onto the storage of another one of its type, or where
+    autograd has a part in it.
+
+    Raises:
+        SubclassMutation: it is one of these.
+    """
+    tensor, *others = args
+    kind = type(tensor).__name__
+    if func is not torch.ops.aten.set_.source_Tensor or type(others[0]) is not type(tensor):
+        raise errors.SubclassMutation(
+            f"{func} of a tensor of type {kind}, and not to another tensor of that type; make a new tensor"
+        )
+    if tensor._is_view() or any(one.requires_grad or one.is_inference() for one in args):
+        raise errors.SubclassMutation(
+            f"{func} of a tensor of type {kind} that is a view, or where one requires grad or was made in "
+            f"inference mode; make a new tensor"
+        )
+
+
+def _resizes(change: Reshape | WrapperRebind) -> bool:
+    return isinstance(change, Reshape) and change.op is torch.ops.aten.resize_.default
+
+
 class WrapperViews:
-    """The views among the wrapper subclasses of a trace, and the changes of their metadata."""
+    """The views among the wrapper subclasses of a trace, and the changes of their metadata.
+
+    Attributes:
+        entered: the storages that arguments, and the wrapper subclasses that they are made of, lay on at
+            first, by their address: the number of the argument, and the way to that part of it.
+    """
 
     def __init__(self) -> None:
         self._origins: dict[int, tuple[Tensor, WrapperOrigin]] = {}
-        self._changes: dict[int, tuple[Tensor, list[tuple[int, Reshape]]]] = {}
+        self._changes: dict[int, tuple[Tensor, list[tuple[int, Reshape | WrapperRebind]]]] = {}
         self._clock = itertools.count()
         self._unnoticed: set[int] = set()
         self._direct: set[int] = set()
         # For each argument those of its family that do not share its counter, one for each other counter.
         self._apart: dict[int, list[Tensor]] = {}
+        self.entered: dict[int, tuple[int, tuple[str, ...]]] = {}
 
     def relate(self, arguments: Sequence[tuple[Tensor, int]]) -> None:
         """Note which arguments are views of one tensor, or are that: those with one number. They share a
@@ -84,6 +116,13 @@ class WrapperViews:
             self._direct.add(id(wrapper))
         if not torch.is_grad_enabled():
             self._unnoticed.add(id(wrapper))
+
+    def note_rebind(self, wrapper: Tensor, inside: bool) -> None:
+        """Note that a wrapper subclass was put onto another storage; `inside` as above."""
+        change = WrapperRebind(wrapper.untyped_storage(), geometry(wrapper))
+        self._changes.setdefault(id(wrapper), (wrapper, []))[1].append((next(self._clock), change))
+        if not inside:
+            self._direct.add(id(wrapper))
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Note that an operation on wrapper subclasses has given `result`."""
@@ -129,10 +168,15 @@ class WrapperViews:
             view = origin.parent
             yield view
 
-    def changes_of(self, wrapper: Tensor) -> tuple[Reshape, ...]:
+    def changes_of(self, wrapper: Tensor) -> tuple[Reshape | WrapperRebind, ...]:
         """What changed about its metadata, in order."""
         known = self._changes.get(id(wrapper))
         return () if known is None else tuple(change for _, change in known[1])
+
+    def rebinds(self) -> Iterator[WrapperRebind]:
+        """Each time that one was put onto another storage."""
+        every = (change for _, changes in self._changes.values() for _, change in changes)
+        return (change for change in every if isinstance(change, WrapperRebind))
 
     def changed_before(self, view: Tensor) -> bool:
         """Whether what a view is a view of had changed when it was taken."""
@@ -144,12 +188,12 @@ class WrapperViews:
         torch makes no views any more when that has grown."""
         origin = self._origins[id(view)][1]
         return any(
-            at > origin.at and (changed is origin.parent or change.op is torch.ops.aten.resize_.default)
+            at > origin.at and (changed is origin.parent or _resizes(change))
             for changed, changes in self._changes.values()
             for at, change in changes
         )
 
-    def changed_with_whole(self, part: Tensor) -> tuple[Reshape, ...]:
+    def changed_with_whole(self, part: Tensor) -> tuple[Reshape | WrapperRebind, ...]:
         """The changes of what another wrapper subclass is made of, if that one's code made all of them."""
         return () if id(part) in self._direct else self.changes_of(part)
 
@@ -164,3 +208,4 @@ class WrapperViews:
         self._unnoticed.clear()
         self._direct.clear()
         self._apart.clear()
+        self.entered.clear()

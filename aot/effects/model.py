@@ -96,7 +96,28 @@ class Rebound:
     mode: Mode
 
 
-Change = Reshape | Rebound
+@dataclass(frozen=True, slots=True)
+class WrapperRebound:
+    """A wrapper subclass, or the part of it at the end of `path`, was put onto another storage, which has no
+    memory.
+
+    Attributes:
+        tensor, source: the argument that lay there when the call began, and the way to the part of it that
+            did; None for a storage that the function made.
+        made, nbytes: the number of that storage, and its size in bytes.
+        where: how it lies there.
+    """
+
+    tensor: int | None
+    source: tuple[str, ...]
+    made: int
+    nbytes: int
+    where: Geometry
+    path: tuple[str, ...] = ()
+    mode: Mode = Mode.INSIDE
+
+
+Change = Reshape | Rebound | WrapperRebound
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +193,12 @@ class WrapperRoot:
     Attributes:
         meta: how it is made of outputs.
         history: the number of its autograd history, if it has one: see `Effects.histories`.
+        rebound: onto which storages it, and what it is made of, are put then.
     """
 
     meta: SubclassCreationMeta
     history: int | None
+    rebound: tuple[WrapperRebound, ...] = ()
 
 
 Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot | FunctionViewRoot | WrapperRoot

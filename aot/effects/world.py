@@ -114,10 +114,11 @@ class World:
 
 def is_current(fake: Tensor) -> bool:
     """Whether autograd can tell the tensor's history: of a view made under no_grad or by an operation with
-    several results it refuses to, once its base was written."""
+    several results it refuses to, once its base was written; one of a wrapper subclass that is smaller by now
+    it cannot take anew."""
     try:
         _ = fake.grad_fn
-    except RuntimeError:
+    except (RuntimeError, IndexError):
         return False
     return True
 

@@ -15,12 +15,25 @@ from torch import Tensor
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
-from aot.capture.journal import Reshape
+from aot.capture.journal import Reshape, WrapperRebind
 from aot.capture.steps import ViewStep
-from aot.effects.model import ArgumentRoot, Output, Repeat, Root, Taken, View, Whole, WrapperRoot, Write
+from aot.effects.model import (
+    ArgumentRoot,
+    Change,
+    Output,
+    Repeat,
+    Root,
+    Taken,
+    View,
+    Whole,
+    WrapperRebound,
+    WrapperRoot,
+    Write,
+)
 from aot.effects.world import is_current, root_of
+from aot.geometry import geometry
 from aot.imitation import edge_of
-from aot.subclasses import has_names, parts_of, unwrapped
+from aot.subclasses import has_names, inner_wrappers, parts_of, unwrapped
 from aot.wrapper_inputs import WrapperEntry
 
 
@@ -45,7 +58,8 @@ class WrapperEffects:
         self.histories: list[Tensor] = []
         self.writes: list[Write] = []
         self.moves: list[int] = []
-        self.changes: list[tuple[int, Reshape]] = []
+        self.changes: list[tuple[int, Change]] = []
+        self._made: dict[int, int] = {}  # the numbers of storages that the function made, by their address
         self.roots: list[Root] = []
         self.fakes: list[Tensor] = []
         self.outputs: dict[int, Output] = {}
@@ -107,10 +121,11 @@ class WrapperEffects:
         fake, edge = wrapper.fake, wrapper.edge
         kind = type(fake).__name__
         views = self.forward.recorder.wrapper_views
-        self.changes.extend((number, change) for change in views.changes_of(fake))
+        self.changes.extend((number, self._change(one)) for one in views.changes_of(fake))
         for path, part in wrapper.inner.items():
             if id(part) in self._parts:
-                self.changes.extend((number, replace(one, path=path)) for one in views.changes_of(part))
+                changes = (self._change(replace(one, path=path)) for one in views.changes_of(part))
+                self.changes.extend((number, change) for change in changes)
         if is_current(fake) and fake.is_leaf and fake.grad is not wrapper.grad:
             raise errors.AutogradStateMutation(
                 f"backward() inside the function accumulated into the .grad of an argument of type {kind}; "
@@ -143,6 +158,21 @@ class WrapperEffects:
             )
         else:
             self._write(number, fake, wrapper)
+
+    def _change(self, change: Reshape | WrapperRebind) -> Change:
+        return change if isinstance(change, Reshape) else self._rebound(change)
+
+    def _rebound(self, change: WrapperRebind) -> WrapperRebound:
+        key = change.storage._cdata
+        number, source = self.forward.recorder.wrapper_views.entered.get(key, (None, ()))
+        return WrapperRebound(
+            None if number is None else self._first + number,
+            source,
+            self._made.setdefault(key, len(self._made)) if number is None else 0,
+            change.storage.nbytes(),
+            change.where,
+            change.path,
+        )
 
     def _write(self, number: int, fake: Tensor, wrapper: WrapperEntry, base: bool = False) -> None:
         """An argument, or its base, has got a history.
@@ -268,8 +298,16 @@ class WrapperEffects:
             raise _leaf(fake)
         if fake._is_view():
             raise _by_function(fake)
+        # (Of those that `set_` has put nothing onto, nobody sees which storage it is.)
+        shared = {change.storage._cdata for change in self.forward.recorder.wrapper_views.rebinds()}
+        wrappers = (((), fake), *inner_wrappers(fake))
+        rebound = tuple(
+            self._rebound(WrapperRebind(one.untyped_storage(), geometry(one), path))
+            for path, one in wrappers
+            if internals.storage_key(one) in shared
+        )
         meta = next(meta for made, meta in self.forward.made if made is fake)
-        return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None)
+        return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None, rebound)
 
 
 def _leaf(value: Tensor) -> errors.LeafCreatedInside:

@@ -102,6 +102,7 @@ def build(
         "physical": views.physical,
         "seen_as": views.seen_as,
         "untold": internals.untold,
+        "memoryless_storage": internals.memoryless_storage,
         "set_creation_meta": internals.set_creation_meta,
         "inference_tensor": internals.inference_tensor,
         "reinterpreted": views.reinterpreted,

@@ -134,7 +134,7 @@ def rehearse(
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
     stubs = {"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None, "visible": None}
-    call = built.define({**stubs, **dict.fromkeys(built.makers, _stand_in)})
+    call = built.define({**stubs, **dict.fromkeys(built.makers, _StandIns())})
     try:
         metas = arguments.metas if symbols is None else [meta.showing(hinted) for meta in symbols.metas]
         wrappers = _stand_ins_for(arguments, metas, imitations)
@@ -153,11 +153,23 @@ def rehearse(
     )
 
 
-def _stand_in(
-    inner: Mapping[str, Tensor], context: object, size: Sequence[Any], stride: Sequence[Any]
-) -> Tensor:
-    """A plain tensor in place of a wrapper subclass that the wrapper makes."""
-    return _plain(size, stride, next((part.dtype for part in inner.values()), torch.get_default_dtype()))
+class _StandIns:
+    """Makes plain tensors in place of the wrapper subclasses that the wrapper makes, with those of what these
+    are made of."""
+
+    def __init__(self) -> None:
+        self._made: list[Tensor] = []
+
+    def __call__(
+        self, inner: Mapping[str, Tensor], context: object, size: Sequence[Any], stride: Sequence[Any]
+    ) -> Tensor:
+        dtype = next((part.dtype for part in inner.values()), torch.get_default_dtype())
+        made = _plain(size, stride, dtype)
+        for name, part in inner.items():
+            if any(part is one for one in self._made):
+                setattr(made, name, part)
+        self._made.append(made)
+        return made
 
 
 def _plain(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> Tensor:

@@ -9,10 +9,12 @@ import torch
 
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
-from aot.effects import AliasRoot, Change, Memory, View
+from aot.effects import AliasRoot, Change, Memory, View, WrapperRebound
 from aot.geometry import Geometry
 from aot.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_names
 from aot.symbols import has_symbols, source_of
+
+_SET = torch.ops.aten.set_.source_Storage_storage_offset
 
 
 class Writer:
@@ -28,6 +30,7 @@ class Writer:
         ] = {}  # the calls that have made several views, by what they were made of
         self.parts: set[object] = set()  # the calls' results that have become something
         self.detached: dict[object, str] = {}  # what views were taken of, by how it was made: their base
+        self.storages: set[str] = set()  # those that wrapper subclasses are put onto, and the function made
         self.methods = False  # whether views may be taken by methods of tensors
         self._copies: dict[int, list[tuple[str, str]]] = {}
 
@@ -163,6 +166,13 @@ def memory_of(memory: Memory) -> str:
     return f"m{memory.tensor}" if memory.entry else f"t{memory.tensor}"
 
 
+def storage_of(change: WrapperRebound) -> str:
+    """The storage that a wrapper subclass is put onto, by name."""
+    if change.tensor is None:
+        return f"made{change.made}"
+    return "_".join((f"storage{change.tensor}", *change.source))
+
+
 def alias(writer: Writer, root: AliasRoot) -> str:
     """A detached alias: a tensor of its own for autograd, on the same memory."""
     source = f"r{root.root}" if root.memory is None else memory_of(root.memory)
@@ -252,15 +262,25 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
         call = f"untold({writer.op(change.op)}, " if inside else f"{writer.op(change.op)}("
         writer.line(f"{within}{call}{', '.join(arguments)})")
         return
+    if isinstance(change, WrapperRebound):
+        name = ".".join((name, *change.path))
+        size, stride = writer.literal(change.where.size), writer.literal(change.where.stride)
+        storage = storage_of(change)
+        if change.tensor is None and storage not in writer.storages:
+            writer.storages.add(storage)
+            writer.line(f"{storage} = memoryless_storage({change.nbytes}, {name}.device)")
+        place = f"{storage}, {writer.literal(change.where.offset)}, {size}, {stride}"
+        writer.line(f"untold({writer.op(_SET)}, {name}, {place})")
+        return
     source, where = memory_of(change.memory), change.where
     if change.assigned:
         # (A view of the tensor itself would have autograd derive its history anew, before this.)
         writer.line(f"{within}{name}.data = {seen_as(writer, f'{source}.data', where, True)}")
     else:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
-        writer.line(
-            f"{name}.set_({source}.untyped_storage(), {writer.literal(where.offset)}, {size}, {stride})"
-        )
+        place = f"{source}.untyped_storage(), {writer.literal(where.offset)}, {size}, {stride}"
+        inside = change.mode is Mode.INSIDE
+        writer.line(f"untold({writer.op(_SET)}, {name}, {place})" if inside else f"{name}.set_({place})")
 
 
 def step(writer: Writer, source: str, one: ViewStep) -> str:

@@ -47,6 +47,14 @@ def masked(grad: bool = True, start: int = 0) -> Any:
     return Masked(values(2, 3, start=start), mask).requires_grad_(grad)
 
 
+def _two_onto_one(x: Any, y: Any) -> Any:
+    made = x[0].sin()
+    x.set_(made)
+    y.set_(made)
+    y.mul_(2)
+    return x + 1, made
+
+
 def nested_pair(*size: int) -> Any:
     return TwoTensor(two(*size), two(*size, start=2)).requires_grad_()
 
@@ -252,6 +260,34 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Make]] = {
         lambda x: [(y[0], y.mul_(x), y.t()) for y in [x * 2]],
         lambda: [two(2, 3, grad=True)],
     ),
+    "put onto another": (lambda x, y: (x.set_(y), y + 1), lambda: [two(2, 3), two(3)]),
+    "put onto another, and written": (lambda x, y: x.set_(y).mul_(2), lambda: [two(2, 3), two(3)]),
+    "written, a view, then put onto another": (
+        lambda x, y: (x.mul_(2)[1:], x.set_(y), x[0]),
+        lambda: [two(2, 3), two(3)],
+    ),
+    "put onto a view of another": (
+        lambda x, y: (x.set_(y.t()[1]).add_(1), x.view(-1)),
+        lambda: [two(2, 3), two(3, 4)],
+    ),
+    "put onto a result": (lambda x: (x.set_(x.sin()[1]).add_(1)[1:], x.sum()), lambda: [two(2, 3)]),
+    "two put onto a result": (_two_onto_one, lambda: [two(2, 3), two(3)]),
+    "put onto one after the other": (
+        lambda x, y: (x.set_(y), x.set_(y * 2), y.set_(x), y.mul_(2)),
+        lambda: [two(2, 3), two(3)],
+    ),
+    "put onto another, and transposed in place": (
+        lambda x, y: (x.set_(y), x.t_(), x.mul_(2)),
+        lambda: [two(3), two(2, 3)],
+    ),
+    "results put onto an argument and each other": (
+        lambda x: [(y.set_(x), z.set_(y), z.mul_(2)) for y, z in [(x * 2, x * 3)]],
+        lambda: [two(2, 3)],
+    ),
+    "a nested one put onto another": (
+        lambda x, y: (x.set_(y).mul_(2), y.a + 1),
+        lambda: [nested_two().detach(), TwoTensor(two(2, 3), two(2, 3))],
+    ),
     "a view, then part replaced": (_viewed_and_set, lambda: [two(2, 3)]),
     "part replaced, then a view": (_set_and_viewed, lambda: [two(2, 3)]),
     "part replaced": (_set, lambda: [two(3)]),
@@ -403,6 +439,31 @@ AFTERWARDS: dict[str, tuple[Callable[..., Any], Make]] = {
         lambda: [two(2, 3, grad=True) * 1],
     ),
 }
+
+
+ONTO_ONE_STORAGE: dict[str, tuple[Callable[..., Any], Make]] = {
+    name: PROGRAMS[name]
+    for name in PROGRAMS
+    if name.startswith(("put onto", "two put onto", "results put onto", "a nested one put onto"))
+}
+
+
+@pytest.mark.parametrize("name", ONTO_ONE_STORAGE)
+def test_set_puts_wrappers_onto_one_storage_as_eager_does(name: str) -> None:
+    """They have no memory, and whose storage it is can be seen all the same."""
+
+    def storages(f: Callable[..., Any], make: Make) -> list[int]:
+        arguments = make()
+        results = pytree.tree_leaves(f(*arguments))
+        wrappers = [one for one in (*arguments, *results) if isinstance(one, TwoTensor)]
+        wrappers += [part for one in wrappers for part in (one.a, one.b) if isinstance(part, TwoTensor)]
+        numbers: dict[int, int] = {}
+        return [numbers.setdefault(one.untyped_storage()._cdata, len(numbers)) for one in wrappers]
+
+    f, make = ONTO_ONE_STORAGE[name]
+    eager = storages(f, make)
+    assert storages(aot.aot_function(f, fw_compiler=checking_nop), make) == eager
+    assert len(set(eager)) < len(eager)
 
 
 @pytest.mark.parametrize("name", AFTERWARDS)
@@ -1079,11 +1140,29 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         lambda x: x.t().t_(),
         lambda: [two(2, 3)],
     ),
-    "put onto other memory": (
+    "put onto nothing": (
         aot.errors.SubclassMutation,
-        "outside",
+        "another tensor of that type",
+        lambda x: x.set_(),
+        lambda: [two(2, 3)],
+    ),
+    "put onto a plain tensor": (
+        aot.errors.SubclassMutation,
+        "another tensor of that type",
         lambda x, y: x.set_(y),
-        lambda: [two(2, 3), two(3)],
+        lambda: [two(2, 3), values(3)],
+    ),
+    "view put onto another": (
+        aot.errors.SubclassMutation,
+        "is a view",
+        lambda x, y: x.set_(y),
+        lambda: [two(2, 3)[0], two(3)],
+    ),
+    "put onto what requires grad": (
+        aot.errors.SubclassMutation,
+        "requires grad",
+        torch.no_grad()(lambda x, y: x.set_(y)),
+        lambda: [two(2, 3), two(3, grad=True)],
     ),
     "other context": (aot.errors.SubclassMutation, "new one", _another_scale, lambda: [scaled()]),
     "other type of part": (
