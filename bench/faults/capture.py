@@ -200,8 +200,8 @@ FAULTS = (
     _fault(
         name="changes of metadata count as made in grad mode",
         module="aot.capture.moving",
-        find="mode = Mode.INSIDE if self.inside else Mode.now()",
-        replace="mode = Mode.INSIDE if self.inside else Mode.GRAD",
+        find="mode = Mode.INSIDE if self.inside else Mode.now()\n        event",
+        replace="mode = Mode.INSIDE if self.inside else Mode.GRAD\n        event",
         clauses=("gradients", "errors", "autograd-metadata"),
         wrong="`t_` under no_grad moves gradients.",
     ),

@@ -12,7 +12,7 @@ from fuzz.motifs import gradients, kept, memory
 
 MOTIFS = (
     *(memory.turned, memory.turned, memory.through, memory.through, memory.beside, memory.across),
-    *(memory.cycled, memory.reread, memory.nothing, memory.conjugates),
+    *(memory.cycled, memory.reread, memory.nothing, memory.filled, memory.conjugates),
     *(gradients.forked, gradients.forked, gradients.summed, gradients.multiplied, gradients.cut_off),
     *(gradients.joined, gradients.overtaken),
     *(kept.piece, kept.redrawn, kept.beside_written, kept.kept_twice, kept.recomputed, kept.first_read_later),

@@ -189,6 +189,21 @@ def nothing(builder: Builder) -> None:
         write(builder, view, WRITES)
 
 
+def filled(builder: Builder) -> None:
+    """An argument without elements is given for a result, whose size it takes."""
+    names = [n for n, t in builder.pool if 0 in t.meta.size]
+    names = shown(builder, names) or names
+    if not names:
+        return
+    name = builder.choices.pick(names)
+    dtype = builder.state.meta(name).dtype
+    others = [n for n, t in builder.pool if t.meta.dtype == dtype and 0 not in t.meta.size]
+    if others:
+        first = builder.choices.pick(others)
+        second = builder.choices.pick(twins(builder, first, others))
+        within(builder, "no_grad", lambda: append(builder, "mul_resized_out", (name, first, second)))
+
+
 def conjugates(builder: Builder) -> None:
     """A product of two lazily conjugated vectors, which is lazily conjugated itself."""
     names = [n for n, t in builder.pool if t.meta.dtype in COMPLEX and len(t.meta.size) == 1]

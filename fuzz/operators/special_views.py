@@ -139,6 +139,8 @@ def _resolved_neg(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
 
 def _unsafe(rule: Rule) -> Rule:
     def unsafe(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        if _lazy(metas[0]):
+            raise Mismatch("pieces of a copy that is conjugated or negated, on memory that nobody sees")
         return tuple(Result(meta, Link.UNSAFE) for meta, _ in rule(metas, attributes))
 
     return unsafe

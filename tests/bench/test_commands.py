@@ -26,7 +26,7 @@ def tables(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
     return found
 
 
-@pytest.mark.parametrize("model", ["resnet", "transformer"])
+@pytest.mark.parametrize("model", ["resnet", pytest.param("transformer", marks=pytest.mark.nightly)])
 def test_min_cut_saves_no_more_than_default_stock_or_eager(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,7 +64,7 @@ class _Campaign(Campaign):
         return self.made
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.nightly)])
 def test_a_node_that_is_lost_in_the_middle_loses_nothing(
     how: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +113,7 @@ def _far_node(scheduler: int) -> Iterator[tuple[Wire, Wire]]:
             process.wait()
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_cut_off_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither side is told: the node goes on with its lease, which another one is given meanwhile."""
     import dask.config

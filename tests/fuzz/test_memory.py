@@ -43,6 +43,7 @@ def _grown(found: list[int]) -> int:
     return max(found[2 * third :]) - max(found[third : 2 * third])
 
 
+@pytest.mark.nightly
 def test_a_worker_does_not_grow_once_it_is_warm() -> None:
     assert _grown(_of_one_worker("aot", CASES)) < ROOM
 
@@ -51,6 +52,7 @@ def test_a_worker_that_leaks_is_seen_to() -> None:
     assert _grown(_of_one_worker("bad_targets:leaks", 90)) > 90 // 3 * MIB // 2
 
 
+@pytest.mark.nightly
 def test_the_driver_does_not_grow_once_it_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "SAMPLE_SECONDS", 0.2)
     configuration = Configuration(

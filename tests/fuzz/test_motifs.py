@@ -44,6 +44,7 @@ BY_NAME = {motif.__name__: motif for motif in MOTIFS}
 # What the last statements of each are, where all of it was taken.
 ENDS: dict[str, tuple[set[str], ...]] = {
     "across": ({"mul_number_", "add_number_"}, {"resize_"}, {"mul_number"}),
+    "filled": ({"mul_resized_out"},),
     "cycled": ({"permute"}, {"permute"}, {"cumsum_", "tril_", "triu_", "renorm_"}),
     "reread": ({"view_as_real", "view_dtype"}, {"transpose"}, {"cumsum_", "tril_", "triu_", "renorm_"}),
     "summed": ({"add"}, {"sin", "exp", "tanh", "square"}),
