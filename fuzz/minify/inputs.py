@@ -90,14 +90,14 @@ class Inputs:
         flat = flattened(tensor)
         device = "cpu" if flat.device.type == "cpu" else str(flat.device)
         self.storages.append(Storage(_name(flat.dtype), flat.numel(), device, as_bytes(flat)))
-        if flat.numel():
-            self._lying[address(tensor)] = len(self.storages) - 1
+        self._lying[address(tensor)] = len(self.storages) - 1
         return len(self.storages) - 1
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where the storage of a tensor begins; 0 if it has none."""
-    return tensor.untyped_storage().data_ptr()
+    """Where the storage of a tensor begins; of one without memory, which storage it is."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr() or -storage._cdata
 
 
 def flattened(tensor: torch.Tensor) -> torch.Tensor:
