@@ -118,7 +118,7 @@ class Graph:
         self._within = {key: self._own_history(one) for key, one in self._native.items()}
         order = self._order()
         masks = self._masks(order)
-        needed = self._needed(order)
+        needed = self._needed(order, masks)
         self.fruitful = self._fruitful(order)
         numbers: dict[int, int] = {}
         self.segments: list[NodeSet] = []
@@ -246,14 +246,20 @@ class Graph:
                 masks[child] |= masks[item]
         return masks
 
-    def _needed(self, order: list[Node | Exposed]) -> set[Node | Exposed]:
-        """What leads to an argument, or to something that the caller has."""
+    def _needed(self, order: list[Node | Exposed], masks: dict[Node | Exposed, int]) -> set[Node | Exposed]:
+        """What leads to an argument, to something that the caller has, or to where backwards meet that lead
+        nowhere: the one that comes second finds freed what it needs."""
         values = {edge.node for edge in self._edge_of.values() if key_of(edge) not in self._ends}
+        reached: dict[Node | Exposed, set[int]] = {}
+        for item in order:
+            for child in self._below(item):
+                reached.setdefault(child, set()).add(masks[item])
         needed: set[Node | Exposed] = set()
         for item in order:
             if (
                 isinstance(item, Exposed)
                 or item in values
+                or len(reached.get(item, ())) > 1
                 or any(
                     edge in self._ends or self._native_below(item, edge) is not None or edge[0] in needed
                     for _, edge in self.below(item)

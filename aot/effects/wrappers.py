@@ -241,7 +241,15 @@ class WrapperEffects:
                     raise _written(value)
                 return View(self._root(root), tuple(steps), None, True, through=through)
         taken = self._taken(value, first, root, any(older), any(newer))
-        return View(self._root(root), tuple(steps), None, True, taken)
+        # (Should its root come to require grad after the call, autograd derives a history for a view that was
+        # there before a write, and none for one that was not.)
+        origin = views.origin(value)
+        assert origin is not None
+        before = value._is_view() and not value.requires_grad and value._version != origin.version
+        given = id(root) in self._numbers and not views.changed_before(first)
+        if before and taken is Taken.LAST and given and self._parts_of(first, root) is None:
+            taken = Taken.FIRST
+        return View(self._root(root), tuple(steps), None, True, taken, stale=before and taken is Taken.LAST)
 
     def _taken(self, value: Tensor, first: Tensor, root: Tensor, older: bool, newer: bool) -> Taken:
         """When a view is to be taken, by way of the `first` one: before anything happens to its root, or

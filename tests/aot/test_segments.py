@@ -606,3 +606,31 @@ def test_a_write_to_a_view_does_not_ask_for_what_was_freed_where_no_gradient_com
         return found
 
     assert_same_story(function, story)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_backwards_that_meet_and_lead_nowhere_free_what_they_share(first: int) -> None:
+    """A view that was taken of a leaf without grad mode requires grad, and no gradient goes on from it."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        y = x.sin()
+        return y + 1, y.sum(), x * 3
+
+    def told(f: Function) -> list[bool]:
+        root = leaf(2, 3)
+        with torch.no_grad():
+            view = root[0]
+        results = f(view)
+        told = []
+        for one in (results[first], results[1 - first], results[2]):
+            try:
+                one.backward(torch.ones_like(one))
+            except RuntimeError as error:
+                told.append("second time" in str(error))
+            else:
+                told.append(False)
+        assert root.grad is None
+        return told
+
+    assert told(f) == [False, True, False]
+    assert told(aot.aot_function(f, fw_compiler=checking_nop)) == [False, True, False]

@@ -278,3 +278,27 @@ def test_with_symbols_a_write_to_a_view_is_compiled_for_each_size() -> None:
         assert w.grad is not None
         assert torch.equal(w.grad, expected) or seen(w.grad) == seen(expected)
     assert len(compiled.specializations) == 3
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
+@pytest.mark.parametrize("made", [False, True], ids=["of an argument", "of a result"])
+def test_a_view_from_before_a_write_gets_a_history_when_what_it_is_of_comes_to_require_grad(
+    order: tuple[int, ...], made: bool
+) -> None:
+    """And one from after the write gets none: autograd looks whether the counter has moved since."""
+
+    def f(x: Any) -> Any:
+        whole = x * 2 if made else x
+        before = whole[1:]
+        whole.mul_(2)
+        results = before, whole[:1], whole
+        return tuple(results[i] for i in order)
+
+    def seen_of(f: Callable[..., Any]) -> list[bool]:
+        results = f(TwoTensor(values(3, 3), values(3, 3, start=5)))
+        results[2].requires_grad_()
+        return [one.grad_fn is not None for one in results]
+
+    expected = [(True, False, False)[i] for i in order]
+    assert seen_of(f) == expected
+    assert seen_of(aot.aot_function(f, fw_compiler=checking_nop)) == expected
