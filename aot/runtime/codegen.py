@@ -26,7 +26,6 @@ from aot.effects import (
     ValueRoot,
     View,
     Whole,
-    WrapperRebound,
     WrapperRoot,
     Write,
     moved_by_outputs,
@@ -42,8 +41,8 @@ from aot.runtime.source import (
     as_strided,
     rewrapped,
     seen_as,
-    storage_of,
     write_change,
+    write_storages,
     write_view,
 )
 
@@ -112,7 +111,8 @@ class _Call:
         self._forward(inputs)
         for i in self._left():
             writer.line(f"m{i} = t{i}.detach()")
-        self._wrapper_storages()
+        rebound = [change for root in plan.roots if isinstance(root, WrapperRoot) for change in root.rebound]
+        write_storages(writer, [*(change for _, change in plan.changes), *rebound])
         for i, nbytes in plan.grown:  # before a view shows what there is then
             writer.line(f"m{i}.untyped_storage().resize_({writer.literal(nbytes)})")
         for position, output in self.views.get(Taken.FIRST, ()):
@@ -477,16 +477,6 @@ class _Call:
         left = {m.tensor for m in memories if m is not None and m.entry and m.tensor is not None}
         left.update(write.tensor for write in plan.writes if write.entry)
         return sorted(left.union(tensor for tensor, _ in plan.grown))
-
-    def _wrapper_storages(self) -> None:
-        """Those of arguments onto which wrapper subclasses are put."""
-        changes = [change for _, change in self.plan.changes if isinstance(change, WrapperRebound)]
-        for root in self.plan.roots:
-            changes += root.rebound if isinstance(root, WrapperRoot) else ()
-        for name, change in {storage_of(change): change for change in changes}.items():
-            if change.tensor is not None:
-                of = ".".join((f"t{change.tensor}", *change.source))
-                self.writer.line(f"{name} = {of}.untyped_storage()")
 
     def _leaf(self, number: int) -> None:
         """Let a root that the function made a leaf require grad, after the views that were taken before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -171,6 +171,14 @@ def storage_of(change: WrapperRebound) -> str:
     if change.tensor is None:
         return f"made{change.made}"
     return "_".join((f"storage{change.tensor}", *change.source))
+
+
+def write_storages(writer: Writer, changes: Iterable[Change]) -> None:
+    """Those of arguments onto which wrapper subclasses are put."""
+    rebounds = [change for change in changes if isinstance(change, WrapperRebound)]
+    for name, change in {storage_of(change): change for change in rebounds}.items():
+        if change.tensor is not None:
+            writer.line(f"{name} = {'.'.join((f't{change.tensor}', *change.source))}.untyped_storage()")
 
 
 def alias(writer: Writer, root: AliasRoot) -> str:

@@ -16,6 +16,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
 import aot
+from oracles.states import leaf_and_grad_fn
 
 
 def values(*shape: int, start: int = 0) -> Tensor:
@@ -302,3 +303,19 @@ def test_a_view_from_before_a_write_gets_a_history_when_what_it_is_of_comes_to_r
     expected = [(True, False, False)[i] for i in order]
     assert seen_of(f) == expected
     assert seen_of(aot.aot_function(f, fw_compiler=checking_nop)) == expected
+
+
+def test_a_view_that_autograd_cannot_take_anew_has_no_history_to_tell() -> None:
+    """What it is a view of is smaller by now: eager raises an IndexError on being asked."""
+
+    def f(x: Any) -> Any:
+        view = x.select(0, 5)
+        x.as_strided_((1,), (2,), 0)
+        return view, x
+
+    for function in (f, aot.aot_function(f, fw_compiler=checking_nop)):
+        leaf = TwoTensor(values(12), values(12, start=5)).requires_grad_()
+        view, _ = function(leaf * 1)
+        with pytest.raises(IndexError, match="out of range"):
+            view.grad_fn  # noqa: B018
+        assert leaf_and_grad_fn(view) == (None, None)

@@ -591,3 +591,16 @@ def test_a_module_under_a_compiler_that_takes_parameters_and_nothing_else_from_o
     minified = minify(Model(), (torch.ones(2, 3),), subtracts_what_is_to_be_added)
     assert minified.calls == 1
     assert "add(" in minified.text or " + " in minified.text
+
+
+def test_two_tensors_without_elements_are_on_one_storage() -> None:
+    """What is recorded does the same: a write to the one moves the counter of the other."""
+    written = torch.empty(0)
+    other = torch.nn.Parameter(written)
+
+    def f() -> torch.Tensor:
+        written.unsqueeze(0).clamp_(-1, 1)
+        return other
+
+    with pytest.raises(NoDifference, match="agree"):
+        minify(f, (), bad.good)
