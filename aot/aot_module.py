@@ -38,6 +38,8 @@ class CompiledModule(CompiledFunction):
         flat: calls the module with positional arguments.
     """
 
+    in_places = True
+
     def __init__(self, module: nn.Module, *options: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             raise errors.UnsupportedArgument(

@@ -37,6 +37,7 @@ from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
+from aot.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.subclasses import has_names
 from aot.symbols import Constant, Sizes, Symbols
 
@@ -60,6 +61,7 @@ class Specialization:
         numbers: the leaves of the arguments that `call` takes after the tensors.
         lying: what of the tensors matters besides their elements.
         why: what kept earlier ones from answering the call that it was made for.
+        changes: what each call changes of the Python program around the function.
     """
 
     call: Callable[..., list[Any]]
@@ -74,6 +76,7 @@ class Specialization:
     numbers: tuple[int, ...] = ()
     lying: Lying = Lying.IN_FULL
     why: str = ""
+    changes: SideEffects = NO_SIDE_EFFECTS
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
         """What the function returns, for the tensors of a call (`Arguments.all`) and the leaves of its
@@ -100,9 +103,11 @@ class CompiledFunction:
     Attributes:
         specializations: the compiles so far, oldest first.
         seeds: whether the function may set a random generator's state (`capture.random.Draws.may_be_set`).
+        in_places: whether tensors of a trace stand in the caller's places meanwhile.
     """
 
     seeds = True
+    in_places = False
 
     def __init__(
         self,
@@ -149,6 +154,7 @@ class CompiledFunction:
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
         self._before: list[Before] = []
+        self._once = 0  # how many of them were for one call
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy (`copy.deepcopy`, pickle) is of the original, and has compiled nothing yet."""
@@ -228,7 +234,7 @@ class CompiledFunction:
         leaves, tree, _ = self._flattened(args, kwargs)
         arguments = take_apart(leaves)
         key = (tree, arguments.key, internals.ambient_key())
-        return self._known(key) or self._new(key, arguments, args, kwargs)
+        return self._known(key) or self._new(key, arguments, args, kwargs, ahead=True)
 
     def _new(
         self,
@@ -236,6 +242,7 @@ class CompiledFunction:
         arguments: Arguments,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        ahead: bool = False,
     ) -> Specialization:
         with tracing(), young_garbage_only():
             specialization = self._known(key)  # by now, by another thread
@@ -253,11 +260,11 @@ class CompiledFunction:
                     torch.set_grad_enabled(grad),
                 ):
                     if dynamic and general not in self._special:
-                        specialization = self._for_sizes(general, arguments, spec, inference)
+                        specialization = self._for_sizes(general, arguments, spec, inference, ahead)
                     if specialization is None:
-                        specialization = self._specialize(arguments, spec, inference)
+                        specialization = self._specialize(arguments, spec, inference, None, ahead)
                 specialization = self._remember(key, arguments, specialization)
-                if specialization.sizes is not None:
+                if specialization.sizes is not None and not specialization.changes.once:
                     self._general[general] = (specialization, *self._general.get(general, ()))
         return specialization
 
@@ -282,7 +289,12 @@ class CompiledFunction:
         return Constant(self._static(arguments), unmarked=not self._dynamic)
 
     def _for_sizes(
-        self, general: object, arguments: Arguments, spec: internals.TreeSpec, inference: bool
+        self,
+        general: object,
+        arguments: Arguments,
+        spec: internals.TreeSpec,
+        inference: bool,
+        ahead: bool,
     ) -> Specialization | None:
         """Compile for more sizes than these; None where that cannot be done."""
         tensors, numbers = arguments.tensors, self._given(arguments)
@@ -297,13 +309,13 @@ class CompiledFunction:
         for constant, traced in itertools.product(constants, sizes):
             try:
                 symbols = Symbols(tensors, roots, numbers, constant, traced, wrappers)
-                specialization = self._specialize(arguments, spec, inference, symbols)
+                specialization = self._specialize(arguments, spec, inference, symbols, ahead)
             except Exception as error:  # (What the function raises itself, it raises once more.)
                 reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
                 logs.log(logs.GUARDS, reason, error.__str__)
                 continue
             assert specialization.sizes is not None
-            if specialization.sizes.hold(*arguments.all, *numbers.values()):
+            if specialization.changes.once or specialization.sizes.hold(*arguments.all, *numbers.values()):
                 return specialization
             self._general[general] = (specialization, *self._general.get(general, ()))
         self._special.add(general)
@@ -319,10 +331,13 @@ class CompiledFunction:
         numbers = tuple(self._given(arguments).values())
         reason = why(key, len(arguments.leaves), arguments.all, numbers, self._before)
         specialization = replace(specialization, why=reason)
-        self._before.append((key, specialization.guards, specialization.sizes))
-        alike = self._cache.get(key, ())
-        self._cache[key] = (specialization, *alike)
         self._specializations.append(specialization)
+        alike = self._cache.get(key, ())
+        if specialization.changes.once:
+            self._warn_of_once(specialization)
+        else:
+            self._before.append((key, specialization.guards, specialization.sizes))
+            self._cache[key] = (specialization, *alike)
         logs.log(
             logs.GUARDS,
             f"{self.__name__}: specialization {len(self._specializations)}",
@@ -340,13 +355,28 @@ class CompiledFunction:
             )
         return specialization
 
+    def _warn_of_once(self, specialization: Specialization) -> None:
+        """Say that a function is compiled at each call, when it has been a few times."""
+        self._once += 1
+        if self._once == config.settings().warn_after:
+            places = ", ".join(dict.fromkeys(specialization.changes.once))
+            warnings.warn(
+                f"{self.__name__} has been compiled for each of {self._once} calls, as it changes {places} "
+                f"in a way that no compiled call can repeat (an object is made anew, an iterator moves on); "
+                f"do that outside",
+                errors.RecompileWarning,
+                stacklevel=6,
+            )
+
     def _specialize(
         self,
         arguments: Arguments,
         spec: internals.TreeSpec,
         inference: bool,
-        symbols: Symbols | None = None,
+        symbols: Symbols | None,
+        ahead: bool,
     ) -> Specialization:
+        """Compile for such a call; `ahead` of it, or to make it."""
         self._check_transforms()
 
         def flat(leaves: list[Any]) -> Any:
@@ -356,7 +386,7 @@ class CompiledFunction:
 
         slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
-        noted = Noted(self.__wrapped__, runs=True)
+        noted = Noted(self.__wrapped__, runs=True, in_places=self.in_places)
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
@@ -365,15 +395,24 @@ class CompiledFunction:
                 slot.fails(error)
         try:
             specialization = self._trace(flat, arguments, lifetimes, noted, inference, symbols, slot)
+            noted.surroundings.put_back()
+            if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
+                lifetimes.check_stored(noted.surroundings.stored)
+            else:  # as in `forget`
+                lifetimes.check(noted.surroundings.stored)
         except BaseException:
             noted.surroundings.put_back()
+            if noted.changes.once:  # and so have stayed
+                noted.put_back()
             lifetimes.reserve()
             raise
-        noted.surroundings.put_back()
-        if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
-            lifetimes.check_stored(noted.surroundings.stored)
-        else:  # as in `forget`
-            lifetimes.check(noted.surroundings.stored)
+        if ahead and noted.changes.once:
+            noted.put_back()
+            raise errors.ClosureMutation(
+                f"{self.__name__} changes {', '.join(noted.changes.once)} in a way that no compiled call can "
+                f"repeat (an object is made anew, an iterator moves on): it can be compiled for each call, "
+                f"and not ahead of one"
+            )
         return specialization
 
     def _trace(
@@ -390,7 +429,9 @@ class CompiledFunction:
         try:
             recorded = self._record(flat, arguments, lifetimes, noted, inference, symbols)
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
-            packed = None if slot is None else slot.pack(blueprint, recorded.order)
+            changes = noted.changes, noted.changes_of_backward
+            keeps = slot is not None and not any(one.effects or one.once for one in changes)
+            packed = slot.pack(blueprint, recorded.order) if slot is not None and keeps else None
             graph = numbered(blueprint.forward, symbols)
             compiled = self._compile_forward(graph.module, blueprint)
             sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
@@ -413,6 +454,7 @@ class CompiledFunction:
             self._bw_compiler,
             look=look,
             symbols=symbols,
+            following=noted.changes_of_backward.following,
         )
         rehearse(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
         if slot is not None and packed is not None:
@@ -421,7 +463,9 @@ class CompiledFunction:
             symbols.let_go()
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
-        return self._specialization(blueprint, built, graph.module, noted.guards, symbols, sizes)
+        return self._specialization(
+            blueprint, built, graph.module, noted.guards, symbols, sizes, noted.changes
+        )
 
     def _record(
         self,
@@ -511,6 +555,7 @@ class CompiledFunction:
         guards: Guards,
         symbols: Symbols | None,
         sizes: Sizes | None,
+        changes: SideEffects = NO_SIDE_EFFECTS,
     ) -> Specialization:
         graphs = tuple(numbered(b, symbols).module for b in blueprint.backwards if b is not None)
         call = built.call
@@ -519,7 +564,7 @@ class CompiledFunction:
         if config.settings().debug_assert:
             call = asserting(call, blueprint.metadata, self.__name__)
         return Specialization(
-            call,
+            changes.following(call),
             blueprint.spec,
             internals.putting_together(blueprint.spec),
             forward,
@@ -530,6 +575,7 @@ class CompiledFunction:
             sizes,
             () if symbols is None else tuple(symbols.numbers),
             Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
+            changes=changes,
         )
 
     def _slot(

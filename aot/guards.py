@@ -356,7 +356,7 @@ def _same(value: Any, expected: Any) -> bool:
     return isinstance(value, Tensor) and likeness(value) == likeness(expected)
 
 
-def contents(owner: Any) -> tuple[object, ...]:
+def contents(owner: Any) -> tuple[str, tuple[int, ...] | None, bytes]:
     memory = memoryview(owner)
     return memory.format, memory.shape, memory.tobytes()
 

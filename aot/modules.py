@@ -19,9 +19,10 @@ from typing import Any
 
 from aot import torch_internals as internals
 from aot.called import told, within
-from aot.errors import UnsupportedOperation
+from aot.errors import Unsupported, UnsupportedOperation
 from aot.guards import Guard, Guards, Kind
 from aot.reads import is_library
+from aot.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
 
@@ -35,17 +36,25 @@ class Noted:
 
     Attributes:
         roots: the functions, and the modules that they got.
+        changes: what they changed of that, when `running` is over.
+        changes_of_backward: what the backward changes that was recorded with them.
+        wrote: whether they had written to tensors when they raised, or may have.
 
     Args:
         runs: whether `running` will be on whenever the functions run.
+        in_places: whether tensors of the trace stand in the caller's places while they run.
     """
 
-    def __init__(self, *roots: Any, runs: bool = False) -> None:
+    def __init__(self, *roots: Any, runs: bool = False, in_places: bool = False) -> None:
         self.roots = list(roots)
         self._called: set[types.CodeType] | None = None
         self._libraries: set[types.CodeType] = set()
         self._guards: Guards | None = None
         self._entries: list[Guard] = []
+        self._snapshot = Snapshot()
+        self._of_backward: Snapshot | None = None
+        self.changes = self.changes_of_backward = NO_SIDE_EFFECTS
+        self.wrote = in_places
         self._walk = Walk()
         try:
             self._walk.go(*roots)
@@ -74,16 +83,68 @@ class Noted:
         return self._walk.names(attributes)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """While the functions run in this thread: note which modules they get."""
+    def running(self, again: bool = False) -> Iterator[None]:
+        """While the functions run in this thread: note which modules they get, and what they change.
+
+        Args:
+            again: whether they are run once more if they raise.
+
+        Raises:
+            EscapedTensor: they have stored a tensor of the trace.
+        """
         before = getattr(_now, "noted", None)
         _now.noted = self
         watched = contextlib.nullcontext() if self._called is None else told(self._begins)
         try:
-            with _replaced(), watched:
+            with self._changing(again), _replaced(), watched:
                 yield
         finally:
             _now.noted = before
+
+    @contextlib.contextmanager
+    def _changing(self, again: bool) -> Iterator[None]:
+        self._snapshot.extend(self._walk.writable())
+        try:
+            yield
+        except Unsupported:
+            self.put_back()
+            raise
+        except BaseException:
+            # What the function raises itself it raises in eager, where what it has changed by then stays.
+            # (But nothing is written to a tensor here, and some of that without the rest would be neither.)
+            if again or self.wrote or not self._snapshot.may_stay(self._walk.writable()):
+                self.put_back()
+            raise
+        try:
+            if self._of_backward is None:
+                self.changes = self._snapshot.tell(self._walk.writable())
+            else:
+                self.changes_of_backward = self._of_backward.tell(self._walk.writable())
+                self._of_backward.put_back()
+            self.changes = self._snapshot.undo(self.changes)
+        except BaseException:
+            self.put_back()
+            raise
+        if self.changes.guards:
+            self._entries += self.changes.guards
+            self._guards = None
+
+    def begin_backward(self) -> None:
+        """What is changed from here on is changed by a backward.
+
+        Raises:
+            EscapedTensor: a tensor of the trace has been stored.
+        """
+        self.changes = self._snapshot.tell(self._walk.writable())
+        self._of_backward = Snapshot()
+        self._of_backward.extend(self._walk.writable())
+
+    def put_back(self) -> None:
+        """Let everything that the functions can change be as it was before `running`."""
+        with internals.modes_off():
+            if self._of_backward is not None:
+                self._of_backward.put_back()
+            self._snapshot.put_back()
 
     def _begins(self, frame: types.FrameType) -> None:
         """Code is about to run: note what it may read, if that has not been done."""
@@ -99,6 +160,14 @@ class Noted:
         self._guards = None
         with internals.modes_off(), _refused():
             self._walk.call(codes, f"{code.co_qualname} is called, which")
+            self._extend()
+
+    def _extend(self) -> None:
+        """Take in what the walk has come to."""
+        writable = self._walk.writable()
+        self._snapshot.extend(writable)
+        if self._of_backward is not None:
+            self._of_backward.extend(writable)
 
     def note(self, module: types.ModuleType) -> None:
         """A module was got.
@@ -114,6 +183,7 @@ class Noted:
         how = f"the function gets the module {name} under a name that it computes, whose code"
         with internals.modes_off(), _refused():
             self._walk.go(module, late=how)
+            self._extend()
         if sys.modules.get(name) is module:
             self._entries.append(Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module))
 

@@ -38,6 +38,7 @@ from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
 from aot.objects import content_of, has_memory, namespace_of
 from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
+from aot.side_effects import Writable
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
 
@@ -109,6 +110,8 @@ class Walk:
         self._objects: list[tuple[str, Any]] = []
         self._caches: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._unread: dict[tuple[int, Kind, str], Guard] = {}
+        self._written: dict[tuple[int, Kind, str], tuple[str, Any]] = {}
+        self._writes: set[tuple[str, str, str]] = set()
         self._seen: set[int] = set()
         self._ordinary: set[type] = set()  # classes of which objects are nothing but that
         self._functions = 0
@@ -164,6 +167,23 @@ class Walk:
         """What it has come to."""
         caches = (cache for cache in self._caches.values() if cache[1] not in self._names.read)
         return Surroundings(tuple(self._objects), tuple(caches))
+
+    def writable(self) -> Writable:
+        """What the functions may change of what it has come to."""
+        ways: dict[tuple[str, str], set[str]] = {}
+        for kind, name, way in self._writes:
+            ways.setdefault((kind, name), set()).add(way)
+        written = {place: found for place, found in self._written.items() if place not in self._guards}
+        caches = frozenset(cache for cache in self._caches if cache[1] not in self._names.read)
+        return Writable(
+            tuple(self._objects),
+            caches,
+            self._guards.keys(),
+            written,
+            ways,
+            dict(self._spaces),
+            self._names.read,
+        )
 
     def names(self, attributes: frozenset[str]) -> bool:
         """Whether the code on the way reads one of these of anything."""
@@ -370,6 +390,7 @@ class Walk:
                 f"many to look through; name what it needs, where it calls globals() or getattr, or pass it"
             )
         reads = reads_of(function.__code__)
+        self._writes |= reads.writes
         self._read(reads.attributes.read, reads.attributes.written)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
@@ -495,6 +516,7 @@ class Walk:
 
     def _only_written(self, path: str, kind: Kind, owner: Any, name: str, value: Any) -> None:
         self._objects.append((path, value))
+        self._written[id(owner), kind, name] = path, value
         if isinstance(value, ContextVar):
             self._unread.setdefault((id(owner), kind, name), Guard(path, kind, owner, name, value))
             place, where = (id(value), Kind.CONTEXT, ""), f"{path}.get()"

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import itertools
 import logging
 import operator
 import platform
@@ -62,6 +63,7 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
     _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
@@ -107,6 +109,7 @@ __all__ = [
     "asks_whether_collectives_are_traced",
     "auto_functionalized",
     "autocast_enabled",
+    "autocast_states",
     "autocast_uncached",
     "autocasts",
     "backward_key",
@@ -121,11 +124,14 @@ __all__ = [
     "current_node",
     "custom_definition",
     "decomposed",
+    "default_device",
     "default_dtype",
     "define_higher_order_kernels",
     "define_own_kernels",
     "disable_autocast",
+    "dispatch_modes",
     "fake_tensor",
+    "function_modes",
     "function_of",
     "global_module_hooks",
     "graph_is_retained",
@@ -135,6 +141,7 @@ __all__ = [
     "has_no_code",
     "has_symbolic_sizes",
     "hooks_of_all_modules",
+    "hooks_on_saved_tensors",
     "inductor_compile",
     "inductor_copies",
     "inductor_decompositions",
@@ -191,8 +198,14 @@ __all__ = [
     "runs_its_graph",
     "saved_tensor_hooks",
     "sequence_number",
+    "set_autocast_states",
     "set_creation_meta",
+    "set_default_device",
+    "set_dispatch_modes",
+    "set_function_modes",
     "set_grad_enabled",
+    "set_grad_mode",
+    "set_hooks_on_saved_tensors",
     "set_lazy",
     "set_versions",
     "shape_computed",
@@ -1474,6 +1487,87 @@ def process_key(devices: Iterable[str]) -> tuple[object, ...]:
         found += [backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic]
         found += [str(torch.get_device_module(kind).get_device_properties()) for kind in sorted(kinds)]
     return tuple(found)
+
+
+def set_grad_mode(enabled: bool) -> None:
+    """Set grad mode for good."""
+    torch._C._set_grad_enabled(enabled)
+
+
+def autocast_states() -> tuple[tuple[str, bool, torch.dtype], ...]:
+    """For each device, whether autocast is on and which dtype it casts to."""
+    return tuple(
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in AUTOCAST_DEVICES
+    )
+
+
+def set_autocast_states(states: Sequence[tuple[str, bool, torch.dtype]]) -> None:
+    """Set those for good."""
+    for device, enabled, dtype in states:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def function_modes() -> list[Any]:
+    """The modes of torch functions that are on, the innermost last."""
+    return list(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def set_function_modes(modes: Sequence[Any]) -> None:
+    """Let just these be on."""
+    now = function_modes()
+    same = _common(now, modes)
+    for _ in now[same:]:
+        torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
+    for mode in modes[same:]:
+        torch.overrides._push_mode(mode)  # type: ignore[no-untyped-call]
+
+
+def dispatch_modes() -> list[Any]:
+    """The dispatch modes that are on, the innermost last."""
+    return list(_get_current_dispatch_mode_stack())
+
+
+def set_dispatch_modes(modes: Sequence[Any]) -> None:
+    """Let just these be on. (What their own `__enter__` and `__exit__` would do is left out.)"""
+    now = dispatch_modes()
+    same = _common(now, modes)
+    for mode in reversed(now[same:]):
+        TorchDispatchMode.__exit__(mode, None, None, None)
+    for mode in modes[same:]:
+        TorchDispatchMode.__enter__(mode)  # type: ignore[no-untyped-call]
+
+
+def _common(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """How many of the first ones are the same objects."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
+
+
+def default_device() -> DeviceContext | None:
+    """What `torch.set_default_device` has set in this thread."""
+    context: DeviceContext | None = _GLOBAL_DEVICE.__dict__.get("device_context")
+    return context
+
+
+def set_default_device(context: DeviceContext | None) -> None:
+    """Let it be this, which is or is not among the modes of functions already."""
+    if context is None:
+        _GLOBAL_DEVICE.__dict__.pop("device_context", None)
+    else:
+        _GLOBAL_DEVICE.device_context = context
+
+
+def hooks_on_saved_tensors() -> object:
+    """The hooks on saved tensors that are on, the innermost ones; None where there are none."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def set_hooks_on_saved_tensors(hooks: object) -> None:
+    """Take away those that were put on since these."""
+    while (now := hooks_on_saved_tensors()) is not None and now != hooks:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
 def modes_are_on() -> bool:

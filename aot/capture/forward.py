@@ -26,6 +26,7 @@ from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.imitation import check_apart, check_current
 from aot.inputs import Arguments, Entry, Primal, enter
+from aot.settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.subclasses import (
     PlainTensorMeta,
     SubclassCreationMeta,
@@ -106,8 +107,6 @@ def run_once(
         for leaf, number in symbols.numbers.items():
             leaves[leaf] = number
     grad = torch.is_grad_enabled()
-    ambient = internals.ambient_key()
-    dtype = torch.get_default_dtype()
     numbers = {id(fake): i for i, fake in enumerate(given)}
     differentiated: set[int] = set()
     attributes = [frozenset(vars(fake)) for fake in given]
@@ -132,24 +131,20 @@ def run_once(
                 _inference_mode(inference, grad),
             ):
                 with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):
+                    settings = read_settings()
                     try:
                         result = function(leaves)
                     except BaseException as error:
+                        internals.set_dispatch_modes(settings[DISPATCH_MODES])
                         _leave_modes(error)
                         _check_attribute(error, arguments.all, given)
                         raise
+                    _check_settings(settings)
                 nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
-        torch.set_grad_enabled(grad_after)
-        if internals.ambient_key()[1:] != ambient[1:]:
-            raise errors.UnsupportedOperation(
-                "the function leaves another default dtype, default device, deterministic mode or autocast "
-                "state behind; change it outside"
-            )
     except errors.Unsupported:
         torch.set_grad_enabled(grad)
-        torch.set_default_dtype(dtype)
         raise
     except RuntimeError as error:
         if internals.asked_for_memory(error):
@@ -198,6 +193,19 @@ def run_once(
         replaced,
         visible,
     )
+
+
+def _check_settings(before: Sequence[Any]) -> None:
+    """Refuse a function that leaves a setting otherwise than it was, and put it back.
+
+    Raises:
+        UnsupportedOperation: it does.
+    """
+    changed = [setting for setting in changed_settings(before) if not setting.followed]
+    if changed:
+        write_settings(before)
+        names = " and ".join(setting.name for setting in changed)
+        raise errors.UnsupportedOperation(f"the function leaves {names} changed behind; change that outside")
 
 
 def _leave_modes(error: BaseException) -> None:
