@@ -394,7 +394,9 @@ class CompiledFunction:
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.fails(error)
         try:
-            specialization = self._trace(flat, arguments, lifetimes, noted, inference, symbols, slot)
+            specialization = noted.within_context(
+                self._trace, flat, arguments, lifetimes, noted, inference, symbols, slot
+            )
             noted.surroundings.put_back()
             if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
                 lifetimes.check_stored(noted.surroundings.stored)

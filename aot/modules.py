@@ -9,23 +9,25 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import contextvars
 import functools
 import importlib
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from aot import torch_internals as internals
 from aot.called import told, within
 from aot.errors import Unsupported, UnsupportedOperation
-from aot.guards import Guard, Guards, Kind
+from aot.guards import MISSING, Guard, Guards, Kind
 from aot.reads import is_library
 from aot.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
 
+_Result = TypeVar("_Result")
 _now = threading.local()
 _lock = threading.Lock()
 _running = 0
@@ -53,6 +55,7 @@ class Noted:
         self._entries: list[Guard] = []
         self._snapshot = Snapshot()
         self._of_backward: Snapshot | None = None
+        self._stays = False  # what they have changed so far
         self.changes = self.changes_of_backward = NO_SIDE_EFFECTS
         self.wrote = in_places
         self._walk = Walk()
@@ -101,6 +104,21 @@ class Noted:
         finally:
             _now.noted = before
 
+    def within_context(self, function: Callable[..., _Result], *args: Any) -> _Result:
+        """What a function returns, within which the others are `running`.
+
+        The variables of the context that they set are set out here only if what they change stays: nothing
+        else lets one have no value again.
+        """
+        context = contextvars.copy_context()
+        try:
+            return context.run(function, *args)
+        finally:
+            if self._stays:
+                for variable, value in context.items():
+                    if variable.get(MISSING) is not value:
+                        variable.set(value)
+
     @contextlib.contextmanager
     def _changing(self, again: bool) -> Iterator[None]:
         self._snapshot.extend(self._walk.writable())
@@ -112,7 +130,8 @@ class Noted:
         except BaseException:
             # What the function raises itself it raises in eager, where what it has changed by then stays.
             # (But nothing is written to a tensor here, and some of that without the rest would be neither.)
-            if again or self.wrote or not self._snapshot.may_stay(self._walk.writable()):
+            self._stays = not (again or self.wrote) and self._snapshot.may_stay(self._walk.writable())
+            if not self._stays:
                 self.put_back()
             raise
         try:
@@ -121,10 +140,12 @@ class Noted:
             else:
                 self.changes_of_backward = self._of_backward.tell(self._walk.writable())
                 self._of_backward.put_back()
+                self._of_backward = None  # which knows tensors of the trace
             self.changes = self._snapshot.undo(self.changes)
         except BaseException:
             self.put_back()
             raise
+        self._stays = bool(self.changes.once)
         if self.changes.guards:
             self._entries += self.changes.guards
             self._guards = None
@@ -141,9 +162,11 @@ class Noted:
 
     def put_back(self) -> None:
         """Let everything that the functions can change be as it was before `running`."""
+        self._stays = False
         with internals.modes_off():
             if self._of_backward is not None:
                 self._of_backward.put_back()
+                self._of_backward = None
             self._snapshot.put_back()
 
     def _begins(self, frame: types.FrameType) -> None:

@@ -311,6 +311,9 @@ class Walk:
                 self._reach(value.__self__, path)
             else:
                 self._objects.append((path, value.__self__))
+                called = f"{value.__name__}()"  # no name of a variable
+                self._written[id(value), Kind.ENTRY, called] = path, value.__self__
+                self._writes.add(("attributes", called, value.__name__))
         elif isinstance(value, types.MethodType):
             self._reach(value.__func__, path)
             self._reach(value.__self__, "self")

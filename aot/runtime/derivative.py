@@ -95,8 +95,8 @@ class Derivative:
                     noted = self._look()
                     differ = [j for j, k in zip(present, kinds, strict=True) if k != self._guess(j)]
                     others = {j: self._in_trace(given[j], j, numbers) for j in differ}
-                    with noted.running():
-                        step = self._record(present, create_graph, tracked, own, others)
+                    circumstances = present, create_graph, tracked, own, others
+                    step = noted.within_context(self._run_and_record, noted, *circumstances)
                     way = _Way(self._level, step, self._compiler, self._look, noted, self._symbols)
                     if not noted.changes.once:
                         self._ways[key] = (way, *self._ways.get(key, ()))
@@ -121,6 +121,10 @@ class Derivative:
             return tangent  # type: ignore[no-any-return]
         with internals.with_memoryless():
             return as_in_trace(tangent, like, self._symbols, numbers)
+
+    def _run_and_record(self, noted: Noted, *circumstances: Any) -> Step:
+        with noted.running():
+            return self._record(*circumstances)
 
     def _record(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import ctypes
 import gc
 import io
 import pickle
@@ -201,16 +202,23 @@ def test_what_is_stored_is_refused(case: Callable[[], Case], grad: bool) -> None
         store(y)
         return y.sin()
 
+    def found() -> Any:
+        try:
+            return stored()
+        except (IndexError, KeyError, AttributeError, LookupError, queue.Empty) as error:
+            return type(error)
+
     compiled = aot.aot_function(f, checking_nop)
     x = values(3).requires_grad_(grad)
-    with pytest.raises((errors.EscapedTensor, errors.ClosureMutation)) as caught:
+    before = found()
+    with pytest.raises(errors.EscapedTensor):
         compiled(x)
-    assert type(caught.value) is errors.EscapedTensor or case is list_that_a_helper_gets
     assert torch.equal(x, values(3))
     assert x._version == 0
     assert compiled.specializations == ()
-    with pytest.raises(errors.EscapedTensor, match="has no values"):
-        stored().sum()
+    assert found() is before  # nothing of the trace is anywhere
+    store(x)
+    assert isinstance(found(), Tensor)
     HERE.last = None
 
 
@@ -226,8 +234,7 @@ def test_whatever_tensor_it_is(kind: str, grad: bool) -> None:
 
     with pytest.raises(errors.EscapedTensor, match="return it"):
         aot.aot_function(f, checking_nop)(values(3).requires_grad_(grad))
-    with pytest.raises(errors.EscapedTensor, match="has no values"):
-        seen[0].tolist()
+    assert seen == []
 
 
 @pytest.mark.parametrize("make", [values, leaf])
@@ -294,17 +301,17 @@ READS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("read", READS)
 def test_what_is_stored_where_nobody_looks_cannot_be_used(read: str) -> None:
-    hidden: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
+    hidden = (ctypes.py_object * 1)()
 
     def f(x: Tensor) -> Tensor:
         y = x.exp()
-        hidden.put(y)
+        hidden[0] = y
         return y.sin()
 
     compiled = aot.aot_function(f, checking_nop)
     x = leaf(3)
     y = compiled(x)
-    stored = hidden.get()
+    stored = hidden[0]
     with pytest.raises(aot.Unsupported):
         READS[read](stored)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
