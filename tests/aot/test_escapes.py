@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import copy
-import ctypes
 import gc
 import io
 import pickle
@@ -301,17 +301,18 @@ READS: dict[str, Callable[[Tensor], Any]] = {
 
 @pytest.mark.parametrize("read", READS)
 def test_what_is_stored_where_nobody_looks_cannot_be_used(read: str) -> None:
-    hidden = (ctypes.py_object * 1)()
+    hidden = asyncio.Future[Tensor](loop=asyncio.new_event_loop())  # which C keeps
 
     def f(x: Tensor) -> Tensor:
         y = x.exp()
-        hidden[0] = y
+        hidden.set_result(y)
         return y.sin()
 
     compiled = aot.aot_function(f, checking_nop)
     x = leaf(3)
     y = compiled(x)
-    stored = hidden[0]
+    hidden.get_loop().close()
+    stored = hidden.result()
     with pytest.raises(aot.Unsupported):
         READS[read](stored)
     (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
