@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +37,6 @@ class CompiledModule(CompiledFunction):
     Attributes:
         flat: calls the module with positional arguments.
     """
-
-    in_places = True
 
     def __init__(self, module: nn.Module, *options: Any) -> None:
         if isinstance(module, torch.jit.ScriptModule):
@@ -158,6 +156,10 @@ class CompiledModule(CompiledFunction):
         values = [owner[name] for owner, name in places]
         self._left = tuple(zip(places, values, strict=True))
         return result, {i: value for i, value in enumerate(values) if value is not state[i]}
+
+    @property
+    def _in_places(self) -> Callable[[], Iterable[Place]]:
+        return lambda: [place for place, _ in self._left]
 
     def _traced(self) -> None:
         self._stand_ins = ()

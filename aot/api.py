@@ -6,7 +6,7 @@ import contextlib
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,11 +103,9 @@ class CompiledFunction:
     Attributes:
         specializations: the compiles so far, oldest first.
         seeds: whether the function may set a random generator's state (`capture.random.Draws.may_be_set`).
-        in_places: whether tensors of a trace stand in the caller's places meanwhile.
     """
 
     seeds = True
-    in_places = False
 
     def __init__(
         self,
@@ -386,7 +384,7 @@ class CompiledFunction:
 
         slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
-        noted = Noted(self.__wrapped__, runs=True, in_places=self.in_places)
+        noted = Noted(self.__wrapped__, runs=True, in_places=self._in_places)
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
@@ -596,6 +594,11 @@ class CompiledFunction:
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
         """What tells, at a backward, what its Python reads: of `scripts`, and `modules` that they got."""
         return lambda: Noted(*scripts, *modules)
+
+    @property
+    def _in_places(self) -> Callable[[], Iterable[tuple[Any, Any]]] | None:
+        """What tells where tensors of the trace stand for the caller's; None where none do."""
+        return None
 
     def _static(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that the caller says are parameters or buffers: they live until the backward whatever

@@ -15,7 +15,7 @@ import importlib
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from aot import torch_internals as internals
@@ -44,20 +44,26 @@ class Noted:
 
     Args:
         runs: whether `running` will be on whenever the functions run.
-        in_places: whether tensors of the trace stand in the caller's places while they run.
+        in_places: tells where tensors of the trace stand for the caller's when they have run, if some do.
     """
 
-    def __init__(self, *roots: Any, runs: bool = False, in_places: bool = False) -> None:
+    def __init__(
+        self,
+        *roots: Any,
+        runs: bool = False,
+        in_places: Callable[[], Iterable[tuple[Any, Any]]] | None = None,
+    ) -> None:
         self.roots = list(roots)
         self._called: set[types.CodeType] | None = None
         self._libraries: set[types.CodeType] = set()
         self._guards: Guards | None = None
         self._entries: list[Guard] = []
-        self._snapshot = Snapshot()
+        self._snapshot = Snapshot(with_settings=False)
         self._of_backward: Snapshot | None = None
         self._stays = False  # what they have changed so far
         self.changes = self.changes_of_backward = NO_SIDE_EFFECTS
-        self.wrote = in_places
+        self._in_places = in_places
+        self.wrote = in_places is not None
         self._walk = Walk()
         try:
             self._walk.go(*roots)
@@ -121,6 +127,7 @@ class Noted:
 
     @contextlib.contextmanager
     def _changing(self, again: bool) -> Iterator[None]:
+        self._snapshot = Snapshot()
         self._snapshot.extend(self._walk.writable())
         try:
             yield
@@ -156,8 +163,13 @@ class Noted:
         Raises:
             EscapedTensor: a tensor of the trace has been stored.
         """
+        places: dict[int, set[Any]] = {}
+        for owner, name in () if self._in_places is None else self._in_places():
+            places.setdefault(id(owner), set()).add(name)
+        self._snapshot.places = places
         self.changes = self._snapshot.tell(self._walk.writable())
-        self._of_backward = Snapshot()
+        self._of_backward = Snapshot(with_settings=False)  # which the trace has changed for now
+        self._of_backward.places = places
         self._of_backward.extend(self._walk.writable())
 
     def put_back(self) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import operator
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -120,25 +121,31 @@ _Stored = Variables | Entries | Items
 class Snapshot:
     """The state of a program before a function runs, and what it has changed since.
 
+    Attributes:
+        places: where stand-ins for a module's tensors are: names, keys or numbers, by the id of their owner.
+
+    Args:
+        with_settings: whether it is of torch's settings as well.
+
     While it lasts, numbers that the function only updates are such as note that (`aot.updates`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, with_settings: bool = True) -> None:
         self._held: dict[tuple[type, int], tuple[Holder, Any]] = {}
         self._seen: dict[int, Any] = {}
-        self._settings: tuple[Any, ...] = ()
+        self._settings = read_settings() if with_settings else ()
+        self.places: Mapping[int, Set[Any]] = {}
         self._noted: dict[tuple[int, Kind, Any], tuple[_Stored, Any, Update, Any]] = {}
 
     def extend(self, writable: Writable) -> None:
         """Take in what the walk has come to since."""
         fresh: list[tuple[Holder, Any]] = []
-        self._settings = self._settings or read_settings()
         for path, value in writable.objects:
             if id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
             for holder in holders_of(path, value, writable.spaces):
-                key = type(holder), id(holder.owner)  # type: ignore[attr-defined]
+                key = type(holder), id(holder.owner)
                 if key not in self._held:
                     self._held[key] = holder, holder.read()
                     fresh.append(self._held[key])
@@ -205,8 +212,31 @@ class Snapshot:
         if self._settings:
             write_settings(self._settings)
         for holder, before in self._held.values():
-            if holder.differs(before):
-                holder.write(before)
+            self._put_back(holder, before)
+
+    def _put_back(self, holder: Holder, before: Any) -> bool:
+        """Let one object hold what it held; whether it does."""
+        if self.state_of(holder, before) is before:
+            return True
+        return holder.write(self._but_for_places(holder, before, holder.read()))
+
+    def state_of(self, holder: Holder, before: Any) -> Any:
+        """What an object holds now: the very state `before` if it is no other one. (What is in `places` is
+        not asked: tensors of the trace.)"""
+        if not holder.differs(before):
+            return before
+        now = self._but_for_places(holder, holder.read(), before)
+        return before if now is not before and _are_same(now, before) else now
+
+    def _but_for_places(self, holder: Holder, state: Any, other: Any) -> Any:
+        """A state, with what is in the places of another one."""
+        names = self.places.get(id(holder.owner), ())
+        if not names or not isinstance(holder, (Variables, Entries, Items)):
+            return state
+        if isinstance(holder, Items):
+            both = range(min(len(state), len(other)))
+            return tuple(other[i] if i in names and i in both else one for i, one in enumerate(state))
+        return {name: other[name] if name in names and name in other else one for name, one in state.items()}
 
     def may_stay(self, writable: Writable) -> bool:
         """Whether nothing of the trace has been stored, if the function ends here."""
@@ -243,9 +273,9 @@ class Snapshot:
     def _changes(self, writable: Writable) -> Iterator[tuple[Holder, str, Any]]:
         """What is somewhere now and was not, with a path to it."""
         for holder, before in self._held.values():
-            if not holder.differs(before):
+            now = self.state_of(holder, before)
+            if now is before:
                 continue
-            now = holder.read()
             if isinstance(holder, Variables):
                 for name in changed(before, now):
                     if name in now and (id(holder.owner), name) not in writable.caches:
@@ -282,7 +312,7 @@ class Snapshot:
             return changes
         once: list[str] = []
         for holder, before in self._held.values():
-            if holder.differs(before) and not isinstance(holder, Memo) and not holder.write(before):
+            if not isinstance(holder, Memo) and not self._put_back(holder, before):
                 once.append(holder.path)
         if once:  # all else is as it was by now, and is changed for good once more
             for _, change in changes.effects:
@@ -362,7 +392,7 @@ class _Found:
             self.guards.append(guard(path, holder.kind, holder.owner, name, before))
 
     def _variables(self, holder: Variables, before: Mapping[str, Any]) -> None:
-        now = holder.read() if holder.differs(before) else before
+        now = self._snapshot.state_of(holder, before)
         names = [] if now is before else changed(before, now)
         whole = isinstance(holder, ModuleVariables)
         for name in names:
@@ -435,24 +465,23 @@ class _Found:
         return True
 
     def _entries(self, holder: Entries, before: Mapping[Any, Any]) -> None:
-        differs = holder.differs(before)
+        now = self._snapshot.state_of(holder, before)
+        differs = now is not before
         ways = _ways(self._writable, self._names, holder.owner)
-        if (not differs and not ways) or self._by_key(holder, before, holder.read()):
+        if (not differs and not ways) or self._by_key(holder, before, now):
             return
         self._pin(holder, (tuple(before), tuple(before.values())))
         if differs:
             self.resting.append(holder.path)
-            entries = [
-                (self._maker(holder.path, k), self._maker(holder.path, v)) for k, v in holder.read().items()
-            ]
+            entries = [(self._maker(holder.path, k), self._maker(holder.path, v)) for k, v in now.items()]
             self.effects.append((holder.path, functools.partial(_rewrite, holder, entries)))
 
     def _items(self, holder: Items | Queued, before: tuple[Any, ...]) -> None:
         ways = _ways(self._writable, self._names, holder.owner)
-        differs = holder.differs(before)
+        now = self._snapshot.state_of(holder, before)
+        differs = now is not before
         if not differs and (not ways or (not before and "clear" not in ways)):
             return
-        now = holder.read()
         most = getattr(holder.owner, "maxlen", None)  # of a deque, which drops what is too much
         only_grows = ways and ways <= _GROWING and (most is None or len(now) < most)
         begins = len(now) >= len(before) and all(a is b for a, b in zip(before, now, strict=False))
@@ -480,6 +509,14 @@ class _Found:
 
 
 _NONE: Any = object()
+
+
+def _are_same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return list(first) == list(second) and not changed(first, second)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(operator.is_, first, second))
+    return False
 
 
 def _maker(value: Any, known: Set[int]) -> Callable[[], Any] | None:

@@ -40,9 +40,11 @@ class Holder(Protocol):
 
     Attributes:
         path: how the function gets to the object.
+        owner: what guards look into, which is the object or what it keeps its variables in.
     """
 
     path: str
+    owner: Any
 
     def read(self) -> Any:
         """The state as it is."""
