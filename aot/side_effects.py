@@ -154,13 +154,12 @@ class Snapshot:
     def _note(self, writable: Writable, fresh: Iterable[tuple[Holder, Any]]) -> None:
         """Put values that note what is done to them in the places of those that are only written."""
         names = _names_of_containers(writable)
-        stored = _stored(writable)
+        written = _stored(writable, updated=True)
         for holder, before in fresh:
             if isinstance(holder, Variables):
-                here = stored[holder.named]
-                for name in before:
-                    place = id(holder.owner), holder.kind, name
-                    if place not in writable.guarded and (place in writable.written or name in here):
+                here = written[holder.named]
+                for name in before.keys() & here:
+                    if (id(holder.owner), holder.kind, name) not in writable.guarded:
                         self._watch(holder, name, before[name])
             elif (
                 (isinstance(holder, Entries) or (isinstance(holder, Items) and holder.is_list))
@@ -423,8 +422,7 @@ class _Found:
             self.effects.append((where, update))
             return
         rests = update is not _NONE or self._may_update(holder, name)  # on what was there
-        pinned = rests and (update is None or place in self._writable.written)
-        if name in before and (pinned or self._is_guarded(holder, name)):
+        if name in before and (rests or self._is_guarded(holder, name)):
             self._pin(holder, before[name], name)
             self.resting.append(where)
         elif name not in before and rests and holder.kind is Kind.ENTRY:
@@ -441,7 +439,7 @@ class _Found:
 
     def _may_update(self, holder: Variables, name: str) -> bool:
         ways = self._writable.ways.get((holder.named, name), ())
-        return any(way.endswith("=") and way not in ("=", "[]=") for way in ways)
+        return any(map(_is_operator, ways))
 
     def _by_key(self, holder: Entries | Items, before: Mapping[Any, Any], now: Mapping[Any, Any]) -> bool:
         """Take what is in a container key by key, if the function does nothing but store and update entries;
@@ -452,7 +450,10 @@ class _Found:
         if any(noting(value) is None for value in before.values()) or not before.keys() <= now.keys():
             return False
         found: list[tuple[str, Callable[[], None]]] = []
-        for key in changed(before, now):
+        names = changed(before, now)
+        if "[]=" in ways and not before.keys() >= set(names):
+            return False  # a `defaultdict` has made what was updated
+        for key in names:
             update = self._updates.get((id(holder.owner), holder.kind, key), _NONE)
             where = f"{holder.path}[{key!r:.40}]"
             if update is None:
@@ -538,13 +539,17 @@ def _maker(value: Any, known: Set[int]) -> Callable[[], Any] | None:
     return None
 
 
-def _stored(writable: Writable) -> Mapping[str, Set[str]]:
-    """The names that are stored, by kind."""
+def _stored(writable: Writable, updated: bool = False) -> Mapping[str, Set[str]]:
+    """The names that are stored, or `updated`, by kind."""
     found: dict[str, set[str]] = {kind: set() for kind in KINDS}
     for (kind, name), ways in writable.ways.items():
-        if "=" in ways:
+        if "=" in ways or (updated and any(map(_is_operator, ways))):
             found[kind].add(name)
     return found
+
+
+def _is_operator(way: str) -> bool:
+    return way.endswith("=") and way not in ("=", "[]=")
 
 
 def _names_of_containers(writable: Writable) -> dict[int, set[str]]:
