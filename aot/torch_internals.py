@@ -1475,6 +1475,7 @@ def process_key(devices: Iterable[str]) -> tuple[object, ...]:
         torch.get_float32_matmul_precision(),
         torch.__future__.get_overwrite_module_params_on_conversion(),
     ]
+    found += [backends.opt_einsum.enabled, backends.opt_einsum.strategy]
     found += [getattr(backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math")]
     kinds = {torch.device(device).type for device in devices} - {"cpu", "meta"}
     if kinds:
@@ -1577,7 +1578,7 @@ def overloads(packet: OpOverloadPacket) -> list[OpOverload]:
 
 
 def custom_definition(op: OpOverload) -> tuple[Any, dict[str, Any]] | None:
-    """What a custom operator was made by (`torch.library.custom_op`), and what that was given and a trace calls.
+    """What a custom operator was made by (`torch.library.custom_op`), and functions of it that a trace calls.
     (No kernels: these run at each call.)
 
     There is none if anything else was registered for the operator as well, in Python or in C++.

@@ -107,8 +107,13 @@ def reads_of_function(objects: Objects, function: types.FunctionType) -> list[Da
     if sys.version_info[:2] != VERSION:
         raise Uncacheable(CODE, f"Python {sys.version_info[0]}.{sys.version_info[1]}")
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    frame = Frame(objects, function.__code__, function, {name: Found(_content(cell)) for name, cell in cells})
-    frame.run()
+    scope = {name: Found(_content(cell)) for name, cell in cells}
+    frame = Frame(objects, function.__code__, function, scope)
+    try:
+        frame.run()
+    except (AssertionError, LookupError, RecursionError, ValueError) as error:
+        # (Of code that no compiler has made, or of functions that call each other too deep.)
+        raise Uncacheable(CODE, f"{function.__qualname__}: {type(error).__name__}") from None
     return frame.reads
 
 
@@ -284,6 +289,10 @@ class Frame:
             raise Uncacheable(CHANGES, one.argval)
         self._use(stack.pop())
 
+    def _delete_deref(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        if self._scope.get(one.argval, ANY) is not ANY:
+            raise Uncacheable(CHANGES, one.argval)
+
     def _load_global(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         if type(self._space) is not dict or type(self._builtins) is not dict:
             raise Uncacheable(OBJECTS, one.argval)
@@ -441,7 +450,7 @@ class Frame:
             return Found(vars(value)[name])
         if type(value) is type and not purity.is_value(value):
             return Found(_of_class(value, name))
-        if isinstance(value, (types.ModuleType, internals.OpOverloadPacket)):
+        if type(value) in _OPERATORS:
             return Found(_operator(value, name))
         if type(value) in _CONTAINERS and name in _READING:
             return self._look_into(owner)
@@ -470,9 +479,9 @@ def _operator(value: Any, name: str) -> Any:
         return getattr(ops, name)
     if type(value) is type(ops.aten):
         found = getattr(value, name, None)
-        if isinstance(found, internals.OpOverloadPacket):
+        if type(found) is internals.OpOverloadPacket:
             return found
-    if isinstance(value, internals.OpOverloadPacket) and name in value.overloads():
+    if type(value) is internals.OpOverloadPacket and name in value.overloads():
         return getattr(value, name)
     raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
 
@@ -484,6 +493,7 @@ def _parameters(code: types.CodeType) -> tuple[str, ...]:
 
 
 _IMPORT = builtins.__import__
+_OPERATORS = (type(torch.ops), type(torch.ops.aten), internals.OpOverloadPacket)
 _Step = Callable[["Frame", dis.Instruction, list[Value], dict[str, Value]], None]
 # How many values an instruction takes that nothing comes after.
 _ENDS: Mapping[str, Callable[[dis.Instruction], int]] = {
@@ -524,6 +534,7 @@ _STEPS: Mapping[str, _Step] = {
     "DELETE_FAST": Frame._delete_fast,
     "LOAD_DEREF": Frame._load_deref,
     "STORE_DEREF": Frame._store_deref,
+    "DELETE_DEREF": Frame._delete_deref,
     "LOAD_GLOBAL": Frame._load_global,
     "LOAD_ATTR": Frame._load_attribute,
     "LOAD_METHOD": Frame._load_method,

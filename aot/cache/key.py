@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from aot import config
 from aot import torch_internals as internals
 from aot.cache.data import OURS, Data, Packing, Uncacheable
-from aot.cache.sources import name_of, operator_data, own_source
+from aot.cache.sources import name_of, operator_data, own_source, require_methods_of_torch, target_of
 from aot.geometry import Geometry
 from aot.inputs import Arguments
 from aot.partition.default import default_partition
@@ -92,6 +92,7 @@ def key_of(
         raise Uncacheable("a tensor subclass")
     if internals.modes_are_on():
         raise Uncacheable("a mode that is on")
+    require_methods_of_torch()
     front = _Front(places)
     parts = {
         "format": 1,
@@ -196,7 +197,7 @@ class _Front(Packing):
             if type(value).__module__.split(".")[0] != "torch" or value.__name__ not in _HIGHER:
                 raise Uncacheable("an operator that takes functions", value)
             return ["higher", value.__name__]
-        return ["function", name_of(value)]
+        return ["function", target_of(value)]
 
     def _graph(self, module: fx.GraphModule) -> Data:
         if not internals.runs_its_graph(module):

@@ -33,13 +33,11 @@ _TYPES: tuple[type, ...] = (
     *(itertools.islice, itertools.count, itertools.zip_longest, itertools.starmap, itertools.combinations),
     *(numpy.float64, numpy.float32, numpy.float16, numpy.int64, numpy.int32, numpy.bool_),
 )
-CONSTANTS = frozenset(
-    (
-        *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis), tuple, slice, torch.Size),
-        *(torch.dtype, torch.layout, torch.memory_format, torch.device),
-    )
+_CONSTANTS: tuple[type, ...] = (
+    *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis), tuple, slice, torch.Size),
+    *(torch.dtype, torch.layout, torch.memory_format, torch.device),
 )
-_CLASSES = frozenset(_TYPES) - {torch.autograd.Function}
+_CLASSES: tuple[type, ...] = tuple(kind for kind in _TYPES if kind is not torch.autograd.Function)
 # What reads the process, or makes of a string what it names.
 _IMPURE_ATTRIBUTES = frozenset(
     (
@@ -93,29 +91,43 @@ _DECORATED = next(
 
 def is_pure(value: Any) -> bool:
     """Whether it is a function, or a type, of which what it returns follows from its arguments."""
-    if isinstance(value, type):
-        return value in _CLASSES or value in _MODES or _is_in(builtins, value, _BUILTINS)
-    if isinstance(value, types.BuiltinFunctionType):
+    # (By types alone: an object may say that it is of another class.)
+    kind = type(value)
+    if _is_one_of(value, (*_CLASSES, *_MODES)):
+        return True
+    if kind is type:
+        return _is_in(builtins, value, _BUILTINS)
+    if kind is types.BuiltinFunctionType:
         return _is_pure_builtin(value)
-    if isinstance(value, types.FunctionType):
-        return _is_pure_function(value)
-    if isinstance(value, numpy.ufunc):
+    if kind is types.FunctionType:
+        return value in _ORIGINALS
+    if kind is numpy.ufunc:
         return _is_in(numpy, value, _UFUNCS) and value.signature is None and "O" not in value.types[0]
-    if isinstance(value, internals.OpOverload):
+    if kind is internals.OpOverload:
         return value.namespace in OURS and _is_dispatched(value)
-    if isinstance(value, internals.OpOverloadPacket):
+    if kind is internals.OpOverloadPacket:
         return any(is_pure(one) for one in internals.overloads(value))  # (the others take numbers)
     return False
 
 
 def is_reader(value: Any) -> bool:
     """Whether it is a builtin that reads a container and keeps none of it but its entries."""
-    return _is_in(builtins, value, _READERS)
+    return type(value) in (type, types.BuiltinFunctionType) and _is_in(builtins, value, _READERS)
 
 
 def is_value(value: Any) -> bool:
     """Whether attributes of it are those of values, or of one of their classes."""
-    return type(value) in CONSTANTS or (isinstance(value, type) and value in _CLASSES)
+    return is_constant(value) or _is_one_of(value, _CLASSES)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether it is of a type of Python's or torch's own of which no value changes."""
+    return _is_one_of(type(value), _CONSTANTS)
+
+
+def _is_one_of(value: Any, some: tuple[Any, ...]) -> bool:
+    """(What compares them would be Python of the user's.)"""
+    return any(value is one for one in some)
 
 
 def may_be_asked(name: str, stored: bool) -> bool:
@@ -173,10 +185,6 @@ def _is_pure_builtin(value: Any) -> bool:
     return getattr(internals.operator_functions(), name, None) is value or (
         name in _OF_TORCH and value in _ORIGINALS
     )
-
-
-def _is_pure_function(value: types.FunctionType) -> bool:
-    return value in _ORIGINALS
 
 
 def _originals() -> frozenset[Any]:

@@ -28,6 +28,7 @@ from aot.reads import is_library
 
 _MOST_FUNCTIONS = 500
 _MOST_ENTRIES = 10_000
+_STATEFUL = tuple(f"torch.{name}" for name in ("backends", "cuda", "hub", "random", "serialization", "utils"))
 _SPACES = ("torch", "_operator", "operator", "builtins", "math", "_thread")
 
 
@@ -64,7 +65,7 @@ def name_of(value: Any) -> str:
     if is_method and getattr(torch.Tensor, name, None) is value:
         return f"torch.Tensor.{name}"
     module = getattr(value, "__module__", None) or ""
-    if module.split(".")[0] in _SPACES:
+    if _is_theirs(value) and module.split(".")[0] in _SPACES:
         for path in dict.fromkeys((getattr(value, "__qualname__", ""), name)):
             found: Any = sys.modules.get(module.split(".")[0])
             for part in (*module.split(".")[1:], *path.split(".")):
@@ -72,6 +73,40 @@ def name_of(value: Any) -> str:
             if found is value:
                 return f"{module}.{path}"
     raise Uncacheable("a function or an object of the user's", f"{module}.{name}" if name else type(value))
+
+
+def target_of(value: Any) -> str:
+    """The name of a function that a graph calls; see `name_of`.
+
+    Raises:
+        Uncacheable: it has none, or what it returns does not follow from its arguments.
+    """
+    name = name_of(value)
+    module, _, own = name.rpartition(".")
+    if not purity.is_pure(value) and (
+        (module == "builtins" and value is not getattr)
+        or (module == "torch" and not own.startswith("_"))
+        or (module == "torch._C" and own.startswith(("_get_", "_is_", "_has_")))
+        or module.startswith(_STATEFUL)
+    ):
+        raise Uncacheable("a function that reads the state of the process", name)
+    return name
+
+
+def require_methods_of_torch() -> None:
+    """See that methods of tensors are torch's own.
+
+    Raises:
+        Uncacheable: one has been replaced.
+    """
+    for name, value in vars(torch.Tensor).items():
+        if not _is_theirs(value) and (name in _METHODS or name.startswith("__")):
+            raise Uncacheable("a method of tensors that is not torch's", name)
+
+
+def _is_theirs(value: Any) -> bool:
+    """Whether a function is a library's, whatever name a decorator has given it."""
+    return type(value) is not types.FunctionType or is_library(value.__globals__.get("__name__"))
 
 
 def operator_data(op: internals.OpOverload) -> Data:
@@ -89,6 +124,9 @@ def operator_data(op: internals.OpOverload) -> Data:
     behind = [[name, objects.data(value)] for name, value in sorted(parts.items())]
     objects.see_attributes()
     return [str(op._schema), tags, internals.is_ordered(op), behind, objects.functions]
+
+
+_METHODS = frozenset(dir(torch.Tensor.__base__)) | {n for n, v in vars(torch.Tensor).items() if _is_theirs(v)}
 
 
 class _Objects:
@@ -134,22 +172,24 @@ class _Objects:
             Uncacheable: it may be more than that.
         """
         kind = type(value)
-        if kind in (tuple, torch.Size):
+        if kind is tuple or kind is torch.Size:
             return [kind.__name__, *map(self.data, value)]
         if kind is bytes:
             return ["bytes", value.hex()]
-        if kind in purity.CONSTANTS:
+        if purity.is_constant(value):
             return ["constant", Packing().constant(value)]
-        if isinstance(value, numpy.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:
+        if issubclass(kind, numpy.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:
             return ["numpy", value.dtype.str, value.tobytes().hex()]
-        if not purity.is_value(value):
-            self._own |= vars(value).keys() - {"__wrapped__"} if hasattr(value, "__dict__") else set()
         if any(value is one for one in self._itself):
+            self._own |= vars(value).keys()
             return ["itself"]
         if kind is functools.partial:
+            self._own |= vars(value).keys()
             named = [[str(name), self.data(one)] for name, one in value.keywords.items()]
             return ["partial", self.data(value.func), self.data(value.args), named]
         if purity.is_pure(value):
+            if not purity.is_value(value):
+                self._own |= getattr(value, "__dict__", {}).keys()
             return ["library", *_named(value)]
         decorated = purity.under_mode(value) if kind is types.FunctionType else None
         if decorated is not None:
@@ -178,6 +218,7 @@ class _Objects:
             if number >= _MOST_FUNCTIONS:
                 raise Uncacheable(CODE, f"more than {_MOST_FUNCTIONS} functions")
             self._kept.append(function)
+            self._own |= vars(function).keys()
             self.functions.append(None)
             codes = [_code(code) for code in _codes(function.__code__)]
             defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import json
 import math
 import os
+import subprocess
 import sys
 import textwrap
 import types
@@ -18,6 +20,7 @@ import pytest
 import torch
 from agree import leaf
 
+import aot
 from aot.cache.data import Data, Uncacheable
 from aot.cache.sources import operator_data
 
@@ -338,7 +341,8 @@ WAYS = {
         OBJECTS,
     ),
     "an array in a file": Way(
-        "import numpy\nopen(path, 'w').write('2')\ndef backward(ctx, g): return g * float(numpy.loadtxt(path))",
+        "import numpy\nopen(path, 'w').write('2')\n"
+        "def backward(ctx, g): return g * float(numpy.loadtxt(path))",
         "open(path, 'w').write('3')",
         CALLS,
     ),
@@ -551,7 +555,7 @@ WAYS = {
         CALLS,
     ),
     "the time": Way(
-        "import time\nat = time.time\ndef backward(ctx, g): return g * (2.0 if time.time() >= start else 3.0)\n"
+        "import time\ndef backward(ctx, g): return g * (2.0 if time.time() >= start else 3.0)\n"
         "start = time.time() - 60",
         "start = time.time() + 60",
         CALLS,
@@ -768,11 +772,13 @@ def test_nothing_is_kept_of_a_derivative_that_may_read_anything(expression: str)
 
 KEPT = {
     "operators": "def backward(ctx, g): return torch.where(g > 0, g.exp(), torch.sin(g)) @ torch.ones(2, 2)",
-    "functional": "import torch.nn.functional as F\ndef backward(ctx, g): return F.relu(F.gelu(g) * F.pad(g, (0, 0)))",
-    "functional by name": "from torch.nn.functional import softmax\ndef backward(ctx, g): return softmax(g, dim=-1)",
+    "functional": "import torch.nn.functional as F\n"
+    "def backward(ctx, g): return F.relu(F.gelu(g) * F.pad(g, (0, 0)))",
+    "functional by name": "from torch.nn.functional import softmax\n"
+    "def backward(ctx, g): return softmax(g, dim=-1)",
     "operators by name": "def backward(ctx, g): return torch.ops.aten.mul.Tensor(g, torch.ops.aten.sin(g))",
     "modules of torch": "def backward(ctx, g): return torch.special.expm1(g) + torch.linalg.vector_norm(g)",
-    "methods": "def backward(ctx, g): return g.reshape(-1).view_as(g).to(torch.float64).mul_(2).float().T.norm() * g",
+    "methods": "def backward(ctx, g): return g.view(-1).to(torch.float64).mul_(2).float().T.norm() * g",
     "saved tensors": """
         def setup(ctx, inputs, output):
             (x,) = inputs
@@ -786,7 +792,7 @@ KEPT = {
             return (g * x.cos()).reshape(ctx.size).to(ctx._dtype)
         """,
     "numbers": "import math, numpy as np\nK = np.float32(2)\n"
-    "def backward(ctx, g): return g * math.sqrt(2) * np.pi * float(np.sqrt(2.0)) * float(K) * math.prod(g.shape)",
+    "def backward(ctx, g): return g * math.sqrt(2) * np.pi * float(np.sqrt(2.0)) * K * math.prod(g.shape)",
     "a table": "K = {'a': 1, 'b': (2, 3)}\nL = [1, 2]\n"
     "def backward(ctx, g): return g * K['b'][0] * sum(L) * len(K) * max(v for v in L)",
     "helpers": """
@@ -823,10 +829,11 @@ KEPT = {
     "    return nn.functional.relu(g) * math.pi",
     "itself": "def backward(ctx, g): return op(g)",
     "a rule for vmap": "def rule(info, in_dims, x): return op(x), in_dims[0]\ndef backward(ctx, g): return g",
-    "the shape": "shape = torch.empty_like\ndef backward(ctx, g): return g.new_zeros(2, dtype=g.dtype, device=g.device)",
+    "the shape": "shape = torch.empty_like\n"
+    "def backward(ctx, g): return g.new_zeros(2, dtype=g.dtype, device=g.device)",
     "recursion": "def f(g, n): return f(g * 2, n - 1) if n else g\ndef backward(ctx, g): return f(g, 3)",
-    "while": "def backward(ctx, g):\n    n = 0\n    while n < 3:\n        n += 1\n        g = -g\n    return g",
-    "slices": "def backward(ctx, g):\n    g = g.clone()\n    g[0:1] += 1\n    return g[..., None].squeeze(-1)",
+    "while": "def backward(ctx, g):\n    n = 0\n    while n < 3: n, g = n + 1, -g\n    return g",
+    "slices": "def backward(ctx, g):\n    g = g.clone()\n    g[0:1] += 1\n    return g[..., None].sum(-1)",
 }
 
 
@@ -838,3 +845,78 @@ def test_what_operators_usually_do_is_followed(name: str) -> None:
         seen.append(data_of(app.op))
         assert not isinstance(seen[-1], str), seen[-1]
     assert seen[0][1:] == seen[1][1:]  # but for the name
+
+
+APPLICATION = """
+import json, os, sys
+import torch, aot
+from torch import Tensor
+path, factor = sys.argv[1:]
+
+def operator(name, body, backward):
+    op = torch.library.custom_op(f"app::{name}", body, mutates_args=(), schema="(Tensor x) -> Tensor")
+    op.register_fake(lambda x: torch.empty_like(x))
+    op.register_autograd(backward)
+    def program(x):
+        return op(x) * 1
+    return program
+
+def imported(ctx, g):
+    from appcfg import FACTOR
+    return g * FACTOR
+
+def environment(ctx, g): return g * float(os.environ["APP_FACTOR"])
+
+def file(ctx, g): return g * float(open(path).read())
+
+def double(ctx, g): return g * 2
+
+def from_file(x): return x * float(open(path).read())
+
+found = {}
+for name, body, backward in (
+    ("imported", torch.clone, imported),
+    ("environment", torch.clone, environment),
+    ("file", torch.clone, file),
+    ("kernel", from_file, double),
+):
+    x = torch.ones(2, requires_grad=True)
+    y = torch.compile(operator(name, body, backward), backend="aotfuzz")(x)
+    y.sum().backward()
+    found[name] = [y[0].item(), x.grad[0].item(), aot.cache.stats().hits]
+print(json.dumps(found))
+"""
+
+
+def test_another_process_does_not_get_what_an_older_one_has_read(tmp_path: Path) -> None:
+    script, file, folder = tmp_path / "app.py", tmp_path / "factor", tmp_path / "cache"
+    script.write_text(APPLICATION)
+    found = []
+    for factor in ("2.0", "3.0"):
+        (tmp_path / "appcfg.py").write_text(f"FACTOR = {factor}")
+        file.write_text(factor)
+        paths = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+        changed = {"APP_FACTOR": factor, "AOTFUZZ_CACHE_DIR": str(folder), "PYTHONPATH": paths}
+        command = [sys.executable, "-W", "error::aot.CacheWarning", str(script), str(file), factor]
+        environment = {**os.environ, **changed, "PYTHONDONTWRITEBYTECODE": "1"}
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        found.append(json.loads(ran.stdout))
+    # The result, the gradient, and how many entries have been found so far.
+    read = {"imported": [1, 2, 0], "environment": [1, 2, 0], "file": [1, 2, 0], "kernel": [2, 2, 0]}
+    assert found[0] == read
+    assert found[1] == {
+        "imported": [1, 3, 0],
+        "environment": [1, 3, 0],
+        "file": [1, 3, 0],
+        "kernel": [3, 2, 1],
+    }
+    with aot.config.patch(cache=folder):
+        stats = aot.cache.stats()
+    assert (stats.misses, stats.hits, stats.uncached) == (3, 1, {OBJECTS: 2, CALLS: 2})
+    shown = subprocess.run(
+        [sys.executable, "-m", "aot.cache", "--folder", str(folder), "stats"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"2 {OBJECTS}" in shown.stdout and f"2 {CALLS}" in shown.stdout
