@@ -92,9 +92,11 @@ class Objects(Protocol):
 
 def title(value: Any) -> str:
     """What to call an object in a message."""
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    kind = value if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)) else type(value)
+    kind: Any = type(value)
+    if issubclass(kind, (type, types.FunctionType, types.BuiltinFunctionType)):
+        kind = value
+    elif kind is types.ModuleType:
+        return f"module {vars(value).get('__name__')}"
     return f"{getattr(kind, '__module__', None)}.{getattr(kind, '__qualname__', kind)}"
 
 

@@ -176,6 +176,8 @@ class _Objects:
             return [kind.__name__, *map(self.data, value)]
         if kind is bytes:
             return ["bytes", value.hex()]
+        if kind is slice:
+            return ["slice", *map(self.data, (value.start, value.stop, value.step))]
         if purity.is_constant(value):
             return ["constant", Packing().constant(value)]
         if issubclass(kind, numpy.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:

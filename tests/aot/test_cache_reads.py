@@ -849,7 +849,7 @@ def test_what_operators_usually_do_is_followed(name: str) -> None:
 
 APPLICATION = """
 import json, os, sys
-import torch, aot
+import torch, aot, appcfg
 from torch import Tensor
 path, factor = sys.argv[1:]
 
