@@ -1599,7 +1599,7 @@ _CUSTOM_OPS = inspect.getfile(_custom_ops)
 
 def _registered_at(name: str) -> list[str]:
     """The files from which kernels are registered for an operator."""
-    dump: str = torch._C._dispatch_dump(name)  # type: ignore[no-untyped-call]
+    dump: str = torch._C._dispatch_dump(name)
     return re.findall(r": registered at (.+?):\d+ :: ", dump)
 
 
@@ -1613,7 +1613,7 @@ def operator_functions() -> Any:
 
 def operator_spaces() -> tuple[Any, ...]:
     """Modules of nothing but functions that call operators."""
-    return torch._C._nn, torch._C._special, torch._C._linalg, torch._C._fft
+    return tuple(getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft"))
 
 
 @functools.cache

@@ -156,7 +156,7 @@ class Frame:
         self._code = code
         self._owner = function
         self._space = function.__globals__
-        self._builtins: Mapping[str, Any] = function.__builtins__  # type: ignore[attr-defined]
+        self._builtins: Mapping[str, Any] = function.__builtins__
         self._scope = scope
         self._within: set[types.CodeType] = set()
         self._at = 0
@@ -483,8 +483,10 @@ def _operator(value: Any, name: str) -> Any:
         found = getattr(value, name, None)
         if type(found) is internals.OpOverloadPacket:
             return found
-    if type(value) is internals.OpOverloadPacket and name in value.overloads():
-        return getattr(value, name)
+    if type(value) is internals.OpOverloadPacket:
+        found = getattr(value, name, None)
+        if type(found) is internals.OpOverload:
+            return found
     raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
 
 

@@ -213,7 +213,8 @@ _ORIGINALS = _originals()
 @functools.cache
 def _is_dispatched(op: internals.OpOverload) -> bool:
     """Whether it is an operator of the dispatcher, and not one of TorchScript alone."""
-    return op.name() in internals.all_operators() and op._opname not in _IMPURE_OF_TORCH
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return name in internals.all_operators() and op._opname not in _IMPURE_OF_TORCH
 
 
 def under_mode(function: types.FunctionType) -> tuple[str, Any] | None:

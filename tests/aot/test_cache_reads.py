@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from agree import leaf
+from torch import fx, nn
 
 import aot
 from aot.cache.data import Data, Uncacheable
@@ -845,6 +846,26 @@ def test_what_operators_usually_do_is_followed(name: str) -> None:
         seen.append(data_of(app.op))
         assert not isinstance(seen[-1], str), seen[-1]
     assert seen[0][1:] == seen[1][1:]  # but for the name
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_operators_usually_do_is_kept_and_found(name: str, tmp_path: Path) -> None:
+    app = program(KEPT[name])
+    gradients = []
+    with aot.config.patch(cache=tmp_path / "cache"):
+        for compiled in (False, True, True):
+            x = torch.tensor([0.5, 2.0], requires_grad=True)
+            graph = fx.Graph()
+            graph.output(graph.call_function(app.op._opoverload, (graph.placeholder("x"),)))
+            function: Any = fx.GraphModule(nn.Module(), graph)
+            if compiled:
+                function = aot.aot_module_simplified(function, (x,), aot.nop)
+            (function(x) * torch.tensor([1.0, 3.0])).sum().backward()
+            gradients.append(x.grad)
+        stats = aot.cache.stats()
+    assert (stats.misses, stats.hits, stats.uncached) == (1, 1, {})
+    for one in gradients[1:]:
+        torch.testing.assert_close(one, gradients[0])
 
 
 APPLICATION = """
