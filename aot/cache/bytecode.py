@@ -93,11 +93,14 @@ class Objects(Protocol):
 def title(value: Any) -> str:
     """What to call an object in a message."""
     kind: Any = type(value)
-    if issubclass(kind, (type, types.FunctionType, types.BuiltinFunctionType)):
-        kind = value
-    elif kind is types.ModuleType:
+    if kind is types.ModuleType:
         return f"module {vars(value).get('__name__')}"
-    return f"{getattr(kind, '__module__', None)}.{getattr(kind, '__qualname__', kind)}"
+    if kind in (types.FunctionType, types.BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    of = value if issubclass(kind, type) else kind
+    # (A metaclass may say anything of what is asked for otherwise.)
+    names = [type.__getattribute__(of, name) for name in ("__module__", "__qualname__")]
+    return ".".join(name for name in names if type(name) is str)
 
 
 def reads_of_function(objects: Objects, function: types.FunctionType) -> list[Data]:
@@ -130,9 +133,10 @@ def _imported(name: str, level: int, space: Mapping[str, Any], whole: bool) -> A
     """The module that an import gives, if all of the path is there already: its first, or the `whole`."""
     package = space.get("__package__")
     if level:
-        if not isinstance(package, str):
-            raise Uncacheable(OBJECTS, f"the import of {name}")
-        name = importlib.util.resolve_name("." * level + name, package)
+        try:
+            name = importlib.util.resolve_name("." * level + name, package if type(package) is str else "")
+        except ImportError as error:
+            raise Uncacheable(OBJECTS, error) from None
     parts = name.split(".")
     modules = [sys.modules.get(".".join(parts[: count + 1])) for count in range(len(parts))]
     if any(type(module) is not types.ModuleType for module in modules):

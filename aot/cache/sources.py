@@ -65,7 +65,7 @@ def name_of(value: Any) -> str:
     if is_method and getattr(torch.Tensor, name, None) is value:
         return f"torch.Tensor.{name}"
     module = getattr(value, "__module__", None) or ""
-    if _is_theirs(value) and module.split(".")[0] in _SPACES:
+    if is_library_function(value) and module.split(".")[0] in _SPACES:
         for path in dict.fromkeys((getattr(value, "__qualname__", ""), name)):
             found: Any = sys.modules.get(module.split(".")[0])
             for part in (*module.split(".")[1:], *path.split(".")):
@@ -100,12 +100,12 @@ def require_methods_of_torch() -> None:
         Uncacheable: one has been replaced.
     """
     for name, value in vars(torch.Tensor).items():
-        if not _is_theirs(value) and (name in _METHODS or name.startswith("__")):
+        if not is_library_function(value) and (name in _METHODS or name.startswith("__")):
             raise Uncacheable("a method of tensors that is not torch's", name)
 
 
-def _is_theirs(value: Any) -> bool:
-    """Whether a function is a library's, whatever name a decorator has given it."""
+def is_library_function(value: Any) -> bool:
+    """Whether something is no Python function of the user's, whatever name a decorator has given it."""
     return type(value) is not types.FunctionType or is_library(value.__globals__.get("__name__"))
 
 
@@ -121,12 +121,25 @@ def operator_data(op: internals.OpOverload) -> Data:
     definition, parts = found
     tags = sorted(str(tag) for tag in op.tags)
     objects = _Objects(definition, op, op.overloadpacket)
-    behind = [[name, objects.data(value)] for name, value in sorted(parts.items())]
+    ours = _is_of_torch(definition._init_fn)
+    behind = [
+        [name, ["torch", title(value)] if ours and _is_of_torch(value) else objects.data(value)]
+        for name, value in sorted(parts.items())
+    ]
     objects.see_attributes()
     return [str(op._schema), tags, internals.is_ordered(op), behind, objects.functions]
 
 
-_METHODS = frozenset(dir(torch.Tensor.__base__)) | {n for n, v in vars(torch.Tensor).items() if _is_theirs(v)}
+_METHODS = frozenset(dir(torch.Tensor.__base__)) | {
+    n for n, v in vars(torch.Tensor).items() if is_library_function(v)
+}
+
+
+def _is_of_torch(value: Any) -> bool:
+    """Whether it is a function of torch's that can hold nothing of the user's: its name says it all."""
+    if type(value) is not types.FunctionType or value.__closure__ is not None:
+        return False
+    return str(value.__globals__.get("__name__")).startswith("torch.")
 
 
 class _Objects:

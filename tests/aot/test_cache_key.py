@@ -333,6 +333,32 @@ def test_functions_under_the_name_of_torch_s_are_not_kept(monkeypatch: pytest.Mo
     assert aot.cache.stats().uncached == {"a function or an object of the user's": 1}
 
 
+def test_replaced_methods_of_modules_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.ReLU6, "forward", lambda self, x: x * 2)
+    assert torch.equal(compile_graph(hidden(nn.ReLU6()), values(2))(values(2)), values(2) * 2)
+    assert aot.cache.stats().uncached == {"a module of the user's": 1}
+
+
+def test_partitioners_that_pass_for_others_are_not_kept() -> None:
+    class Partial(functools.partial[Any]):
+        def __call__(self, /, *args: Any, **options: Any) -> Any:
+            return aot.min_cut_rematerialization_partition(*args, **options)
+
+    class Equal:
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return aot.min_cut_rematerialization_partition(*args, **options)
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __hash__(self) -> int:
+            return hash(aot.default_partition)
+
+    for partition in (Partial(aot.default_partition), Equal()):
+        compile_graph(product, values(2, 2), leaf(2, 2), partition_fn=partition)
+    assert aot.cache.stats().uncached == {"a partitioner of the user's": 2}
+
+
 def test_replaced_methods_of_tensors_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tensor, "sinc", lambda x: x * 2, raising=False)
     monkeypatch.setattr(Tensor, "of_mine", lambda x: x, raising=False)

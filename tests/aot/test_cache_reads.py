@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import itertools
 import json
 import math
@@ -22,6 +23,7 @@ from agree import leaf
 from torch import fx, nn
 
 import aot
+from aot.cache.__main__ import main
 from aot.cache.data import Data, Uncacheable
 from aot.cache.sources import operator_data
 
@@ -39,6 +41,7 @@ def as_before() -> Iterator[None]:
     torch._dynamo.reset()
     spaces = [vars(one) for one in (builtins, math, sys, torch)]
     before = [dict(space) for space in (*spaces, sys.modules, os.environ)]
+    switch = torch.backends.cuda.matmul.allow_tf32
     threads, sgn, seed = torch.get_num_threads(), torch.Tensor.sgn, torch.initial_seed()
     yield
     for space, old in zip((*spaces, sys.modules, os.environ), before, strict=True):
@@ -48,7 +51,7 @@ def as_before() -> Iterator[None]:
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
     torch.set_autocast_cache_enabled(True)
-    torch.backends.mkldnn.deterministic = False
+    torch.backends.cuda.matmul.allow_tf32 = switch
     if torch.Tensor.sgn is not sgn:
         torch.Tensor.sgn = sgn  # type: ignore[method-assign]
     if hasattr(torch.Tensor, "appk"):
@@ -544,9 +547,9 @@ WAYS = {
         CALLS,
     ),
     "a switch": Way(
-        "torch.backends.mkldnn.deterministic = False\n"
-        "def backward(ctx, g): return g * (3 if torch.backends.mkldnn.deterministic else 2)",
-        "torch.backends.mkldnn.deterministic = True",
+        "torch.backends.cuda.matmul.allow_tf32 = False\n"
+        "def backward(ctx, g): return g * (3 if torch.backends.cuda.matmul.allow_tf32 else 2)",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
         OBJECTS,
     ),
     "a switch of autocast": Way(
@@ -771,6 +774,87 @@ def test_nothing_is_kept_of_a_derivative_that_may_read_anything(expression: str)
     assert data_of(app.op) in (OBJECTS, CALLS, CODE)
 
 
+# Objects and code that look for trouble with whoever looks at them.
+ODD = {
+    "attributes that raise": """
+        class Odd:
+            def __getattribute__(self, name): raise RuntimeError(name)
+        odd = Odd()
+        def backward(ctx, g): return g * odd
+        """,
+    "a class that raises": """
+        class Odd:
+            @property
+            def __class__(self): raise RuntimeError
+        odd = Odd()
+        def backward(ctx, g): return g * odd.k
+        """,
+    "a metaclass that raises": """
+        class Meta(type):
+            def __getattribute__(self, name): raise RuntimeError(name)
+            def __eq__(self, other): raise RuntimeError
+        class Odd(metaclass=Meta): pass
+        def backward(ctx, g): return Odd.k(g, Odd)
+        """,
+    "an object of another class": """
+        import math, types
+        class Odd:
+            __class__, __name__, __self__ = types.BuiltinFunctionType, "sqrt", math
+            def __call__(self, g): return g
+        odd = Odd()
+        def backward(ctx, g): return odd(g)
+        """,
+    "a module of another class": """
+        import types
+        class Odd(types.ModuleType):
+            def __getattr__(self, name): return 2.0
+        odd = Odd("odd")
+        def backward(ctx, g): return g * odd.k
+        """,
+    "a closure without a value": """
+        def make():
+            def backward(ctx, g): return g * k
+            return backward
+            k = 1
+        backward = make()
+        """,
+    "an import beyond the top": "def backward(ctx, g):\n    from ... import k\n    return g * k",
+    "code without an end": """
+        import dis
+        def backward(ctx, g): return g
+        backward.__code__ = backward.__code__.replace(co_code=bytes([dis.opmap["RESUME"], 0]))
+        """,
+    "code without a stack": """
+        def backward(ctx, g): return g
+        backward.__code__ = backward.__code__.replace(co_code=bytes([83, 0, 83, 0]))
+        """,
+    "a jump to nowhere": """
+        import dis
+        def backward(ctx, g): return g
+        backward.__code__ = backward.__code__.replace(co_code=bytes([dis.opmap["JUMP_FORWARD"], 7]))
+        """,
+    "functions too deep": "f0 = lambda g: g\n"
+    + "\n".join(f"def f{i}(g): return f{i - 1}(g)" for i in range(1, 400))
+    + "\ndef backward(ctx, g): return f399(g)",
+    "too many functions": "\n".join(f"def f{i}(g): return g" for i in range(501))
+    + "\ndef backward(ctx, g):\n"
+    + "\n".join(f"    f{i}(g)" for i in range(501)),
+    "a large table": "K = list(range(10_001))\ndef backward(ctx, g): return g * K[0]",
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_looks_for_trouble_is_not_kept(name: str) -> None:
+    assert data_of(program(ODD[name]).op) in (OBJECTS, CALLS, CODE)
+
+
+def test_operators_of_torch_s_own_are_known_by_name() -> None:
+    importlib.import_module("torch._dynamo._trace_wrapped_higher_order_op")
+    data = operator_data(torch.ops.flex_lib.zeros_and_scatter.default)
+    assert data == operator_data(torch.ops.flex_lib.zeros_and_scatter.default)
+    assert "torch._dynamo._trace_wrapped_higher_order_op" in str(data)
+
+
 KEPT = {
     "operators": "def backward(ctx, g): return torch.where(g > 0, g.exp(), torch.sin(g)) @ torch.ones(2, 2)",
     "functional": "import torch.nn.functional as F\n"
@@ -909,7 +993,9 @@ print(json.dumps(found))
 """
 
 
-def test_another_process_does_not_get_what_an_older_one_has_read(tmp_path: Path) -> None:
+def test_another_process_does_not_get_what_an_older_one_has_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     script, file, folder = tmp_path / "app.py", tmp_path / "factor", tmp_path / "cache"
     script.write_text(APPLICATION)
     found = []
@@ -934,10 +1020,6 @@ def test_another_process_does_not_get_what_an_older_one_has_read(tmp_path: Path)
     with aot.config.patch(cache=folder):
         stats = aot.cache.stats()
     assert (stats.misses, stats.hits, stats.uncached) == (3, 1, {OBJECTS: 2, CALLS: 2})
-    shown = subprocess.run(
-        [sys.executable, "-m", "aot.cache", "--folder", str(folder), "stats"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert f"2 {OBJECTS}" in shown.stdout and f"2 {CALLS}" in shown.stdout
+    assert main(["--folder", str(folder), "stats"]) == 0
+    shown = capsys.readouterr().out
+    assert f"2 {OBJECTS}" in shown and f"2 {CALLS}" in shown
