@@ -160,7 +160,8 @@ class Frame:
         self._code = code
         self._owner = function
         self._space = function.__globals__
-        self._builtins: Mapping[str, Any] = function.__builtins__
+        own: Any = function
+        self._builtins: Mapping[str, Any] = own.__builtins__
         self._scope = scope
         self._within: set[types.CodeType] = set()
         self._at = 0

@@ -61,7 +61,6 @@ _BUILTINS = frozenset(
 _READERS = frozenset(
     ("all", "any", "dict", "enumerate", "iter", "len", "list", "max", "min", "reversed", "sorted", "sum")
 ) | {"tuple", "zip"}
-_IMPURE_OPERATORS = frozenset(("attrgetter", "methodcaller", "call"))
 _IMPURE_OF_TORCH = frozenset(("from_file", "cudnn_is_acceptable", "is_vulkan_available", "frombuffer"))
 # Functions of torch that are no operators. (Default dtype and grad mode are in every key.)
 _OF_TORCH = frozenset(
@@ -170,16 +169,16 @@ def _is_in(space: Any, value: Any, names: frozenset[str]) -> bool:
 
 def _is_pure_builtin(value: Any) -> bool:
     name, module = value.__name__, value.__self__
-    if value.__module__ in ("_operator", "operator"):
-        return not name.startswith("__") and vars(operator).get(name) is value
+    if name.startswith("_") or name in _IMPURE_OF_TORCH:  # (as a module's `__dir__`)
+        return False
+    if value.__module__ == "_operator":
+        return vars(operator).get(name) is value
     if module is math:
         return True
     if module is builtins:
         return name in _BUILTINS
     if module is functools.reduce.__self__:  # type: ignore[attr-defined]
         return value is functools.reduce
-    if name.startswith("_") or name in _IMPURE_OF_TORCH:
-        return False
     if any(module is space for space in internals.operator_spaces()):
         return True
     return getattr(internals.operator_functions(), name, None) is value or (

@@ -413,6 +413,11 @@ WAYS = {
         "K = 3.0",
         OBJECTS,
     ),
+    "the names in a library": Way(
+        "import math\nnames = math.__dir__\ndef backward(ctx, g): return g * (3 if 'appk' in names() else 2)",
+        "math.appk = 1",
+        CALLS,
+    ),
     "inspect": Way(
         "import inspect, appcfg\ndef backward(ctx, g): return g * dict(inspect.getmembers(appcfg))['K']",
         "cfg.K = 3.0",
