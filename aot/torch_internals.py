@@ -15,6 +15,7 @@ import itertools
 import logging
 import operator
 import platform
+import re
 import sys
 import threading
 import types
@@ -27,6 +28,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
 from torch._higher_order_ops.scan import generic_scan
+from torch._library import custom_ops as _custom_ops
 from torch._library import opaque_object as _opaque_object
 from torch._library.custom_ops import OPDEFS
 from torch._library.effects import EffectType
@@ -58,6 +60,7 @@ from torch.overrides import (
     enable_reentrant_dispatch,
     get_default_nowrap_functions,
 )
+from torch.utils._contextlib import _DecoratorContextManager, context_decorator
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -98,6 +101,7 @@ __all__ = [
     "TreeSpec",
     "UnsupportedOperatorException",
     "accumulates",
+    "all_operators",
     "ambient_key",
     "ambient_of_now",
     "ambient_test",
@@ -114,7 +118,9 @@ __all__ = [
     "autocasts",
     "backward_key",
     "below_autograd",
+    "clone_of_mode",
     "computed",
+    "context_decorator",
     "copy_creation_meta",
     "copy_each",
     "copy_node",
@@ -185,6 +191,8 @@ __all__ = [
     "next_sequence_number",
     "noting_unpacked",
     "offset_of",
+    "operator_functions",
+    "operator_spaces",
     "ordered",
     "outside_inference_mode",
     "overloads",
@@ -1480,6 +1488,7 @@ def process_key(devices: Iterable[str]) -> tuple[object, ...]:
         torch.get_float32_matmul_precision(),
         torch.__future__.get_overwrite_module_params_on_conversion(),
     ]
+    found += [backends.opt_einsum.enabled, backends.opt_einsum.strategy]
     found += [getattr(backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math")]
     kinds = {torch.device(device).type for device in devices} - {"cpu", "meta"}
     if kinds:
@@ -1663,13 +1672,48 @@ def overloads(packet: OpOverloadPacket) -> list[OpOverload]:
 
 
 def custom_definition(op: OpOverload) -> tuple[Any, dict[str, Any]] | None:
-    """What a custom operator was made by (`torch.library.custom_op`), if so, and what was given to that."""
+    """What a custom operator was made by (`torch.library.custom_op`), and functions of it that a trace calls.
+    (No kernels: these run at each call.)
+
+    There is none if anything else was registered for the operator as well, in Python or in C++.
+    """
     name = op._schema.name
-    definition = OPDEFS.get(name)
-    if definition is None or definition._opoverload is not op:
+    definition: Any = OPDEFS.get(name)
+    if definition is None or definition._opoverload is not op or op.py_kernels:
         return None
-    given = {k: v for k, v in vars(definition).items() if k not in ("_lib", "_opoverload")}
-    return definition, given
+    if definition._torch_dispatch_fns or any(path != _CUSTOM_OPS for path in _registered_at(name)):
+        return None
+    parts = {part: getattr(definition, part) for part in _TRACED_PARTS}
+    return definition, {**parts, "_autocast_dtype": tuple(sorted(definition._autocast_dtype.items()))}
+
+
+_TRACED_PARTS = ("_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
+_CUSTOM_OPS = inspect.getfile(_custom_ops)
+
+
+def _registered_at(name: str) -> list[str]:
+    """The files from which kernels are registered for an operator."""
+    dump: str = torch._C._dispatch_dump(name)
+    return re.findall(r": registered at (.+?):\d+ :: ", dump)
+
+
+clone_of_mode: Any = _DecoratorContextManager.clone
+
+
+def operator_functions() -> Any:
+    """What holds the functions of `torch` that call operators."""
+    return torch._C._VariableFunctions
+
+
+def operator_spaces() -> tuple[Any, ...]:
+    """Modules of nothing but functions that call operators."""
+    return tuple(getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft"))
+
+
+@functools.cache
+def all_operators() -> frozenset[str]:
+    """The names of the operators that the dispatcher has."""
+    return frozenset(torch._C._dispatch_get_all_op_names())
 
 
 # Inductor is imported when it is used: it is most of what torch.compile loads.
