@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fuzz import corpus
 from fuzz.campaign.devices import workers
-from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
+from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.corpus import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.plugins import attribute, registered
@@ -33,7 +32,7 @@ def replay(options: argparse.Namespace) -> int:
     said = f"{len(rows) - left_out} replayed, {unexpected} not as expected, {len(errors)} unreadable"
     say(said + (f", {left_out} left out: their device is not here" if left_out else ""), sys.stderr)
     if options.json:
-        say(json.dumps(objects.replay(rows, errors)))
+        say_object(objects.replay(rows, errors))
     if errors:
         return WRONG
     return FINDINGS if unexpected else NOTHING_NEW
@@ -111,6 +110,9 @@ def repro(options: argparse.Namespace) -> int:
     target = options.target or case.origin.target
     if options.target:
         find(target)
+    elif target not in SHIPPED:
+        what = f"{target!r} does not ship with aotfuzz, and a file must not have it imported"
+        raise CorpusError(options.file, "origin.target", what, "name it with --target to have its script")
     say(scripts.script(case.program, target, scripts.main_finding(case)).rstrip("\n"))
     return NOTHING_NEW
 
@@ -121,7 +123,7 @@ def targets(options: argparse.Namespace) -> int:
     rows += [_registered(name) for name in registered()]
     if options.json:
         keys = ("name", "description", "unavailable")
-        say(json.dumps({"targets": [dict(zip(keys, row, strict=True)) for row in rows]}))
+        say_object({"targets": [dict(zip(keys, row, strict=True)) for row in rows]})
         return NOTHING_NEW
     for name, description, reason in rows:
         say(f"{name:20} {description}" + (f" (unavailable: {reason})" if reason else ""))
