@@ -38,11 +38,6 @@ def one_line(text: str) -> str:
     return shown(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
-def encodable(text: str) -> str:
-    """Text that UTF-8 has: halves of surrogate pairs are written as escapes, all else is as it was."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
 def shell(*words: str | Path) -> str:
     """A command line that a reader may copy: each word is one word of the shell, whatever is in it.
 

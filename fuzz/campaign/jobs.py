@@ -23,6 +23,7 @@ from fuzz.call import Result
 from fuzz.campaign.worker import Last
 from fuzz.choices import Random
 from fuzz.coverage import traits
+from fuzz.errors import TargetError
 from fuzz.execute import execute
 from fuzz.generate import generate
 from fuzz.ir import on_device
@@ -30,6 +31,7 @@ from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
 from fuzz.sweep import sweep
 from fuzz.targets import Target, find
+from oracles.words import message_of
 
 HANDLER = "fuzz.campaign.jobs:handle"
 BROKEN_SCRIPT = 70
@@ -103,7 +105,11 @@ def _target(name: str) -> Target:
 def _prepared(name: str) -> Target:
     """The target, made ready once in each process."""
     target = find(name)
-    target.prepare()
+    try:
+        target.prepare()
+    except Exception as error:
+        said = f"{type(error).__name__}: {message_of(error)}"
+        raise TargetError(f"target {name!r} cannot be made ready: its prepare raises {said}") from error
     return target
 
 
