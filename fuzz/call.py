@@ -162,11 +162,11 @@ def judged_call(
             sights = _sights(own, compiled)
             runs = compiled.runs - before
             sights = [_without_first_growth(seen, own, compiled) for seen in sights]
+            left = (*compiled.left, *surroundings.left())
+            new = surroundings.new_threads()
+            if new and not left:
+                left = _threads_of_each_call(own, compiled)
         _settle()
-        left = (*compiled.left, *surroundings.left())
-        new = surroundings.new_threads()
-        if new and not left:
-            left = _threads_of_each_call(own, compiled)
     except BaseException as error:
         surroundings.restore()
         if _is_the_users(error):

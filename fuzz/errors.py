@@ -45,6 +45,10 @@ class PoolError(FuzzError):
     """Workers cannot be started at all: the installation is at fault, not a program under test."""
 
 
+class WorkersLost(PoolError):
+    """What workers come from, a fork server or a cluster's scheduler, has died under a campaign."""
+
+
 class ConfigurationError(FuzzError):
     """The options of a run contradict each other or ask for what this machine does not have."""
 

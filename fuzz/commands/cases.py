@@ -15,6 +15,7 @@ from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetErr
 from fuzz.plugins import attribute, registered
 from fuzz.report import objects, tables
 from fuzz.targets import SHIPPED, find, usable
+from fuzz.text import shell
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -24,18 +25,47 @@ def replay(options: argparse.Namespace) -> int:
 
     targets = [target.name for target in usable(options.target)]
     cases, errors = read_all(options.paths or [Path("corpus")])
+    ungiven = {} if targets else _of_targets_that_are_not_given(cases)
+    idle = [
+        file for file, case in cases if not targets and not any(name in SHIPPED for name in case.expected)
+    ]
+    if cases and len(idle) == len(cases):
+        raise ConfigurationError(
+            f"nothing is expected of a target that ships with aotfuzz ({len(cases)} cases), and no file may "
+            f"have another one imported; name it: {_with_targets(options.paths, ungiven)}"
+        )
     rows = run(cases, targets, jobs_at_once=options.jobs or workers()) if cases else []
     if rows:
         say(tables.replay(rows), people(options))
     unexpected = sum(not row.as_expected for row in rows)
     left_out = sum(row.outcome == LEFT_OUT for row in rows)
     said = f"{len(rows) - left_out} replayed, {unexpected} not as expected, {len(errors)} unreadable"
-    say(said + (f", {left_out} left out: their device is not here" if left_out else ""), sys.stderr)
+    said += f", {left_out} left out: their device is not here" if left_out else ""
+    if ungiven:
+        count = len({file for files in ungiven.values() for file in files})
+        said += f", {count} not run on targets that are not given: {_with_targets(options.paths, ungiven)}"
+    say(said, sys.stderr)
     if options.json:
-        say_object(objects.replay(rows, errors))
+        not_run = {name: [str(file) for file in files] for name, files in ungiven.items()}
+        say_object({**objects.replay(rows, errors), "not_run": not_run})
     if errors:
         return WRONG
     return FINDINGS if unexpected else NOTHING_NEW
+
+
+def _of_targets_that_are_not_given(cases: Iterable[tuple[Path, Case]]) -> dict[str, list[Path]]:
+    """The targets that do not ship of which something is expected, and the files that expect it."""
+    found: dict[str, list[Path]] = {}
+    for file, case in cases:
+        for name in case.expected:
+            if name not in SHIPPED:
+                found.setdefault(name, []).append(file)
+    return found
+
+
+def _with_targets(paths: Sequence[Path], names: Iterable[str]) -> str:
+    """The command that replays files on these targets."""
+    return shell("aotfuzz", "replay", *paths, *(word for name in names for word in ("--target", name)))
 
 
 def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[CorpusError]]:

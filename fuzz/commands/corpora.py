@@ -22,7 +22,7 @@ from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_
 from fuzz.corpus import AGREES, DIFFERS, Case
 from fuzz.errors import ConfigurationError, DeviceError
 from fuzz.targets import SHIPPED, usable
-from fuzz.text import one_line
+from fuzz.text import one_line, shell
 
 
 def add(options: argparse.Namespace) -> int:
@@ -34,14 +34,22 @@ def add(options: argparse.Namespace) -> int:
     else:
         collection = Collection(folder, {}, (), ())
     cases, errors = read_all(_sources(options.paths))
-    changed = False
+    changed = lacking = False
     for file, case in cases:
         there = collection.holds(case)
         if there is not None:
             say(f"{file}: is there already, as {there}")
             continue
         names = list(dict.fromkeys([*(name for name in case.expected if name in SHIPPED), *also]))
-        rows = replay([(file, case)], names, jobs_at_once=options.jobs or workers()) if names else []
+        if not names:
+            given = shell("--target", next(iter(case.expected)))
+            say(
+                f"aotfuzz: {file}: not added: it is run first, and its target does not ship; add {given}",
+                sys.stderr,
+            )
+            lacking = True
+            continue
+        rows = replay([(file, case)], names, jobs_at_once=options.jobs or workers())
         wrong = [row for row in rows if row.outcome == LEFT_OUT or (row.expected and not row.as_expected)]
         if wrong:
             changed = True
@@ -63,7 +71,7 @@ def add(options: argparse.Namespace) -> int:
         _write(written, case)
         collection.cases[written] = case
         say(f"{file}: added as {written}")
-    if errors:
+    if errors or lacking:
         return WRONG
     return FINDINGS if changed else NOTHING_NEW
 
