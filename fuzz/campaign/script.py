@@ -1,8 +1,8 @@
-"""Repro scripts tried: what one gives in a process of its own, and whether that is the difference it is about.
+"""Repro scripts tried: what one gives, and whether that is the difference that it is about.
 
-A script exits with 1 whatever it is that differs. One that ends in an exception may have met another one than the
-campaign: of a compiler that was not made ready, of a module that the script lacks. So how both sides ended is
-compared with what was recorded.
+A script exits with 1 whatever it is that differs. One that ends in an exception may have met another one than
+the campaign: of a compiler that was not made ready, of a module that the script lacks. So how both sides
+ended is compared with what was recorded.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _IN_A_CALL = re.compile(r"call \d+: errors: ")
 def run(text: str) -> dict[str, Any]:
     """Execute a script of ours as `python script.py` would.
 
-    `status` is its exit status, BROKEN if it raised; `ends` how eager and the target ended, pair by pair, where
-    what differs is that.
+    `status` is its exit status, BROKEN if it raised; `ends` how eager and the target ended, pair by pair,
+    where what differs is that.
     """
     space: dict[str, Any] = {"__name__": "__main__"}
     status = 0
