@@ -36,6 +36,8 @@ from fuzz.wrapper import definitions
 from oracles import CLAUSES, Backward, Finding
 from oracles.gradients import ALONE
 
+__all__ = ["Compiler", "main_finding", "named", "recorded", "script"]
+
 
 def main_finding(case: Case) -> Finding:
     """The finding that a corpus case is about; its clause alone where none is recorded."""

@@ -122,12 +122,14 @@ class Surroundings:
 
 
 def _is_torchs(before: Any, now: Any) -> bool:
-    """Whether torch has replaced something of its own: it wraps some functions when Dynamo is imported."""
+    """Whether torch has replaced something of its own by what calls it: Dynamo does when it is first used."""
     if not callable(before):
         return not callable(now)
     code = getattr(now, "__code__", None)
     named = getattr(before, "__name__", "") == getattr(now, "__name__", None)
-    return named and code is not None and code.co_filename.startswith(_TORCH)
+    if code is None or not code.co_filename.startswith(_TORCH):
+        return False
+    return named or code.co_filename.startswith(f"{_TORCH}_")
 
 
 def _functions() -> dict[str, tuple[list[str], list[Any]]]:

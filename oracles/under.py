@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from typing import Any, Self
 
-from torch.overrides import _get_current_function_mode_stack
+from torch import overrides
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -44,7 +44,8 @@ class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def modes() -> tuple[object, ...]:
     """The modes that are on in this thread, torch function modes first; without the one of a default device,
     which is part of the ambient state."""
-    functions = (mode for mode in _get_current_function_mode_stack() if type(mode) is not DeviceContext)
+    stack: list[object] = overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    functions = (mode for mode in stack if type(mode) is not DeviceContext)
     return (*functions, *_get_current_dispatch_mode_stack())
 
 

@@ -169,7 +169,7 @@ _server: list[int | None] = []  # the process numbers of the servers that have b
 
 
 def _running_server() -> int | None:
-    server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = multiprocessing.forkserver._forkserver
     found: int | None = server._forkserver_pid
     return found
 
