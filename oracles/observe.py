@@ -107,7 +107,7 @@ def _observe(
             with as_asked():
                 result = function(*inputs.arguments.args)
         except Exception as exception:
-            error = exception.with_traceback(None)  # whose frames would keep tensors alive
+            error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
         left = record_ambient()
     restore_ambient(ambient, left)
     drawn = digest_of_generators()

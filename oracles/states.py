@@ -10,6 +10,7 @@ from torch.autograd.graph import Node
 
 from .observation import TensorState, Value
 from .structure import Parts, has_memory, parts_of
+from .words import class_name, message_of
 
 _NUMPY_DTYPES = frozenset(
     {
@@ -209,10 +210,20 @@ def capture(
     states: list[TensorState] = []
     known: list[Known] = []
     for path, tensor in register.items():
-        read = reader(tensor)
-        known.append(Known(path, tensor, read))
-        states.append(_state(path, tensor, read(), register, storages, hidden, witnesses.get(path)))
+        try:
+            read = reader(tensor)
+            known.append(Known(path, tensor, read))
+            states.append(_state(path, tensor, read(), register, storages, hidden, witnesses.get(path)))
+        except Exception as error:
+            said = f"{class_name(type(error))}: {message_of(error)}"
+            raise Unobservable(
+                f"{path}, a {class_name(type(tensor))}, cannot be looked at: {said}"
+            ) from error
     return tuple(states), tuple(known)
+
+
+class Unobservable(Exception):
+    """A tensor does not let itself be looked at, as one of a subclass may that answers for itself."""
 
 
 def _state(
