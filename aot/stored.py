@@ -44,7 +44,7 @@ class Surroundings:
         leading = set(sought)
         for layer in reversed(layers):
             leading.update(id(one) for one in layer if not leading.isdisjoint(map(id, gc.get_referents(one))))
-        ahead = [(path, value) for path, value in self.objects if not _is_container(value) or id(value) in leading]
+        ahead = [(path, one) for path, one in self.objects if not _is_container(one) or id(one) in leading]
         seen: set[int] = set()
         while ahead:
             path, value = ahead.pop()
@@ -73,12 +73,16 @@ class Surroundings:
             if not sought.isdisjoint(map(id, tracked)):
                 return layers
             kinds = {kind for kind in set(map(type, tracked)) if issubclass(kind, _CONTAINERS)}
-            layer = {id(one): one for one in tracked if type(one) in kinds} if kinds else {}
-            layers.append([one for number, one in layer.items() if number not in seen])
-            if not layers[-1]:
+            layer = [one for one in tracked if type(one) in kinds] if kinds else []
+            numbers = set(map(id, layer))
+            if len(numbers) < len(layer) or not seen.isdisjoint(numbers):
+                numbers -= seen
+                layer = [one for number, one in {id(one): one for one in layer}.items() if number in numbers]
+            if not layer:
                 return None
-            seen.update(layer)
-            found = gc.get_referents(*layers[-1])
+            layers.append(layer)
+            seen |= numbers
+            found = gc.get_referents(*layer)
 
 
 def _is_container(value: Any) -> bool:

@@ -4,8 +4,8 @@ What still holds one afterwards is either garbage that Python has not collected 
 that the function has caught), or a place where the function has stored it (a list outside, an attribute of a
 module). A program that does the latter cannot be compiled: later calls would not store anything.
 
-Reference counts tell whether there is such a holder. Only if they say so, garbage is collected, the young part
-of it first, and holders are looked for: both look at objects of the whole process.
+Reference counts tell whether there is such a holder. Only if they say so, garbage is collected, the young
+part of it first, and holders are looked for: both look at objects of the whole process.
 
 Where a backward was recorded, the trace itself lives on, and its tensors with it: it tells what it holds, and
 that is no evidence. Then a tensor that was stored is looked for where the function's Python can get at
@@ -59,11 +59,11 @@ class Lifetimes:
         if suspects:  # a reference cycle in which one is may have grown old while the function ran
             del suspects
             gc.collect()
-            suspects = self._suspects()
+            suspects = self._referred()
         path = stored(suspects) if suspects else None
-        # (Of the objects that were there before a `gc.freeze` none is a referrer: where it is one of them, its
-        # place tells.)
-        held = [fake for fake in suspects if _is_held(fake, {id(suspects)})]  # (a generator would be a referrer)
+        # (Of the objects that were there before a `gc.freeze` none is a referrer: where it is one of them,
+        # its place tells. A generator would be a referrer.)
+        held = [fake for fake in suspects if _is_held(fake, {id(suspects)})]
         self.reserve()
         if held or path is not None:
             raise _escaped(path)
