@@ -391,6 +391,7 @@ class CompiledFunction:
                 return self._revive(blueprint, flat, arguments, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.fails(error)
+        internals.load_fake_tensors()
         try:
             specialization = noted.within_context(
                 self._trace, flat, arguments, lifetimes, noted, inference, symbols, slot
@@ -457,6 +458,8 @@ class CompiledFunction:
             following=noted.changes_of_backward.following,
         )
         rehearse(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
+        if any(blueprint.backwards):
+            lifetimes.note_references(recorded.references())
         if slot is not None and packed is not None:
             slot.write(packed)
         if symbols is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,6 +79,13 @@ class Recorded:
     scripts: tuple[Any, ...] | None
     expected: Left
     order: streams.StreamOrder | None
+
+    def references(self) -> Iterator[torch.Tensor]:
+        """The tensors of the trace that it holds when it lives on: each as often as it does."""
+        yield from self.forward.recorder.references()
+        pairs = {id(pair): pair for level in self.levels if level is not None for pair in level.entrances}
+        for _, tensor in pairs.values():
+            yield tensor
 
 
 def record(

@@ -323,6 +323,13 @@ def storage_key(tensor: Tensor) -> int:
 _untyped_storage: Any = torch._C.TensorBase.untyped_storage  # which is replaced in traces
 
 
+@functools.cache
+def load_fake_tensors() -> None:
+    """Have torch load what its first fake tensor mode needs. It keeps errors of what cannot be imported, and
+    with them the frames that led there: the trace must not be among these."""
+    FakeTensorMode()
+
+
 _quiet = threading.local()
 logging.getLogger(FakeTensorMode.__module__).addFilter(lambda _: not getattr(_quiet, "on", False))
 
@@ -740,6 +747,32 @@ class Reserved(Tensor):
 def reserve(tensor: Tensor) -> None:
     """Let nobody but traces use a memoryless tensor: whatever else is done with it raises EscapedTensor."""
     tensor.__class__ = Reserved
+
+
+_IN_A_LIST = next(map(sys.getrefcount, [object()]))
+_use_count: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 0)
+
+
+def _keeps_its_object() -> bool:
+    """Whether C++ holds a reference to a tensor's Python object for as long as C++ refers to the tensor."""
+    with torch.inference_mode(False):
+        tensor = torch.empty(0, device="cpu")
+        before = sys.getrefcount(tensor)
+        view = tensor.view(-1)
+        return view._base is tensor and sys.getrefcount(tensor) > before
+
+
+_KEPT = _keeps_its_object()
+
+
+def python_references(tensors: list[Tensor]) -> list[int]:
+    """Count what refers to each tensor in a list from Python: objects other than the list, and frames.
+
+    Where torch does not tell what of it C++ holds, the count may be one too high, and is never too low.
+    """
+    counts = list(map(sys.getrefcount, tensors))
+    shared = [_KEPT and uses > 1 for uses in map(_use_count, tensors)]
+    return [count - _IN_A_LIST - by_torch for count, by_torch in zip(counts, shared, strict=True)]
 
 
 def layout_of(tensor: Tensor) -> torch.layout:

@@ -63,6 +63,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
     """
     # (The functions below refer to themselves; they must not keep the tensors of the trace.)
     writes, roots, outputs, required = effects.writes, effects.roots, effects.outputs, effects.required
+    replaced = effects.replaced
     segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
     values = [value_of(root) for root in roots]
     made_by = [None if value is None else segment_of.get(value) for value in values]
@@ -133,7 +134,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         root = roots[number]
         if isinstance(root, (ArgumentRoot, BaseRoot)):
             yield "storage", storages[root.tensor]
-            yield from (("output", new) for tensor, _, new in effects.replaced if tensor == root.tensor)
+            yield from (("output", new) for tensor, _, new in replaced if tensor == root.tensor)
             return
         if isinstance(root, FunctionViewRoot):
             yield "root", root.base
