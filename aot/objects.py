@@ -14,13 +14,17 @@ from aot.guards import MISSING
 from aot.reads import is_library
 
 
-def parts_in(value: Any, among: Set[int]) -> list[tuple[str, Any]]:
-    """What is directly in an object and one of these, by id, and how one gets there from the object."""
+def parts_in(value: Any, among: Set[int] | None = None) -> list[tuple[str, Any]]:
+    """What is directly in an object, and how one gets there from it.
+
+    Args:
+        among: the ids of those that are asked for; None for all.
+    """
     return [
         (_path(how, key), one)
         for how, keys, values in _held_by(value)
         for key, one in zip(keys, values, strict=True)
-        if id(one) in among
+        if among is None or id(one) in among
     ]
 
 
