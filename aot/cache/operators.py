@@ -96,7 +96,11 @@ def computes(op: internals.OpOverload) -> bool:
 def runs_on_clones(op: internals.OpOverload) -> bool:
     """Whether `call_on_clones` may call an operator: it writes to arguments, of which it gets copies."""
     custom = op.namespace not in TORCHS
-    if classify(op).kind is not Kind.MUTATION and op not in BATCH_NORM and not (custom and op._schema.is_mutable):
+    if (
+        classify(op).kind is not Kind.MUTATION
+        and op not in BATCH_NORM
+        and not (custom and op._schema.is_mutable)
+    ):
         return False
     return op.namespace not in TORCHS or _has_plain_schema(op)
 

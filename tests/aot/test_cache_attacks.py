@@ -315,7 +315,16 @@ def test_the_table_has_no_operator_that_does_more_than_compute() -> None:
                 assert argument.name not in ("filename", "path", "name"), op
     names = {op._schema.name.partition("::")[2] for op in overloads() if operators.computes(op)}
     names |= {op._schema.name.partition("::")[2] for op in overloads() if operators.runs_on_clones(op)}
-    for part in ("from_file", "set_", "resize", "_unsafe_tensor", "pin_memory", "fbgemm", "_backward_", "nested"):
+    for part in (
+        "from_file",
+        "set_",
+        "resize",
+        "_unsafe_tensor",
+        "pin_memory",
+        "fbgemm",
+        "_backward_",
+        "nested",
+    ):
         assert not [name for name in names if name.startswith(part)], part
     assert not [name for name in names if "sparse" in name or "quantized" in name or "_print" in name]
 
