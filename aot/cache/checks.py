@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from aot.blueprint import Blueprint
+from aot.cache import operators as table
 from aot.cache.data import Corrupt
 from aot.capture.joint import Entrance, Gradient, Segment
 from aot.capture.kept import Kept
@@ -200,8 +201,14 @@ def _is_plain(layout: Layout | None) -> bool:
     return layout is None or (layout.meta is None and len(layout.wheres) == 1)
 
 
+def _is_one(value: object) -> bool:
+    return isinstance(value, fx.Node) and table.results_of(value) in ("Tensor", "int")
+
+
 def _shape(module: fx.GraphModule) -> tuple[int, int]:
     """How many inputs and results a graph has."""
     nodes = list(module.graph.nodes)
     results = nodes[-1].args[0] if nodes[-1].args else None
+    if type(results) is tuple and not all(one is None or _is_one(one) for one in results):
+        raise Corrupt("a result that is no tensor")
     return sum(node.op == "placeholder" for node in nodes), len(results) if type(results) is tuple else -1

@@ -126,13 +126,18 @@ def _may_run(node: fx.Node, operators: Names) -> bool:
 
 def _has_result(node: Any, number: Any) -> bool:
     """Whether it is a call with several results, and the number of one."""
-    if not isinstance(node, fx.Node) or node.op != "call_function" or type(number) is not int or number < 0:
+    if not isinstance(node, fx.Node) or type(number) is not int or number < 0:
         return False
-    target: Any = node.target
-    if not isinstance(target, internals.OpOverload):
-        return target in (call_on_clones, call_with_grad)
-    returned = target._schema.returns
-    return number < len(returned) if len(returned) > 1 else any("List" in str(r.type) for r in returned)
+    given = table.results_of(node)
+    return given.startswith("List[") if isinstance(given, str) else number < len(given)
+
+
+def _fits(node: fx.Node, value: _Known) -> bool:
+    """Whether that may be the value of a node."""
+    given = table.results_of(node)
+    if not isinstance(given, str) or given.startswith("List["):
+        return isinstance(value, _Several)
+    return isinstance(value, _Fake if given == "Tensor" else _Number) or value == _Number(None)
 
 
 def pack_graph(module: fx.GraphModule, operators: Names) -> Data:
@@ -211,6 +216,8 @@ def unpack_graph(
     for node in context.nodes:  # (Only now it is known which have users.)
         if node.op == "call_function" and not _may_run(node, operators):
             raise Corrupt(f"a call that no graph has: {node.name} = {node.target}")
+        if node in known and node.op != "output" and not _fits(node, known[node]):
+            raise Corrupt(f"another value than a call has: {node.name}")
     module = internals.LazyGraphModule(root, graph, title)
     put_off(module, lambda: {node: one.make(mode()) for node, one in known.items()})
     return module

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import keyword
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -202,28 +203,60 @@ def written_by(op: internals.OpOverload) -> tuple[int | str, ...]:
     return BATCH_NORM[op][0] if op in BATCH_NORM else classify(op).written
 
 
+_KEPT_OUT = re.compile(r"^Optional\[(.*)\]$")  # (None is among the results of any graph.)
+
+
+def results_of(node: fx.Node) -> tuple[str, ...] | str:
+    """What a node gives: the type of its result, as schemas have it, or those of several results."""
+    target: Any = node.target
+    if node.op != "call_function":
+        return "Tensor"
+    if target is operator.getitem:
+        source, number = node.args
+        given = results_of(source) if isinstance(source, fx.Node) else ()
+        if isinstance(given, str):
+            return given.removeprefix("List[").removesuffix("]")
+        return given[number] if isinstance(number, int) and 0 <= number < len(given) else ()
+    if target is call_on_clones:
+        return "List[Tensor]"
+    if target in (call_by_name, call_with_grad):
+        target = _named(node.args[0]) if isinstance(node.args[0], str) else node.args[0]
+    returned = tuple(_KEPT_OUT.sub(r"\1", str(result.type)) for result in target._schema.returns)
+    return returned[0] if len(returned) == 1 else returned
+
+
 def _kind_of(argument: Any) -> str:
     return str(argument.type)
 
 
+def _is_one(value: Any) -> bool:
+    """Whether it is a node with one result."""
+    if not isinstance(value, fx.Node):
+        return False
+    given = results_of(value)
+    return isinstance(given, str) and not given.startswith("List")
+
+
 def _is_tensor(value: Any) -> bool:
+    if isinstance(value, fx.Node):
+        return results_of(value) == "Tensor"
     return _is_number(value) or value is TENSOR  # (A number stands for a tensor of it.)
 
 
 def _is_int(value: Any) -> bool:
-    return type(value) in (int, torch.dtype, torch.layout, torch.memory_format) or isinstance(value, fx.Node)
+    return type(value) in (int, torch.dtype, torch.layout, torch.memory_format) or _is_one(value)
 
 
 def _is_float(value: Any) -> bool:
-    return type(value) in (int, float) or isinstance(value, fx.Node)
+    return type(value) in (int, float) or _is_one(value)
 
 
 def _is_bool(value: Any) -> bool:
-    return type(value) is bool or isinstance(value, fx.Node)
+    return type(value) is bool or _is_one(value)
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float, bool, complex) or isinstance(value, fx.Node)
+    return type(value) in (int, float, bool, complex) or _is_one(value)
 
 
 def _is_text(value: Any) -> bool:
@@ -246,6 +279,8 @@ def _list_of(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def is_list(value: Any) -> bool:
         if isinstance(value, (list, tuple)):
             return all(map(kind, value))
+        if kind is _is_tensor:
+            return isinstance(value, fx.Node) and results_of(value) == "List[Tensor]"
         return kind(value)  # one stands for several that are alike
 
     return is_list
