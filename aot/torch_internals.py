@@ -18,7 +18,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -1271,8 +1271,7 @@ CreationMeta = Literal["DEFAULT", "NO_GRAD_MODE", "MULTI_OUTPUT_NODE", "IN_CUSTO
 
 def creation_meta(view: Tensor) -> CreationMeta:
     """How autograd remembers the making of a differentiable view."""
-    name: CreationMeta = torch._C._autograd._get_creation_meta(view).name
-    return name
+    return cast(CreationMeta, torch._C._autograd._get_creation_meta(view).name)
 
 
 def set_creation_meta(view: Tensor, name: CreationMeta) -> None:

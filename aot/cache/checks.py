@@ -1,7 +1,7 @@
-"""Whether the parts of what was read belong together: numbers of tensors, values and outputs are of such as there are.
+"""Whether the parts of what was read belong together: a number of a tensor, a value or an output is of one.
 
-In: a `Blueprint` whose parts have been parsed, each by itself. The wrapper's source is made of numbers (``t0``, ``v3``),
-and one that is of nothing would be found when a call runs.
+In: a `Blueprint` whose parts have been parsed, each by itself. The wrapper's source is made of numbers
+(``t0``, ``v3``), and one that is of nothing would be found when a call runs.
 """
 
 from __future__ import annotations

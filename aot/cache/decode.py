@@ -1,4 +1,4 @@
-"""JSON of a stranger: no deeper than what is written, without objects, and without numbers that are no ints."""
+"""JSON of a stranger: no deeper than what is written, without objects, and of whole numbers alone."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Files of the user's own, and nobody else's: opened so that a path leads to nothing else.
 
-What others may write to, they decide about: a folder or a file that belongs to another user, or that others may
-write to, is not used (`Unusable`). A link, a pipe, a device, a socket and a folder are no files. A file is looked at
-after it has been opened, and files in a folder are opened relative to the folder that has been looked at, so that
-nobody can put another one in its place meanwhile.
+What others may write to, they decide about: a folder or a file that belongs to another user, or that others
+may write to, is not used (`Unusable`). A link, a pipe, a device, a socket and a folder are no files. A file
+is looked at after it has been opened, and files in a folder are opened relative to the folder that has been
+looked at, so that nobody can put another one in its place meanwhile.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """A folder of entries: read, written, kept small.
 
-An entry is a file named after its key: a line that says what it is, the user's seal of key and content (`seal`), the
-content. Writers put a whole file in its place at once, so that readers in other processes find all of it or
-nothing; what is not found so is dropped. Those that were not read for the longest time go when there is no
-room. What has happened is added to a file of its own, a line for each, so that it can be told later.
+An entry is a file named after its key: a line that says what it is, the user's seal of key and content
+(`seal`), the content. Writers put a whole file in its place at once, so that readers in other processes find
+all of it or nothing; what is not found so is dropped. Those that were not read for the longest time go when
+there is no room. What has happened is added to a file of its own, a line for each, so that it can be told
+later.
 
-Nothing here raises for the sake of the file system: a folder that is not the user's alone (`files`), or cannot be
-written to, is told of once.
+Nothing here raises for the sake of the file system: a folder that is not the user's alone (`files`), or
+cannot be written to, is told of once.
 """
 
 from __future__ import annotations

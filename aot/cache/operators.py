@@ -1,9 +1,9 @@
 """The table of operators that a stored graph may name, and what each argument of a call may be.
 
-In: names of a file. Out: `OpOverload`s. An operator is in the table because of its schema: it writes to none of its
-arguments, it returns tensors, and its arguments are tensors, numbers, flags and names that torch checks. What has such
-a schema and does something else (opens a file, takes memory without a check of its bounds, calls packed code) is
-listed here by name.
+In: names of a file. Out: `OpOverload`s. An operator is in the table because of its schema: it writes to none
+of its arguments, it returns tensors, and its arguments are tensors, numbers, flags and names that torch
+checks. What has such a schema and does something else (opens a file, takes memory without a check of its
+bounds, calls packed code) is listed here by name.
 """
 
 from __future__ import annotations
@@ -33,20 +33,24 @@ _DENIED = re.compile(
         (
             "from_file",  # opens a file
             r"_print|.*_(?:make|sink)_tokens?|_make_dep_token",  # act outside, or stand for what does
-            # Views of memory whose bounds are not checked, and results that lie in memory which is larger.
+            # Views of memory whose bounds are not checked, and results in memory that is larger.
             r"_reshape_alias.*|_nested_.*|_padded_dense.*|_jagged_to.*|to_padded_tensor|_lazy_clone",
             r"set|resize.*|_resize.*|_copy_from.*|copy_strided|copy_to|device_put",
             # Layouts whose parts are taken on trust.
-            r".*sparse.*|_?(?:indices|values)(?:_copy)?|c?(?:row|col)_indices(?:_copy)?|_?coalesced?|hspmm|_spdiags",
+            r".*sparse.*|_?(?:indices|values)(?:_copy)?|c?(?:row|col)_indices(?:_copy)?",
+            r"_?coalesced?|hspmm|_spdiags",
             r"_cslt.*|_spsolve|_dim[IV]|_nnz|segment_reduce|_segment_reduce.*|is_coalesced|dense_dim",
             r"to_mkldnn.*|_mkldnn.*|mkldnn_reorder.*",
             # Quantized tensors, and memory that holds packed weights or pointers to them.
-            r".*quantized.*|quantize_.*|dequantize|int_repr|q_.*|qscheme|_make_per_.*|.*int[48]pack.*|_dyn_quant.*",
+            r".*quantized.*|quantize_.*|dequantize|int_repr|q_.*|qscheme|_make_per_.*",
+            r".*int[48]pack.*|_dyn_quant.*",
             r"fbgemm.*|_wrapped.*|_nnpack.*|_mixed_dtypes.*",
             r"_pin_memory|pin_memory|is_pinned",
-            r"_fw_primal.*|_make_dual.*|_backward|set_data|requires_grad_|retain_grad|.*_version",  # autograd's own
+            # Autograd's own, and tests of torch.
+            r"_fw_primal.*|_make_dual.*|_backward|set_data|requires_grad_|retain_grad|.*_version",
             r"_test.*|_foobar|.*_debug.*",
-            r"batch_norm_(?:update|gather)_stats.*|_cudnn_rnn_flatten_weight",  # write without a word in their schemas
+            # These write to arguments, of which their schemas say nothing.
+            r"batch_norm_(?:update|gather)_stats.*|_cudnn_rnn_flatten_weight",
         )
     )
 )
@@ -61,8 +65,8 @@ _TEXTS = frozenset(
 
 
 def find(name: str, overload: str, operators: Names) -> internals.OpOverload | None:
-    """The operator of a schema's name (``aten::add``) and overload; None if torch has none, or if it is a custom
-    one that is not among `operators`."""
+    """The operator of a schema's name (``aten::add``) and overload; None if torch has none, or if it is a
+    custom one that is not among `operators`."""
     namespace, _, packet = name.partition("::")
     if namespace not in TORCHS and (name, overload) not in operators:
         return None
@@ -172,7 +176,7 @@ def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _updates_statistics(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of a batch norm writes to statistics that it is given, of which its schema says nothing."""
+    """Whether a call of a batch norm writes to the statistics that it is given."""
     if op not in BATCH_NORM:
         return False
     written, training = BATCH_NORM[op]

@@ -1,8 +1,9 @@
 """The seal of an entry: a code of key and content that only its user can make.
 
-A checksum tells damage from what was written, and a stranger makes it anew. So entries carry an HMAC-SHA256 with a
-random secret. The secret lies apart from the cache, in a file that its user alone may read: who copies files into the
-folder of the cache (an archive, another user, a service that restores folders) cannot make an entry.
+A checksum tells damage from what was written, and a stranger makes it anew. So entries carry an HMAC-SHA256
+with a random secret. The secret lies apart from the cache, in a file that its user alone may read: who copies
+files into the folder of the cache (an archive, another user, a service that restores folders) cannot make an
+entry.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _BYTES = 32
 
 
 def key_file() -> Path:
-    """Where the secret is: where the environment says, or with what programs keep for the user between runs."""
+    """Where the secret is: where the environment says, or in the user's folder for state."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
@@ -56,7 +57,7 @@ def seal(key: bytes, name: str, content: bytes) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
-    """The secret in a file; None where there is no file. (Links are followed: it may be mounted somewhere.)"""
+    """The secret in a file, or at the end of a link, as it may be mounted; None where there is none."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Entries of the cache on disk, opened, changed and sealed again: what somebody does who has the user's key."""
+"""Entries of the cache on disk, opened, changed and sealed again, as who has the user's key can do it."""
 
 from __future__ import annotations
 

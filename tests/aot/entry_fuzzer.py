@@ -1,19 +1,20 @@
-"""Fuzz entries of the cache on disk: change the structure of real ones, seal them again, and run what they answer.
+"""Fuzz entries of the cache on disk: change the structure of real ones, seal them again, and run them.
 
-``python tests/aot/entry_fuzzer.py --seconds 3600 --seed 7`` prints a JSON object with the counts, and exits with 1 if
-there are findings. A worker process changes one entry at a time, twice: sealed with another key than the user's, which
-has to be dropped every time; and with the user's, which tests what parses it. Of that, in any case:
+``python tests/aot/entry_fuzzer.py --seconds 3600 --seed 7`` prints a JSON object with the counts, and exits
+with 1 if there are findings. A worker process changes one entry at a time. It is sealed with the user's key,
+which tests what parses it, and some with another key, which have to be dropped every time. In any case
 
-* nothing happens but what operators do: no file is opened to be written, no process starts, nothing is imported, and no
-  Python is compiled that says a word of the dictionary outside of a string (seen by an audit hook);
+* nothing happens but what operators do: no file is opened to be written, no process starts, nothing is
+  imported, and no Python is compiled that says a word of the dictionary outside of a string (which an audit
+  hook sees);
 * the compile raises nothing; an entry is a hit, or dropped and counted as such;
 * a graph has targets of an independent table alone, and gives what `fx.Interpreter` makes of it;
-* who was given something that is dropped gets eager's result, bit by bit;
+* who was given something that is dropped gets the result that the right entry gives;
 * a call raises what operators raise, and nothing else;
 * the worker does not die and does not hang.
 
-An entry that has the right seal and another program in it (``add`` has become ``sub``) is not to be told from one that
-the user has written: it is counted (`other`), not found.
+An entry that has the right seal and another program in it (``add`` has become ``sub``) is not to be told from
+one that the user has written: it is counted (`other`), not found.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from __future__ import annotations
 import argparse
 import collections
 import copy
+import functools
 import io
 import json
 import os
 import random
+import select
 import subprocess
 import sys
 import tempfile
@@ -32,12 +35,9 @@ import time
 import tokenize
 import warnings
 from collections.abc import Callable, Iterator
+from operator import getitem
 from pathlib import Path
 from typing import Any
-
-HERE = Path(__file__).resolve().parent
-if __name__ == "__main__":
-    sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent.parent)]
 
 import torch
 from entries import content_of
@@ -54,26 +54,19 @@ HANG = 120.0  # seconds
 
 
 def writes_and_views(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    y = x * w
+    y = x + w
     x.mul_(2)
     x.unsqueeze_(0)
     return x, x.view(-1), y, y[0], (y * w).sum()
 
 
 def draws(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-    return torch.rand_like(x) * w, torch.dropout(x * w, 0.5, True), x.random_(3, 9)
+    return torch.rand_like(x) * w, torch.dropout(w * 2, 0.5, True), x.random_(3, 9)
 
 
 def differentiates(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     y = (x * w).exp()
     return y.sum(), w.t()[1:], torch.sort(y)[0].cumsum(0)
-
-
-def has_parts(x: Tensor, w: Tensor) -> tuple[Any, ...]:
-    scale = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
-    parts = x.unbind(0)
-    parts[0].add_(1)
-    return parts[1], (w + scale).split(1), {"size": 3, "kinds": [torch.float64, None, 0.5, "text"]}
 
 
 def calls_custom(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -93,10 +86,6 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 @scaled.register_fake
 def _(x: Tensor, factor: float) -> Tensor:
     return torch.empty_like(x)
-
-
-def graph_of(function: Callable[..., Any] | nn.Module) -> fx.GraphModule:
-    return fx.symbolic_trace(function)
 
 
 class Case:
@@ -138,18 +127,6 @@ class Case:
             return [error]
 
 
-def module_of(function: Any) -> fx.GraphModule:
-    if function is has_parts:  # (whose parts fx cannot count)
-        graph = fx.Graph()
-        x, w = graph.placeholder("x"), graph.placeholder("w")
-        graph.output(graph.call_function(_has_parts, (x, w)))
-    return graph_of(function)
-
-
-def _has_parts(x: Tensor, w: Tensor) -> Any:
-    return has_parts(x, w)
-
-
 def cases() -> list[Case]:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
@@ -160,11 +137,14 @@ def cases() -> list[Case]:
     root = nn.Module()
     root.layers = layers
     return [
-        *(Case(f.__name__, graph_of(f)) for f in (writes_and_views, draws, differentiates, calls_custom)),
+        *(
+            Case(f.__name__, fx.symbolic_trace(f))
+            for f in (writes_and_views, draws, differentiates, calls_custom)
+        ),
         Case("has_parts", traced_parts()),
         Case("layers", fx.GraphModule(root, two)),
-        Case("writes_alone", graph_of(writes_alone), grad=False, keep=True),
-        Case("infers", graph_of(writes_and_views), grad=False),
+        Case("writes_alone", fx.symbolic_trace(writes_alone), grad=False, keep=True),
+        Case("infers", fx.symbolic_trace(writes_and_views), grad=False),
     ]
 
 
@@ -173,15 +153,13 @@ def traced_parts() -> fx.GraphModule:
     x, w = graph.placeholder("x"), graph.placeholder("w")
     scale = graph.call_function(torch.full, ((2, 2), 3.0))
     parts = graph.call_method("unbind", (x, 0))
-    first = graph.call_function(lambda_item, (parts, 0))
-    second = graph.call_function(lambda_item, (parts, 1))
+    first = graph.call_function(getitem, (parts, 0))
+    second = graph.call_function(getitem, (parts, 1))
     graph.call_method("add_", (first, 1))
     other = graph.call_method("split", (graph.call_function(torch.add, (w, scale)), 1))
     graph.output((second, other, {"size": 3, "kinds": [torch.float64, None, 0.5, "text"]}))
     return fx.GraphModule(nn.Module(), graph)
 
-
-from operator import getitem as lambda_item  # noqa: E402
 
 CODE = f"open('{WORD}', 'w').write('x')"
 TEXTS = (
@@ -318,6 +296,8 @@ class Mutator:
             self.repeat,
             self.operator,
             self.graft,
+            self.alike,
+            self.near,
             self.call,
         )
         count = self.rng.choice((1, 1, 1, 2, 3))
@@ -400,6 +380,18 @@ class Mutator:
 
         return self._replace(_is_operator, new)
 
+    def alike(self) -> bool:
+        """An operator becomes one with the same arguments."""
+
+        def new(one: Any) -> Any:
+            return self.rng.choice(_alike(*one) or [one])
+
+        return self._replace(_is_operator, new)
+
+    def near(self) -> bool:
+        """A number becomes one of about the same size: an axis, a node, an output."""
+        return self._replace(lambda one: type(one) is int, lambda one: max(0, one + self.rng.choice((-1, 1))))
+
     def graft(self) -> bool:
         """A part becomes one of another entry."""
         theirs = Mutator(self.rng, self.rng.choice(self.others), [])._places(lambda one: True)
@@ -436,6 +428,35 @@ class Mutator:
         except (TypeError, IndexError, AttributeError):
             return False  # another change has been here
         return True
+
+
+@functools.cache
+def _alike(name: str, overload: str) -> list[list[str]]:
+    """The operators of ATen that take the same arguments and give the same results."""
+    try:
+        op = getattr(getattr(torch.ops.aten, name.partition("::")[2]), overload)
+        wanted = _signature(op)
+    except (AttributeError, TypeError):
+        return []
+    return [[f"aten::{p}", o] for p, o, signature in _signatures() if signature == wanted]
+
+
+@functools.cache
+def _signatures() -> list[tuple[str, str, str]]:
+    found = []
+    for full in sorted(torch._C._dispatch_get_all_op_names()):
+        packet, _, overload = full.removeprefix("aten::").partition(".")
+        if full.startswith("aten::") and not packet.startswith("__"):
+            op = getattr(getattr(torch.ops.aten, packet), overload or "default", None)
+            if op is not None:
+                found.append((packet, overload or "default", _signature(op)))
+    return found
+
+
+def _signature(op: Any) -> str:
+    schema = op._schema
+    kinds = [f"{one.type} {one.kwarg_only} {one.is_write}" for one in schema.arguments]
+    return f"{kinds} {[str(one.type) for one in schema.returns]}"
 
 
 def _is_operator(value: Any) -> bool:
@@ -475,9 +496,7 @@ class Watch:
             "pty",
             "ftplib",
             "urllib",
-        ):
-            self.found.append(event)
-        elif event in (
+        ) or event in (
             "os.system",
             "os.exec",
             "os.fork",
@@ -510,7 +529,7 @@ def interpreting(module: fx.GraphModule, example_inputs: Any) -> Any:
     return fx.Interpreter(module).run
 
 
-OURS = (call_by_name, call_with_grad, call_on_clones, lambda_item)
+OURS = (call_by_name, call_with_grad, call_on_clones, getitem)
 NEVER = ("from_file", "set_", "_print", "_reshape_alias", "resize", "sparse", "nested", "fbgemm", "quantize")
 
 
@@ -553,6 +572,7 @@ class Worker:
                 (file,) = (folder / case.name).glob("*.aot")
             eager = case.outcome(copy.deepcopy(case.module))
             assert same(again, eager, 1e-5), (case.name, again, eager)
+            assert not isinstance(again[0], Exception), (case.name, again)
             self.good[case.name] = (file, content_of(file), again)
         self.watch = Watch(folder)
 
@@ -655,8 +675,6 @@ class Worker:
             else "other"
         )
         self.counts[f"taken: {kind}"] += 1
-        if raised and os.environ.get("SHOW"):
-            print("RAISED", repr(first[0])[:300], file=sys.stderr)
 
 
 def same(first: list[Any], second: list[Any], tolerance: float) -> bool:
@@ -723,8 +741,6 @@ def _follow(
     command: list[str], environment: dict[str, str], counts: collections.Counter[str], findings: list[Any]
 ) -> tuple[int | None, int | None]:
     """Run a worker to its end; the seed that it was at, and its exit status, None where it hung."""
-    import select
-
     last: int | None = None
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None

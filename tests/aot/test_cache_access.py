@@ -1,4 +1,4 @@
-"""The folder of the cache and its files are the user's alone, and files; or they are not used, which is said once."""
+"""The folder of the cache and its files are the user's alone; or they are not used, which is said once."""
 
 from __future__ import annotations
 

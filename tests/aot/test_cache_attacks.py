@@ -1,4 +1,4 @@
-"""Entries of the cache that somebody has written who has the user's key: nothing of them runs but operators."""
+"""Entries of the cache that who has the user's key has written: nothing of them runs but operators."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def replaced(data: Any, old: Any, new: Any) -> int:
 
 
 def calls(content: Any, *nodes: tuple[Any, list[Any], list[Any]], graph: int = FORWARD) -> None:
-    """Add calls to a graph before its output: targets, arguments and named arguments. Arguments ``["last", k]``
-    are the results of these, counted from the first."""
+    """Add calls to a graph before its output: targets, arguments and named arguments. Arguments
+    ``["last", k]`` are the results of these, counted from the first."""
     every = content[graph] if graph == FORWARD else content[graph][0]
     output = every[NODES].pop()
     first = len(every[NODES])
