@@ -7,6 +7,7 @@ In: a `Blueprint` whose parts have been parsed, each by itself. The wrapper's so
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -136,18 +137,21 @@ def _check_numbers(plan: Plan) -> None:
     stack: list[Any] = [plan]
     while stack:
         value = stack.pop()
-        if isinstance(value, Geometry):
+        if type(value) is Geometry:
             _check_geometry(value)
-        elif isinstance(value, (tuple, frozenset)):
-            stack.extend(value)
-        elif dataclasses.is_dataclass(value):
-            numbers = _NUMBERS.get(type(value), {})
-            for field in dataclasses.fields(value):
-                inner = getattr(value, field.name)
-                if field.name not in numbers:
+            continue
+        if type(value) in (tuple, frozenset):
+            stack += [one for one in value if type(one) not in _LEAVES]
+            continue
+        for name, counted in _fields(type(value)):
+            inner = getattr(value, name)
+            if inner is None:
+                continue
+            if counted is None:
+                if type(inner) not in _LEAVES:
                     stack.append(inner)
-                elif not all(number in known[numbers[field.name]] for number in _ints(inner)):
-                    raise Corrupt(f"no {numbers[field.name]}: {inner!r:.80}")
+            elif not all(number in known[counted] for number in _ints(inner)):
+                raise Corrupt(f"no {counted}: {inner!r:.80}")
     for tensor, _ in (*plan.changes, *plan.grown):
         if tensor >= plan.tensors:
             raise Corrupt(f"no tensor: {tensor}")
@@ -156,10 +160,22 @@ def _check_numbers(plan: Plan) -> None:
         raise Corrupt("a value that the graph does not return")
 
 
+_LEAVES = frozenset((int, bool, str, type(None), torch.dtype, torch.device))
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, str | None], ...]:
+    """The fields of a dataclass, and of what the numbers in each are; none of what is no dataclass."""
+    if not dataclasses.is_dataclass(kind):
+        return ()
+    numbers = _NUMBERS.get(kind, {})
+    return tuple((field.name, numbers.get(field.name)) for field in dataclasses.fields(kind))
+
+
 def _ints(value: Any) -> Iterable[int]:
-    if isinstance(value, (tuple, frozenset)):
-        return [number for one in value for number in _ints(one)]
-    return [] if value is None else [value]
+    if type(value) is int:
+        return (value,)
+    return [number for one in value for number in _ints(one)]
 
 
 def _check_geometry(where: Geometry) -> None:

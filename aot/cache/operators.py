@@ -13,6 +13,7 @@ import keyword
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -137,20 +138,46 @@ def _has_plain_schema(op: internals.OpOverload) -> bool:
     return not returned or any("Tensor" in kind for kind in returned)
 
 
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """What an operator's schema says of an argument; `takes` holds for the values that it may have."""
+
+    name: str
+    takes: Callable[[Any], bool]
+    by_name: bool
+    is_needed: bool
+
+
+@functools.cache
+def _parameters(op: internals.OpOverload) -> tuple[_Parameter, ...]:
+    return tuple(
+        _Parameter(
+            argument.name,
+            _KINDS.get(_kind_of(argument), _anything),  # (Custom operators take other things as well.)
+            argument.kwarg_only,
+            not argument.has_default_value(),
+        )
+        for argument in op._schema.arguments
+    )
+
+
 def fits(op: internals.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator's schema takes these arguments; nodes stand for tensors and for whole numbers."""
-    arguments = op._schema.arguments
-    positional = [argument for argument in arguments if not argument.kwarg_only]
-    if len(args) > len(positional):
+    parameters = _parameters(op)
+    if len(args) > len(parameters):
         return False
-    known = {argument.name: argument for argument in arguments[len(args) :]}
-    if not kwargs.keys() <= known.keys():
-        return False
-    missing = known.keys() - kwargs.keys()
-    if any(not known[name].has_default_value() for name in missing):
-        return False
-    pairs = [*zip(positional, args, strict=False), *((known[name], value) for name, value in kwargs.items())]
-    return all(_KINDS[kind](value) for argument, value in pairs if (kind := _kind_of(argument)) in _KINDS)
+    named = 0
+    for i, parameter in enumerate(parameters):
+        if i < len(args):
+            if parameter.by_name or not parameter.takes(args[i]):
+                return False
+        elif parameter.name in kwargs:
+            named += 1
+            if not parameter.takes(kwargs[parameter.name]):
+                return False
+        elif parameter.is_needed:
+            return False
+    return named == len(kwargs)
 
 
 @functools.cache
@@ -225,12 +252,21 @@ def results_of(node: fx.Node) -> tuple[str, ...] | str:
         return "List[Tensor]"
     if target in (call_by_name, call_with_grad):
         target = _named(node.args[0]) if isinstance(node.args[0], str) else node.args[0]
-    returned = tuple(_KEPT_OUT.sub(r"\1", str(result.type)) for result in target._schema.returns)
+    return _results(target)
+
+
+@functools.cache
+def _results(op: internals.OpOverload) -> tuple[str, ...] | str:
+    returned = tuple(_KEPT_OUT.sub(r"\1", str(result.type)) for result in op._schema.returns)
     return returned[0] if len(returned) == 1 else returned
 
 
 def _kind_of(argument: Any) -> str:
     return str(argument.type)
+
+
+def _anything(value: Any) -> bool:
+    return True
 
 
 def _is_one(value: Any) -> bool:
