@@ -20,7 +20,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -87,6 +87,7 @@ __all__ = [
     "SINK_TOKENS",
     "WHILE_LOOP",
     "WITH_EFFECTS",
+    "CreationMeta",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -1319,13 +1320,15 @@ def zeros_without_memory(size: Sequence[int], dtype: torch.dtype, device: torch.
     return zeros
 
 
-def creation_meta(view: Tensor) -> str:
-    """How autograd remembers the making of a differentiable view: ``DEFAULT``, ``NO_GRAD_MODE``,
-    ``MULTI_OUTPUT_NODE``, ``IN_CUSTOM_FUNCTION`` or ``INFERENCE_MODE``."""
-    return str(torch._C._autograd._get_creation_meta(view).name)
+CreationMeta = Literal["DEFAULT", "NO_GRAD_MODE", "MULTI_OUTPUT_NODE", "IN_CUSTOM_FUNCTION", "INFERENCE_MODE"]
 
 
-def set_creation_meta(view: Tensor, name: str) -> None:
+def creation_meta(view: Tensor) -> CreationMeta:
+    """How autograd remembers the making of a differentiable view."""
+    return cast(CreationMeta, torch._C._autograd._get_creation_meta(view).name)
+
+
+def set_creation_meta(view: Tensor, name: CreationMeta) -> None:
     """Make autograd remember that the view `view` was made in the way called `name`."""
     torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, name))
 

@@ -8,6 +8,7 @@ gradient goes through them. They in turn need segments' results to be made of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from aot.capture.joint import Segment
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
@@ -31,7 +32,7 @@ from aot.errors import UnsupportedOperation
 
 # What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,
 # ("root", k) and ("output", i) are made.
-Item = tuple[str, int]
+Item = tuple[Literal["segment", "storage", "root", "output"], int]
 
 
 def _waits(item: Item, needs: Callable[[Item], Iterator[Item]]) -> bool:
