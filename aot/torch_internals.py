@@ -1720,3 +1720,24 @@ def inductor_compile(
             is_inference=which == "inference",
         )
     return compiled, list(context.output_strides)
+
+
+_registering = threading.Lock()
+
+
+def registers_for_dynamo(backend: Callable[..., Any], name: str) -> bool:
+    """Register a backend if Dynamo is loading it by its entry point, once for all threads that do.
+
+    The caller is a module's ``__getattr__``, asked by ``EntryPoint.load``. Dynamo's `lookup_backend`
+    registers what `load` returns, and raises for a name that another thread has registered meanwhile. None is
+    not registered: `register_backend` takes it for its use as a decorator. Dynamo looks the name up then.
+    """
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    loading = sys._getframe(1).f_back
+    asking = None if loading is None else loading.f_back
+    if registry is None or asking is None or asking.f_code is not registry.lookup_backend.__code__:
+        return False
+    with _registering:
+        if name not in registry._COMPILER_FNS:
+            registry.register_backend(backend, name=name)
+    return True
