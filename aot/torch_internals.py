@@ -1005,8 +1005,8 @@ def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tenso
 
 @contextlib.contextmanager
 def plain_autograd() -> Iterator[None]:
-    """Autograd for a trace: without the saved-tensor hooks and the anomaly mode that the caller has entered,
-    which are for the tensors of the call, and with memoryless tensors."""
+    """Autograd for a trace: with memoryless tensors, and without the saved-tensor hooks, the anomaly mode and
+    the compiled autograd that the caller has entered, which are for the tensors of the call."""
     hooks = []
     while (top := saved_tensor_hooks()) is not None:
         hooks.append(top)
@@ -1014,12 +1014,21 @@ def plain_autograd() -> Iterator[None]:
     anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
-        with with_memoryless():
+        with with_memoryless(), _without_compiled_autograd():
             yield
     finally:
         torch.set_anomaly_enabled(anomaly, check_nan)
         for pack, unpack in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def _without_compiled_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Have torch's engine run backwards itself, and not hand them to compiled autograd."""
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if compiled is None or not compiled.compiled_autograd_enabled:
+        return _NOTHING
+    manager: contextlib.AbstractContextManager[Any] = compiled._disable()
+    return manager
 
 
 def modes_off() -> contextlib.AbstractContextManager[Any]:
