@@ -26,6 +26,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
 from torch._higher_order_ops.scan import generic_scan
+from torch._higher_order_ops.wrap import TagActivationCheckpoint
 from torch._library import opaque_object as _opaque_object
 from torch._library.custom_ops import OPDEFS
 from torch._library.effects import EffectType
@@ -92,6 +93,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TagActivationCheckpoint",
     "TorchDispatchMode",
     "TreeSpec",
     "UnsupportedOperatorException",
