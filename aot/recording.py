@@ -23,12 +23,14 @@ from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.operations import RESIZES_STORAGE
 from aot.capture.replaced import replacing
 from aot.capture.symbolic import viewing
 from aot.capture.visible import moves_generator
 from aot.compilers import example_inputs, mark_static
 from aot.effects import Effects, analyze
-from aot.errors import BackendError, ClosureMutation
+from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
+from aot.imitation import lacks_memory
 from aot.inputs import Arguments
 from aot.metadata import describe
 from aot.modules import Noted
@@ -142,6 +144,7 @@ def record(
     if not noted.changes.once:
         noted.guards.check()
     _check_backward(noted.changes_of_backward, joint, options.name)
+    _check_memory(arguments, joint)
     numbers: dict[object, int] = {}
     keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
     keys += [("wrapper", wrapper.family) for wrapper in entry.wrappers]
@@ -212,6 +215,25 @@ def _noting_writes(flat: Callable[[list[Any]], Any], noted: Noted) -> Callable[[
             raise
 
     return run
+
+
+def _check_memory(arguments: Arguments, joint: Joint) -> None:
+    """Refuse a function that reads an argument before its storage has memory.
+
+    Raises:
+        UnsupportedArgument: it does.
+    """
+    lacking = {i for i, tensor in enumerate(arguments.tensors) if lacks_memory(tensor)}
+    if not lacking:
+        return
+    for primal, node in zip(joint.primals, joint.graph.graph.find_nodes(op="placeholder"), strict=False):
+        order = (user for user in joint.graph.graph.nodes if user in node.users)
+        first = next(order, None)
+        if primal.tensor in lacking and first is not None and first.target is not RESIZES_STORAGE:
+            raise UnsupportedArgument(
+                f"argument {primal.tensor} (counting tensors) shows more than its storage holds, and the "
+                f"function reads it; give the storage its size before (untyped_storage().resize_)"
+            )
 
 
 # What a GPU's kernel for several copies takes as it is: numbers of half precision it makes single, and a NaN

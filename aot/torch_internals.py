@@ -28,6 +28,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
 from torch._higher_order_ops.scan import generic_scan
+from torch._higher_order_ops.wrap import TagActivationCheckpoint
 from torch._library import custom_ops as _custom_ops
 from torch._library import opaque_object as _opaque_object
 from torch._library.custom_ops import OPDEFS
@@ -98,6 +99,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TagActivationCheckpoint",
     "TorchDispatchMode",
     "TreeSpec",
     "UnsupportedOperatorException",
@@ -1060,8 +1062,8 @@ def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tenso
 
 @contextlib.contextmanager
 def plain_autograd() -> Iterator[None]:
-    """Autograd for a trace: without the saved-tensor hooks and the anomaly mode that the caller has entered,
-    which are for the tensors of the call, and with memoryless tensors."""
+    """Autograd for a trace: with memoryless tensors, and without the saved-tensor hooks, the anomaly mode and
+    the compiled autograd that the caller has entered, which are for the tensors of the call."""
     hooks = []
     while (top := saved_tensor_hooks()) is not None:
         hooks.append(top)
@@ -1069,12 +1071,21 @@ def plain_autograd() -> Iterator[None]:
     anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
-        with with_memoryless():
+        with with_memoryless(), _without_compiled_autograd():
             yield
     finally:
         torch.set_anomaly_enabled(anomaly, check_nan)
         for pack, unpack in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def _without_compiled_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Have torch's engine run backwards itself, and not hand them to compiled autograd."""
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if compiled is None or not compiled.compiled_autograd_enabled:
+        return _NOTHING
+    manager: contextlib.AbstractContextManager[Any] = compiled._disable()
+    return manager
 
 
 def modes_off() -> contextlib.AbstractContextManager[Any]:
@@ -1894,3 +1905,24 @@ def inductor_compile(
             is_inference=which == "inference",
         )
     return compiled, list(context.output_strides)
+
+
+_registering = threading.Lock()
+
+
+def registers_for_dynamo(backend: Callable[..., Any], name: str) -> bool:
+    """Register a backend if Dynamo is loading it by its entry point, once for all threads that do.
+
+    The caller is a module's ``__getattr__``, asked by ``EntryPoint.load``. Dynamo's `lookup_backend`
+    registers what `load` returns, and raises for a name that another thread has registered meanwhile. None is
+    not registered: `register_backend` takes it for its use as a decorator. Dynamo looks the name up then.
+    """
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    loading = sys._getframe(1).f_back
+    asking = None if loading is None else loading.f_back
+    if registry is None or asking is None or asking.f_code is not registry.lookup_backend.__code__:
+        return False
+    with _registering:
+        if name not in registry._COMPILER_FNS:
+            registry.register_backend(backend, name=name)
+    return True

@@ -27,6 +27,7 @@ from aot.capture.moving import Moving, repeatable
 from aot.capture.operations import (
     BATCH_NORM,
     READS_GRAD_MODE,
+    RESIZES_STORAGE,
     Kind,
     Operation,
     blank_like,
@@ -196,6 +197,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self._last_node = made
         operation = classify(func)
         kind = operation.kind
+        if func is RESIZES_STORAGE and self.state(args[0]).writes:
+            raise errors.StorageMutation(
+                f"{func} resizes the storage of a tensor that the function has written to; resize it outside "
+                f"of the function"
+            )
         if operation.placed:
             looks.note()
         if self.parts and torch.is_grad_enabled():
