@@ -21,6 +21,7 @@ from aot import torch_internals as internals
 from aot.called import told, within
 from aot.errors import UnsupportedOperation
 from aot.guards import Guard, Guards, Kind
+from aot.legacy_types import checking_legacy_types
 from aot.reads import is_library
 from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
@@ -46,6 +47,7 @@ class Noted:
         self._libraries: set[types.CodeType] = set()
         self._guards: Guards | None = None
         self._entries: list[Guard] = []
+        self._types: contextlib.ExitStack | None = None
         self._walk = Walk()
         try:
             self._walk.go(*roots)
@@ -80,10 +82,18 @@ class Noted:
         _now.noted = self
         watched = contextlib.nullcontext() if self._called is None else told(self._begins)
         try:
-            with _replaced(), watched:
+            with _replaced(), watched, contextlib.ExitStack() as self._types:
+                self._check_types()
                 yield
         finally:
+            self._types = None
             _now.noted = before
+
+    def _check_types(self) -> None:
+        """Have type checks know fakes from now on, if the code that was looked through may make some."""
+        if self._types is not None and self._walk.names_legacy_types():
+            self._types.enter_context(checking_legacy_types())
+            self._types = None  # (once is enough)
 
     def _begins(self, frame: types.FrameType) -> None:
         """Code is about to run: note what it may read, if that has not been done."""
@@ -99,6 +109,7 @@ class Noted:
         self._guards = None
         with internals.modes_off(), _refused():
             self._walk.call(codes, f"{code.co_qualname} is called, which")
+        self._check_types()
 
     def note(self, module: types.ModuleType) -> None:
         """A module was got.
@@ -114,6 +125,7 @@ class Noted:
         how = f"the function gets the module {name} under a name that it computes, whose code"
         with internals.modes_off(), _refused():
             self._walk.go(module, late=how)
+        self._check_types()
         if sys.modules.get(name) is module:
             self._entries.append(Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module))
 

@@ -173,6 +173,10 @@ class Walk:
         """Whether it has come to a module."""
         return id(module) in self._seen
 
+    def names_legacy_types(self) -> bool:
+        """Whether the code on the way may check for ``torch.FloatTensor`` or its like."""
+        return self.names(internals.LEGACY_TYPES) or not self._seen.isdisjoint(internals.LEGACY_TYPE_IDS)
+
     def _settle(self) -> None:
         while True:
             while self._ahead:

@@ -991,6 +991,18 @@ def is_memoryless(value: Any) -> bool:
     return isinstance(value, Tensor) and torch._C._dispatch_keys(value).has(_MEMORYLESS)
 
 
+@functools.lru_cache(maxsize=100)
+def tensor_without_elements(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of no elements that has the dispatch keys of a device, as fakes have not."""
+    with nothing_on(), torch._C.DisableTorchFunction(), torch.inference_mode(False):
+        return torch.empty(0, dtype=dtype, device=device)
+
+
+# ``FloatTensor`` and its like, classes that are asked whether a tensor is an instance.
+LEGACY_TYPES = frozenset(kind.__name__ for kind in torch._tensor_classes)
+LEGACY_TYPE_IDS = frozenset(map(id, torch._tensor_classes))
+
+
 # Nodes are C++ classes; all their methods that register a Python hook call this one.
 REGISTERS_ON_NODES = (torch.autograd.Function, "_register_hook")
 # What `backward` and `grad` call.

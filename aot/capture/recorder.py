@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+import aot.capture.constructors  # noqa: F401  (methods that are replaced in a trace)
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture import looks, streams
