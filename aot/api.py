@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import config, errors, logs, names
+from aot import config, errors, function_modes, logs, names
 from aot import torch_internals as internals
 from aot.assumptions import asserting
 from aot.blueprint import Blueprint
@@ -100,9 +100,11 @@ class CompiledFunction:
     Attributes:
         specializations: the compiles so far, oldest first.
         seeds: whether the function may set a random generator's state (`capture.random.Draws.may_be_set`).
+        asks_modes: whether the function's calls of torch ask torch function modes that are on.
     """
 
     seeds = True
+    asks_modes = True
 
     def __init__(
         self,
@@ -177,6 +179,12 @@ class CompiledFunction:
         """Answer a call that no test has passed for which takes its arguments as they are."""
         if runs_as_it_is():
             return self.__wrapped__(*args, **kwargs)
+        if function_modes.are_on():
+            with function_modes.set_aside(for_good=not self.asks_modes):
+                return self._answer(args, kwargs)
+        return self._answer(args, kwargs)
+
+    def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree, flat = self._flattened(args, kwargs)
         if not flat:
             for one in self._recognitions.newest_first:
@@ -186,11 +194,11 @@ class CompiledFunction:
                         self._recognitions.passed(one.answer)
                         return result
         arguments = take_apart(leaves)
-        key = (tree, arguments.key, internals.ambient_key())
+        key = (tree, arguments.key, _ambient_key())
         specialization = self._known(key)
         if specialization is None:
             specialization = self._new(key, arguments, args, kwargs)
-        elif not internals.are_tensors_transformed():
+        elif not (internals.are_tensors_transformed() or function_modes.aside()):
             self._note(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
@@ -225,10 +233,11 @@ class CompiledFunction:
         Raises:
             Unsupported: see `aot.errors`.
         """
-        leaves, tree, _ = self._flattened(args, kwargs)
-        arguments = take_apart(leaves)
-        key = (tree, arguments.key, internals.ambient_key())
-        return self._known(key) or self._new(key, arguments, args, kwargs)
+        with function_modes.set_aside(for_good=not self.asks_modes):
+            leaves, tree, _ = self._flattened(args, kwargs)
+            arguments = take_apart(leaves)
+            key = (tree, arguments.key, _ambient_key())
+            return self._known(key) or self._new(key, arguments, args, kwargs)
 
     def _new(
         self,
@@ -237,7 +246,7 @@ class CompiledFunction:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Specialization:
-        with tracing(), young_garbage_only():
+        with tracing(), young_garbage_only(), internals.without_dispatch_modes():
             specialization = self._known(key)  # by now, by another thread
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
             if specialization is None and (dynamic or self._general):
@@ -336,7 +345,7 @@ class CompiledFunction:
                 f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
                 f"is a number",
                 errors.RecompileWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         return specialization
 
@@ -351,12 +360,12 @@ class CompiledFunction:
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
-            with unchanged((args, kwargs)):
+            with unchanged((args, kwargs)), function_modes.restored():
                 return self.__wrapped__(*args, **kwargs)
 
         slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
-        noted = Noted(self.__wrapped__, runs=True)
+        noted = Noted(self.__wrapped__, *function_modes.aside(), runs=True)
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
@@ -559,6 +568,10 @@ class CompiledFunction:
         if blueprint.plan.parts:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
+
+
+def _ambient_key() -> tuple[object, ...]:
+    return (*internals.ambient_key(), function_modes.key())
 
 
 def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:

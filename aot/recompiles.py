@@ -29,7 +29,10 @@ _FACTS = (
     "storage, among those of the arguments",
     "base, among those of the arguments",
 )
-_AMBIENT = ("grad mode", "inference mode, default dtype or device, deterministic mode, or autocast")
+_AMBIENT = (
+    "grad mode",
+    "inference mode, default dtype or device, deterministic mode, autocast, or torch function modes",
+)
 
 _LOOKED_AT = 16  # so that what a compile takes does not grow with how many there were
 

@@ -119,6 +119,7 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
+    compiled.asks_modes = False  # Dynamo has asked them
     if not numbers:
         return compiled.flat
     return lambda *args: compiled.flat(*_read(args, numbers))

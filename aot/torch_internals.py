@@ -76,6 +76,8 @@ __all__ = [
     "AUTO_FUNCTIONALIZED",
     "COND",
     "CUDA_SYNCHRONIZE",
+    "LEGACY_TYPES",
+    "LEGACY_TYPE_IDS",
     "MAKE_TOKEN",
     "NO_ZEROS",
     "SAVE",
@@ -126,6 +128,9 @@ __all__ = [
     "define_own_kernels",
     "disable_autocast",
     "fake_tensor",
+    "function_modes",
+    "function_modes_are_on",
+    "function_modes_replaced",
     "function_of",
     "global_module_hooks",
     "graph_is_retained",
@@ -146,6 +151,7 @@ __all__ = [
     "is_collective",
     "is_composite",
     "is_composite_below_autograd",
+    "is_device_mode",
     "is_dispatched_natively",
     "is_function_node",
     "is_imagined",
@@ -204,6 +210,7 @@ __all__ = [
     "take_apart",
     "takes_back_version",
     "tensor_test",
+    "tensor_without_elements",
     "transform_of",
     "tree_flatten",
     "tree_map",
@@ -212,6 +219,8 @@ __all__ = [
     "untold",
     "views_noticed",
     "with_own_kernels",
+    "without_dispatch_modes",
+    "without_function_modes",
     "without_own_kernels",
     "zeros_without_memory",
 ]
@@ -598,6 +607,8 @@ def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any
         def ordinary(*args: Any, **kwargs: Any) -> Any:
             return op.redispatch(keys & _BELOW_OWN, *args, **kwargs)
 
+        if function_modes_are_on():
+            return without_function_modes(call)(keys, *args, **kwargs)
         if are_tensors_transformed():
             return ordinary(*args, **kwargs)
         if any(map(is_wrapper, args)):  # for which ATen takes the roads for tensor subclasses in eager, too
@@ -1358,6 +1369,8 @@ def ambient_key() -> tuple[object, ...]:
         if autocast
         else None,
         torch.is_inference_mode_enabled(),
+        torch._C._is_torch_function_enabled(),
+        torch._C._is_torch_function_all_disabled(),
     )
 
 
@@ -1370,10 +1383,11 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
     names: dict[str, Any] = {"peek": torch._C._functorch.peek_interpreter_stack, "levels": forward_ad}
     tests = ["levels._current_level < 0", "peek() is None"]
     if torch.is_inference_mode_enabled() or all(tensor.is_inference() for tensor in tensors):
-        tests += ["not below()", "inference() is " + str(key[-1])]
+        tests += ["not below()", f"inference() is {torch.is_inference_mode_enabled()}"]
         names.update(below=is_below_autograd, inference=torch.is_inference_mode_enabled)
     # (Else the dispatch keys, as a thread changes them, have told both.)
-    if own.__dict__ or _modes_of_functions() or torch._C._is_any_autocast_enabled():
+    plain = torch._C._is_torch_function_enabled()
+    if own.__dict__ or _modes_of_functions() or torch._C._is_any_autocast_enabled() or not plain:
         return " and ".join([*tests, "ambient() == here"]), {**names, "ambient": ambient_key, "here": key}
     tests += [
         f"grad() is {key[0]}",
@@ -1381,6 +1395,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         f"deterministic() is {key[2]}",
         "not autocast()",
         "not modes()",
+        "functions()",
         "not own.__dict__",
     ]
     names.update(
@@ -1390,6 +1405,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         deterministic=are_kernels_deterministic,
         autocast=autocast_enabled,
         modes=_modes_of_functions,
+        functions=torch._C._is_torch_function_enabled,
         own=own,
     )
     return " and ".join(tests), names
@@ -1486,6 +1502,56 @@ def process_key(devices: Iterable[str]) -> tuple[object, ...]:
         found += [backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic]
         found += [str(torch.get_device_module(kind).get_device_properties()) for kind in sorted(kinds)]
     return tuple(found)
+
+
+# Whether torch's functions ask modes, in this thread.
+function_modes_are_on: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The torch function modes of this thread, outermost first."""
+    return tuple(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def is_device_mode(mode: Any) -> bool:
+    """Whether a torch function mode does nothing but set a default device."""
+    return type(mode) is DeviceContext
+
+
+@contextlib.contextmanager
+def function_modes_replaced(modes: Sequence[Any]) -> Iterator[None]:
+    """While this lasts, these are the torch function modes of this thread."""
+    before = function_modes()
+    _set_function_modes(modes)
+    try:
+        yield
+    finally:
+        _set_function_modes(before)
+
+
+def _set_function_modes(modes: Sequence[Any]) -> None:
+    while _modes_of_functions():
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def without_function_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of this package that torch calls in the middle of the user's, whose modes are not for it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not function_modes_are_on():
+            return function(*args, **kwargs)
+        with function_modes_replaced(tuple(filter(is_device_mode, function_modes()))):
+            return function(*args, **kwargs)
+
+    return call
+
+
+def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """While this lasts, dispatch modes of the user's are off; another tracer's stay on."""
+    return _NOTHING if is_traced_elsewhere() else modes_off()
 
 
 def modes_are_on() -> bool:

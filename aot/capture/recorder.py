@@ -108,6 +108,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return self._of_wrappers(func, types, args, kwargs or {})
+        if internals.function_modes_are_on():
+            return internals.without_function_modes(self.dispatch)(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
 
     def _of_wrappers(
