@@ -39,6 +39,7 @@ from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
 from aot.subclasses import has_names
 from aot.symbols import Constant, Sizes, Symbols
+from aot.tensor_attributes import AttributeNames
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
 
@@ -60,6 +61,7 @@ class Specialization:
         numbers: the leaves of the arguments that `call` takes after the tensors.
         lying: what of the tensors matters besides their elements.
         why: what kept earlier ones from answering the call that it was made for.
+        attributes: the Python attributes of tensors that the function may have read.
     """
 
     call: Callable[..., list[Any]]
@@ -74,6 +76,7 @@ class Specialization:
     numbers: tuple[int, ...] = ()
     lying: Lying = Lying.IN_FULL
     why: str = ""
+    attributes: AttributeNames = field(default_factory=AttributeNames)
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
         """What the function returns, for the tensors of a call (`Arguments.all`) and the leaves of its
@@ -85,7 +88,7 @@ class Specialization:
     @property
     def as_answer(self) -> Answer:
         together = None if self.together is list else self.together  # (each call gives a list of its own)
-        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying)
+        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying, self.attributes)
 
 
 def runs_as_it_is() -> bool:
@@ -147,6 +150,7 @@ class CompiledFunction:
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._special: set[object] = set()
         self._recognitions = Recognitions()
+        self._attributes = AttributeNames()  # of tensors, which the function may read
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
@@ -194,7 +198,7 @@ class CompiledFunction:
                         self._recognitions.passed(one.answer)
                         return result
         arguments = take_apart(leaves)
-        key = (tree, arguments.key, _ambient_key())
+        key = self._key(tree, arguments)
         specialization = self._known(key)
         if specialization is None:
             specialization = self._new(key, arguments, args, kwargs)
@@ -236,7 +240,7 @@ class CompiledFunction:
         with function_modes.set_aside(for_good=not self.asks_modes):
             leaves, tree, _ = self._flattened(args, kwargs)
             arguments = take_apart(leaves)
-            key = (tree, arguments.key, _ambient_key())
+            key = self._key(tree, arguments)
             return self._known(key) or self._new(key, arguments, args, kwargs)
 
     def _new(
@@ -265,10 +269,16 @@ class CompiledFunction:
                         specialization = self._for_sizes(general, arguments, spec, inference)
                     if specialization is None:
                         specialization = self._specialize(arguments, spec, inference)
+                key = self._key(key[0], arguments)  # with what the function has turned out to read
                 specialization = self._remember(key, arguments, specialization)
                 if specialization.sizes is not None:
+                    general = self._without_sizes(key, arguments)
                     self._general[general] = (specialization, *self._general.get(general, ()))
         return specialization
+
+    def _key(self, tree: Hashable, arguments: Arguments) -> Key:
+        around = (*internals.ambient_key(), function_modes.key(), self._attributes.key(arguments.all))
+        return tree, arguments.key, around
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
         tree, _, ambient = key
@@ -363,9 +373,12 @@ class CompiledFunction:
             with unchanged((args, kwargs)), function_modes.restored():
                 return self.__wrapped__(*args, **kwargs)
 
-        slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
         noted = Noted(self.__wrapped__, *function_modes.aside(), runs=True)
+        noted.follow_attributes(arguments.all)
+        self._attributes |= noted.attribute_names
+        plain = self._attributes.none_of(arguments.all)
+        slot = self._slot(arguments, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
@@ -378,6 +391,7 @@ class CompiledFunction:
             noted.surroundings.put_back()
             lifetimes.reserve()
             raise
+        self._attributes |= noted.attribute_names
         noted.surroundings.put_back()
         if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
             lifetimes.check_stored(noted.surroundings.stored)
@@ -539,6 +553,7 @@ class CompiledFunction:
             sizes,
             () if symbols is None else tuple(symbols.numbers),
             Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
+            attributes=self._attributes,
         )
 
     def _slot(
@@ -568,10 +583,6 @@ class CompiledFunction:
         if blueprint.plan.parts:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")
-
-
-def _ambient_key() -> tuple[object, ...]:
-    return (*internals.ambient_key(), function_modes.key())
 
 
 def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:

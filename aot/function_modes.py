@@ -10,12 +10,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import types
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 from aot import torch_internals as internals
-from aot.constants import CONSTANTS, key_of
+from aot.constants import identified
 from aot.errors import UnsupportedOperation
 from aot.objects import namespace_of
 from aot.reads import is_library
@@ -82,7 +81,7 @@ def _key_of_mode(mode: Any) -> object:
     if internals.is_device_mode(mode):
         return "device", str(mode.device)
     attributes = [*(namespace_of(mode) or {}).items(), *_slots(mode)]
-    return type(mode), tuple((name, _key_of_attribute(value)) for name, value in attributes)
+    return type(mode), tuple((name, identified(value)) for name, value in attributes)
 
 
 def _slots(mode: Any) -> Iterator[tuple[str, Any]]:
@@ -91,25 +90,3 @@ def _slots(mode: Any) -> Iterator[tuple[str, Any]]:
             for name, slot in vars(kind).items():
                 if isinstance(slot, types.MemberDescriptorType) and hasattr(mode, name):
                     yield name, getattr(mode, name)
-
-
-def _key_of_attribute(value: Any) -> object:
-    return key_of(value) if type(value) in CONSTANTS else _Identity(value)
-
-
-class _Identity:
-    """Equal to another one of the same object, which it does not keep alive where it can do without."""
-
-    def __init__(self, value: Any) -> None:
-        self._number = id(value)
-        self._value: Any
-        try:
-            self._value = weakref.ref(value)
-        except TypeError:
-            self._value = lambda: value
-
-    def __hash__(self) -> int:
-        return self._number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self._value() is other._value() is not None

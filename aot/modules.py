@@ -14,8 +14,10 @@ import importlib
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.called import told, within
@@ -25,6 +27,7 @@ from aot.legacy_types import checking_legacy_types
 from aot.reads import is_library
 from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
+from aot.tensor_attributes import AttributeNames
 
 _now = threading.local()
 _lock = threading.Lock()
@@ -70,6 +73,20 @@ class Noted:
     def surroundings(self) -> Surroundings:
         """What the walk has come to so far."""
         return self._walk.surroundings()
+
+    @property
+    def attribute_names(self) -> AttributeNames:
+        """What the code that was looked through so far may read of tensors that are given to it."""
+        return self._walk.attribute_names
+
+    def follow_attributes(self, tensors: Sequence[Tensor]) -> None:
+        """Look at what these tensors have under the names that are read, before the function runs."""
+        while True:
+            before = self.attribute_names
+            with _refused():
+                self._walk.go(*before.objects(tensors))
+            if self.attribute_names == before:
+                return
 
     def names(self, attributes: frozenset[str]) -> bool:
         """Whether the code that was looked through so far reads one of these of anything."""

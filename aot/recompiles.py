@@ -31,7 +31,8 @@ _FACTS = (
 )
 _AMBIENT = (
     "grad mode",
-    "inference mode, default dtype or device, deterministic mode, autocast, or torch function modes",
+    "inference mode, default dtype or device, deterministic mode, autocast, torch function modes, or Python "
+    "attributes of tensors",
 )
 
 _LOOKED_AT = 16  # so that what a compile takes does not grow with how many there were

@@ -40,6 +40,7 @@ from aot.objects import content_of, has_memory, namespace_of
 from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
+from aot.tensor_attributes import AttributeNames
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _OWN_FORWARD = frozenset(("forward",))
@@ -57,6 +58,7 @@ _REFERENCES = (
     weakref.ReferenceType,
     *(weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet),
 )
+_ATTRIBUTES_OF_TENSORS = frozenset(dir(Tensor))
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
@@ -172,6 +174,11 @@ class Walk:
     def reached(self, module: types.ModuleType) -> bool:
         """Whether it has come to a module."""
         return id(module) in self._seen
+
+    @property
+    def attribute_names(self) -> AttributeNames:
+        """What the code on the way may read of tensors that are given to it."""
+        return AttributeNames(self._names.read - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
 
     def names_legacy_types(self) -> bool:
         """Whether the code on the way may check for ``torch.FloatTensor`` or its like."""
