@@ -1678,8 +1678,15 @@ def inductor_options() -> set[str]:
     return set(config.get_config_copy())
 
 
+def _load_inductor() -> None:
+    """Import what torch.compile does before it compiles: Inductor's modules name each other as attributes of
+    their package, as `decomposition` does `lowering` for `max_pool2d`, and do not import what they name."""
+    importlib.import_module("torch._inductor.compile_fx")
+
+
 def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
     """Operations that Inductor does not compile, and functions that compute them by others."""
+    _load_inductor()
     from torch._inductor import config, decomposition
 
     with config.patch(dict(settings)):
@@ -1735,6 +1742,7 @@ def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
 
 def inductor_copies() -> set[Any]:
     """Operations that are no views, and that Inductor takes away where they only copy an argument."""
+    _load_inductor()
     from torch._inductor.fx_passes import post_grad
 
     return {op for op in post_grad.noop_registry if not op.is_view}
