@@ -19,6 +19,7 @@ from aot.assumptions import asserting
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.backward import Level
+from aot.capture.handlers import refusing_caught
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.threads import tracing
@@ -444,6 +445,7 @@ class CompiledFunction:
             symbols.let_go()
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
+        built = replace(built, call=refusing_caught(built.call, recorder.handlers.found.values()))
         return self._specialization(blueprint, built, graph.module, noted.guards, symbols, sizes)
 
     def _record(
