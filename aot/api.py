@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import config, errors, logs, names
+from aot import config, errors, function_modes, logs, names
 from aot import torch_internals as internals
 from aot.assumptions import asserting
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.backward import Level
+from aot.capture.handlers import refusing_caught
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.threads import tracing
@@ -40,6 +41,7 @@ from aot.runtime.rehearsal import rehearse
 from aot.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.subclasses import has_names
 from aot.symbols import Constant, Sizes, Symbols
+from aot.tensor_attributes import AttributeNames
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
 
@@ -62,6 +64,7 @@ class Specialization:
         lying: what of the tensors matters besides their elements.
         why: what kept earlier ones from answering the call that it was made for.
         changes: what each call changes of the Python program around the function.
+        attributes: the Python attributes of tensors that the function may have read.
     """
 
     call: Callable[..., list[Any]]
@@ -77,6 +80,7 @@ class Specialization:
     lying: Lying = Lying.IN_FULL
     why: str = ""
     changes: SideEffects = NO_SIDE_EFFECTS
+    attributes: AttributeNames = field(default_factory=AttributeNames)
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
         """What the function returns, for the tensors of a call (`Arguments.all`) and the leaves of its
@@ -88,7 +92,7 @@ class Specialization:
     @property
     def as_answer(self) -> Answer:
         together = None if self.together is list else self.together  # (each call gives a list of its own)
-        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying)
+        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying, self.attributes)
 
 
 def runs_as_it_is() -> bool:
@@ -103,9 +107,11 @@ class CompiledFunction:
     Attributes:
         specializations: the compiles so far, oldest first.
         seeds: whether the function may set a random generator's state (`capture.random.Draws.may_be_set`).
+        asks_modes: whether the function's calls of torch ask torch function modes that are on.
     """
 
     seeds = True
+    asks_modes = True
 
     def __init__(
         self,
@@ -148,6 +154,7 @@ class CompiledFunction:
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._special: set[object] = set()
         self._recognitions = Recognitions()
+        self._attributes = AttributeNames()  # of tensors, which the function may read
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
@@ -181,6 +188,12 @@ class CompiledFunction:
         """Answer a call that no test has passed for which takes its arguments as they are."""
         if runs_as_it_is():
             return self.__wrapped__(*args, **kwargs)
+        if function_modes.are_on():
+            with function_modes.set_aside(for_good=not self.asks_modes):
+                return self._answer(args, kwargs)
+        return self._answer(args, kwargs)
+
+    def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree, flat = self._flattened(args, kwargs)
         if not flat:
             for one in self._recognitions.newest_first:
@@ -190,11 +203,11 @@ class CompiledFunction:
                         self._recognitions.passed(one.answer)
                         return result
         arguments = take_apart(leaves)
-        key = (tree, arguments.key, internals.ambient_key())
+        key = self._key(tree, arguments)
         specialization = self._known(key)
         if specialization is None:
             specialization = self._new(key, arguments, args, kwargs)
-        elif not internals.are_tensors_transformed():
+        elif not (internals.are_tensors_transformed() or function_modes.aside()):
             self._note(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
@@ -229,10 +242,11 @@ class CompiledFunction:
         Raises:
             Unsupported: see `aot.errors`.
         """
-        leaves, tree, _ = self._flattened(args, kwargs)
-        arguments = take_apart(leaves)
-        key = (tree, arguments.key, internals.ambient_key())
-        return self._known(key) or self._new(key, arguments, args, kwargs, ahead=True)
+        with function_modes.set_aside(for_good=not self.asks_modes):
+            leaves, tree, _ = self._flattened(args, kwargs)
+            arguments = take_apart(leaves)
+            key = self._key(tree, arguments)
+            return self._known(key) or self._new(key, arguments, args, kwargs, ahead=True)
 
     def _new(
         self,
@@ -242,7 +256,7 @@ class CompiledFunction:
         kwargs: dict[str, Any],
         ahead: bool = False,
     ) -> Specialization:
-        with tracing(), young_garbage_only():
+        with tracing(), young_garbage_only(), internals.without_dispatch_modes():
             specialization = self._known(key)  # by now, by another thread
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
             if specialization is None and (dynamic or self._general):
@@ -261,10 +275,16 @@ class CompiledFunction:
                         specialization = self._for_sizes(general, arguments, spec, inference, ahead)
                     if specialization is None:
                         specialization = self._specialize(arguments, spec, inference, None, ahead)
+                key = self._key(key[0], arguments)  # with what the function has turned out to read
                 specialization = self._remember(key, arguments, specialization)
                 if specialization.sizes is not None and not specialization.changes.once:
+                    general = self._without_sizes(key, arguments)
                     self._general[general] = (specialization, *self._general.get(general, ()))
         return specialization
+
+    def _key(self, tree: Hashable, arguments: Arguments) -> Key:
+        around = (*internals.ambient_key(), function_modes.key(), self._attributes.key(arguments.all))
+        return tree, arguments.key, around
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
         tree, _, ambient = key
@@ -349,7 +369,7 @@ class CompiledFunction:
                 f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
                 f"is a number",
                 errors.RecompileWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         return specialization
 
@@ -379,12 +399,15 @@ class CompiledFunction:
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
-            with unchanged((args, kwargs)):
+            with unchanged((args, kwargs)), function_modes.restored():
                 return self.__wrapped__(*args, **kwargs)
 
-        slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
-        noted = Noted(self.__wrapped__, runs=True, in_places=self._in_places)
+        noted = Noted(self.__wrapped__, *function_modes.aside(), runs=True, in_places=self._in_places)
+        noted.follow_attributes(arguments.all)
+        self._attributes |= noted.attribute_names
+        plain = self._attributes.none_of(arguments.all)
+        slot = self._slot(arguments, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
@@ -407,6 +430,7 @@ class CompiledFunction:
                 noted.put_back()
             lifetimes.reserve()
             raise
+        self._attributes |= noted.attribute_names
         if ahead and noted.changes.once:
             noted.put_back()
             raise errors.ClosureMutation(
@@ -466,6 +490,7 @@ class CompiledFunction:
             symbols.let_go()
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
+        built = replace(built, call=refusing_caught(built.call, recorder.handlers.found.values()))
         return self._specialization(
             blueprint, built, graph.module, noted.guards, symbols, sizes, noted.changes
         )
@@ -579,6 +604,7 @@ class CompiledFunction:
             () if symbols is None else tuple(symbols.numbers),
             Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
             changes=changes,
+            attributes=self._attributes,
         )
 
     def _slot(

@@ -15,17 +15,21 @@ import importlib
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
+
+from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.called import told, within
 from aot.errors import Unsupported, UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind
+from aot.legacy_types import checking_legacy_types
 from aot.reads import is_library
 from aot.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
+from aot.tensor_attributes import AttributeNames
 
 _Result = TypeVar("_Result")
 _now = threading.local()
@@ -64,6 +68,7 @@ class Noted:
         self.changes = self.changes_of_backward = NO_SIDE_EFFECTS
         self._in_places = in_places
         self.wrote = in_places is not None
+        self._types: contextlib.ExitStack | None = None
         self._walk = Walk()
         try:
             self._walk.go(*roots)
@@ -87,6 +92,20 @@ class Noted:
         """What the walk has come to so far."""
         return self._walk.surroundings()
 
+    @property
+    def attribute_names(self) -> AttributeNames:
+        """What the code that was looked through so far may read of tensors that are given to it."""
+        return self._walk.attribute_names
+
+    def follow_attributes(self, tensors: Sequence[Tensor]) -> None:
+        """Look at what these tensors have under the names that are read, before the function runs."""
+        while True:
+            before = self.attribute_names
+            with _refused():
+                self._walk.go(*before.objects(tensors))
+            if self.attribute_names == before:
+                return
+
     def names(self, attributes: frozenset[str]) -> bool:
         """Whether the code that was looked through so far reads one of these of anything."""
         return self._walk.names(attributes)
@@ -105,9 +124,11 @@ class Noted:
         _now.noted = self
         watched = contextlib.nullcontext() if self._called is None else told(self._begins)
         try:
-            with self._changing(again), _replaced(), watched:
+            with self._changing(again), _replaced(), watched, contextlib.ExitStack() as self._types:
+                self._check_types()
                 yield
         finally:
+            self._types = None
             _now.noted = before
 
     def within_context(self, function: Callable[..., _Result], *args: Any) -> _Result:
@@ -181,6 +202,12 @@ class Noted:
                 self._of_backward = None
             self._snapshot.put_back()
 
+    def _check_types(self) -> None:
+        """Have type checks know fakes from now on, if the code that was looked through may make some."""
+        if self._types is not None and self._walk.names_legacy_types():
+            self._types.enter_context(checking_legacy_types())
+            self._types = None  # (once is enough)
+
     def _begins(self, frame: types.FrameType) -> None:
         """Code is about to run: note what it may read, if that has not been done."""
         assert self._called is not None
@@ -196,6 +223,7 @@ class Noted:
         with internals.modes_off(), _refused():
             self._walk.call(codes, f"{code.co_qualname} is called, which")
             self._extend()
+        self._check_types()
 
     def _extend(self) -> None:
         """Take in what the walk has come to."""
@@ -219,6 +247,7 @@ class Noted:
         with internals.modes_off(), _refused():
             self._walk.go(module, late=how)
             self._extend()
+        self._check_types()
         if sys.modules.get(name) is module:
             self._entries.append(Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module))
 

@@ -41,6 +41,7 @@ from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
 from aot.side_effects import Writable
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
+from aot.tensor_attributes import AttributeNames
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _OWN_FORWARD = frozenset(("forward",))
@@ -58,6 +59,7 @@ _REFERENCES = (
     weakref.ReferenceType,
     *(weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet),
 )
+_ATTRIBUTES_OF_TENSORS = frozenset(dir(Tensor))
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
@@ -192,6 +194,15 @@ class Walk:
     def reached(self, module: types.ModuleType) -> bool:
         """Whether it has come to a module."""
         return id(module) in self._seen
+
+    @property
+    def attribute_names(self) -> AttributeNames:
+        """What the code on the way may read of tensors that are given to it."""
+        return AttributeNames(self._names.read - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
+
+    def names_legacy_types(self) -> bool:
+        """Whether the code on the way may check for ``torch.FloatTensor`` or its like."""
+        return self.names(internals.LEGACY_TYPES) or not self._seen.isdisjoint(internals.LEGACY_TYPE_IDS)
 
     def _settle(self) -> None:
         while True:

@@ -15,6 +15,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.aot_module import aot_module
 from aot.api import Partitioner
+from aot.capture.handlers import handlers_of, refusing_caught
 from aot.compilers import nop
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
@@ -121,9 +122,14 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
-    if not numbers:
-        return compiled.flat
-    return lambda *args: compiled.flat(*_read(args, numbers))
+    compiled.asks_modes = False  # Dynamo has asked them
+    call: Callable[..., Any] = compiled.flat
+    if numbers:
+
+        def call(*args: Any) -> Any:
+            return compiled.flat(*_read(args, numbers))
+
+    return refusing_caught(call, handlers_of(graph.graph))
 
 
 def _assign_data(graph: fx.Graph) -> None:

@@ -82,6 +82,8 @@ __all__ = [
     "AUTO_FUNCTIONALIZED",
     "COND",
     "CUDA_SYNCHRONIZE",
+    "LEGACY_TYPES",
+    "LEGACY_TYPE_IDS",
     "MAKE_TOKEN",
     "NO_ZEROS",
     "SAVE",
@@ -141,6 +143,8 @@ __all__ = [
     "dispatch_modes",
     "fake_tensor",
     "function_modes",
+    "function_modes_are_on",
+    "function_modes_replaced",
     "function_of",
     "global_module_hooks",
     "graph_is_retained",
@@ -162,6 +166,7 @@ __all__ = [
     "is_collective",
     "is_composite",
     "is_composite_below_autograd",
+    "is_device_mode",
     "is_dispatched_natively",
     "is_function_node",
     "is_imagined",
@@ -228,6 +233,7 @@ __all__ = [
     "take_apart",
     "takes_back_version",
     "tensor_test",
+    "tensor_without_elements",
     "transform_of",
     "tree_flatten",
     "tree_map",
@@ -236,6 +242,8 @@ __all__ = [
     "untold",
     "views_noticed",
     "with_own_kernels",
+    "without_dispatch_modes",
+    "without_function_modes",
     "without_own_kernels",
     "zeros_without_memory",
 ]
@@ -629,6 +637,8 @@ def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any
         def ordinary(*args: Any, **kwargs: Any) -> Any:
             return op.redispatch(keys & _BELOW_OWN, *args, **kwargs)
 
+        if function_modes_are_on():
+            return without_function_modes(call)(keys, *args, **kwargs)
         if are_tensors_transformed():
             return ordinary(*args, **kwargs)
         if any(map(is_wrapper, args)):  # for which ATen takes the roads for tensor subclasses in eager, too
@@ -1048,6 +1058,18 @@ def is_memoryless(value: Any) -> bool:
     return isinstance(value, Tensor) and torch._C._dispatch_keys(value).has(_MEMORYLESS)
 
 
+@functools.lru_cache(maxsize=100)
+def tensor_without_elements(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of no elements that has the dispatch keys of a device, as fakes have not."""
+    with nothing_on(), torch._C.DisableTorchFunction(), torch.inference_mode(False):
+        return torch.empty(0, dtype=dtype, device=device)
+
+
+# ``FloatTensor`` and its like, classes that are asked whether a tensor is an instance.
+LEGACY_TYPES = frozenset(kind.__name__ for kind in torch._tensor_classes)
+LEGACY_TYPE_IDS = frozenset(map(id, torch._tensor_classes))
+
+
 # Nodes are C++ classes; all their methods that register a Python hook call this one.
 REGISTERS_ON_NODES = (torch.autograd.Function, "_register_hook")
 # What `backward` and `grad` call.
@@ -1414,6 +1436,8 @@ def ambient_key() -> tuple[object, ...]:
         if autocast
         else None,
         torch.is_inference_mode_enabled(),
+        torch._C._is_torch_function_enabled(),
+        torch._C._is_torch_function_all_disabled(),
     )
 
 
@@ -1426,10 +1450,11 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
     names: dict[str, Any] = {"peek": torch._C._functorch.peek_interpreter_stack, "levels": forward_ad}
     tests = ["levels._current_level < 0", "peek() is None"]
     if torch.is_inference_mode_enabled() or all(tensor.is_inference() for tensor in tensors):
-        tests += ["not below()", "inference() is " + str(key[-1])]
+        tests += ["not below()", f"inference() is {torch.is_inference_mode_enabled()}"]
         names.update(below=is_below_autograd, inference=torch.is_inference_mode_enabled)
     # (Else the dispatch keys, as a thread changes them, have told both.)
-    if own.__dict__ or _modes_of_functions() or torch._C._is_any_autocast_enabled():
+    plain = torch._C._is_torch_function_enabled()
+    if own.__dict__ or _modes_of_functions() or torch._C._is_any_autocast_enabled() or not plain:
         return " and ".join([*tests, "ambient() == here"]), {**names, "ambient": ambient_key, "here": key}
     tests += [
         f"grad() is {key[0]}",
@@ -1437,6 +1462,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         f"deterministic() is {key[2]}",
         "not autocast()",
         "not modes()",
+        "functions()",
         "not own.__dict__",
     ]
     names.update(
@@ -1446,6 +1472,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         deterministic=are_kernels_deterministic,
         autocast=autocast_enabled,
         modes=_modes_of_functions,
+        functions=torch._C._is_torch_function_enabled,
         own=own,
     )
     return " and ".join(tests), names
@@ -1565,21 +1592,6 @@ def set_autocast_states(states: Sequence[tuple[str, bool, torch.dtype]]) -> None
         torch.set_autocast_dtype(device, dtype)
 
 
-def function_modes() -> list[Any]:
-    """The modes of torch functions that are on, the innermost last."""
-    return list(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
-
-
-def set_function_modes(modes: Sequence[Any]) -> None:
-    """Let just these be on."""
-    now = function_modes()
-    same = _common(now, modes)
-    for _ in now[same:]:
-        torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
-    for mode in modes[same:]:
-        torch.overrides._push_mode(mode)  # type: ignore[no-untyped-call]
-
-
 def dispatch_modes() -> list[Any]:
     """The dispatch modes that are on, the innermost last."""
     return list(_get_current_dispatch_mode_stack())
@@ -1624,6 +1636,57 @@ def set_hooks_on_saved_tensors(hooks: object) -> None:
     """Take away those that were put on since these."""
     while (now := hooks_on_saved_tensors()) is not None and now != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+# Whether torch's functions ask modes, in this thread.
+function_modes_are_on: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The torch function modes of this thread, outermost first."""
+    return tuple(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def is_device_mode(mode: Any) -> bool:
+    """Whether a torch function mode does nothing but set a default device."""
+    return type(mode) is DeviceContext
+
+
+@contextlib.contextmanager
+def function_modes_replaced(modes: Sequence[Any]) -> Iterator[None]:
+    """While this lasts, these are the torch function modes of this thread."""
+    before = function_modes()
+    set_function_modes(modes)
+    try:
+        yield
+    finally:
+        set_function_modes(before)
+
+
+def set_function_modes(modes: Sequence[Any]) -> None:
+    """Let just these be the torch function modes of this thread."""
+    while _modes_of_functions():
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def without_function_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of this package that torch calls in the middle of the user's, whose modes are not for it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not function_modes_are_on():
+            return function(*args, **kwargs)
+        with function_modes_replaced(tuple(filter(is_device_mode, function_modes()))):
+            return function(*args, **kwargs)
+
+    return call
+
+
+def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """While this lasts, dispatch modes of the user's are off; another tracer's stay on."""
+    return _NOTHING if is_traced_elsewhere() else modes_off()
 
 
 def modes_are_on() -> bool:
@@ -1785,8 +1848,15 @@ def inductor_options() -> set[str]:
     return set(config.get_config_copy())
 
 
+def _load_inductor() -> None:
+    """Import what torch.compile does before it compiles: Inductor's modules name each other as attributes of
+    their package, as `decomposition` does `lowering` for `max_pool2d`, and do not import what they name."""
+    importlib.import_module("torch._inductor.compile_fx")
+
+
 def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
     """Operations that Inductor does not compile, and functions that compute them by others."""
+    _load_inductor()
     from torch._inductor import config, decomposition
 
     with config.patch(dict(settings)):
@@ -1842,6 +1912,7 @@ def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
 
 def inductor_copies() -> set[Any]:
     """Operations that are no views, and that Inductor takes away where they only copy an argument."""
+    _load_inductor()
     from torch._inductor.fx_passes import post_grad
 
     return {op for op in post_grad.noop_registry if not op.is_view}

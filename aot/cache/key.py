@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from aot import config
+from aot import config, function_modes
 from aot import torch_internals as internals
 from aot.cache.data import OURS, Data, Packing, Uncacheable
 from aot.cache.sources import (
@@ -97,7 +97,7 @@ def key_of(
         raise Uncacheable("stack traces")
     if arguments.metas:
         raise Uncacheable("a tensor subclass")
-    if internals.modes_are_on():
+    if function_modes.aside() or internals.modes_are_on():
         raise Uncacheable("a mode that is on")
     require_methods_of_torch()
     front = _Front(places)

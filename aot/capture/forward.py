@@ -36,6 +36,7 @@ from aot.subclasses import (
     unwrapped,
 )
 from aot.symbols import SYMBOLIC, Symbols
+from aot.tensor_attributes import check_attributes, give_attributes
 from aot.views import physical, seen_as
 from aot.wrapper_inputs import WrapperEntry
 
@@ -109,7 +110,7 @@ def run_once(
     grad = torch.is_grad_enabled()
     numbers = {id(fake): i for i, fake in enumerate(given)}
     differentiated: set[int] = set()
-    attributes = [frozenset(vars(fake)) for fake in given]
+    attributes = give_attributes(arguments.all, given)
     views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
     def differentiating(given: Sequence[Any]) -> None:
@@ -137,7 +138,6 @@ def run_once(
                     except BaseException as error:
                         internals.set_dispatch_modes(settings[DISPATCH_MODES])
                         _leave_modes(error)
-                        _check_attribute(error, arguments.all, given)
                         raise
                     _check_settings(settings)
                 nodes = internals.next_sequence_number()
@@ -163,12 +163,12 @@ def run_once(
             wrapped[position], flat[position] = value, None
         else:
             _check_output(recorder, position, value)
-    for position, (fake, names) in enumerate(zip(given, attributes, strict=True)):
-        _check_attributes(f"argument {position} (counting tensors)", fake, names)
+    for position, (fake, before) in enumerate(zip(given, attributes, strict=True)):
+        check_attributes(f"argument {position} (counting tensors)", fake, before)
     for position, value in enumerate(flat):
         if isinstance(value, Tensor) and id(value) not in numbers:
             what = f"output {position} (counting the leaves of the output tree)"
-            _check_attributes(what, value)
+            check_attributes(what, value, {})
             if type(value) is not Tensor:
                 raise errors.UnsupportedOutput(
                     f"{what} is a {type(value).__name__} that the function makes, and would come back as a "
@@ -336,26 +336,6 @@ def _inference_mode(inference: bool, grad: bool) -> Iterator[None]:
         return
     with torch.inference_mode(), torch.set_grad_enabled(grad):
         yield
-
-
-def _check_attribute(error: BaseException, tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
-    """Refuse a function that asked what stands for a tensor for a Python attribute which that one has."""
-    if isinstance(error, AttributeError):
-        for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
-            if error.obj is fake and error.name in vars(tensor):
-                raise errors.UnsupportedArgument(
-                    f"argument {position} (counting tensors) has an attribute {error.name} that the function "
-                    f"reads, which tells no two calls apart; pass its value as an argument"
-                ) from error
-
-
-def _check_attributes(what: str, fake: Tensor, before: frozenset[str] = frozenset()) -> None:
-    new = [name for name in vars(fake) if name not in before and not name.startswith("_")]  # (torch's own)
-    if new:
-        raise errors.UnsupportedOutput(
-            f"{what} is given a Python attribute {new[0]}, which a compiled call would not set; return the "
-            f"value beside it"
-        )
 
 
 def _check_output(recorder: Recorder, position: int, value: Any) -> None:
