@@ -311,7 +311,7 @@ def test_a_call_changes_what_eager_changes(make: Callable[[], Program], dynamic:
     "make", [one for one in PROGRAMS if one is not a_generator], ids=lambda make: make.__name__
 )
 def test_a_refusal_changes_nothing(make: Callable[[], Program]) -> None:
-    """Nor does it what a later call in eager finds. (Nothing puts a generator back, as LIMITATIONS.md says.)"""
+    """Nor does it what a later call in eager finds. (Nothing puts a generator back.)"""
     f, shown = make()
     expected, _ = make()
 
