@@ -228,7 +228,7 @@ RECORDED = [
 ]
 
 
-# Where it shows what Inductor computes wrongly depends on how wide vectors of the CPU are: these were recorded
+# What Inductor computes wrongly depends on how wide the vectors of the CPU are: these were recorded
 # with AVX512.
 BY_VECTORS = {
     ("inductor-gelu-rounding.json", "aot-inductor"),
