@@ -107,6 +107,7 @@ class Handlers:
                     return
             elif (
                 code.co_exceptiontable
+                and str(module).split(".", 1)[0] != "torch"  # which tidies up, and lets exceptions go on
                 and (code, frame.f_lasti) not in self._seen
                 and _is_covered(code, frame.f_lasti)
             ):
@@ -128,17 +129,26 @@ def handlers_of(graph: torch.fx.Graph) -> tuple[Handler, ...]:
     found: dict[str, Handler] = {}
     for trace in {node.meta.get("stack_trace") or "" for node in graph.nodes}:
         for file, line, name in _ON_THE_STACK.findall(trace):
-            for handler in handlers_at(file, int(line), name, vars(builtins)):
+            for handler in handlers_at(file, int(line), name, _scope_of(file), doubts=False):
                 found[handler.where] = handler
     return tuple(found.values())
 
 
-def handlers_at(file: str, line: int, name: str, scope: Scope) -> Iterator[Handler]:
+def _scope_of(file: str) -> Scope:
+    """What is behind the global names in a file."""
+    for module in tuple(sys.modules.values()):
+        if getattr(module, "__file__", None) == file:
+            return {**vars(builtins), **vars(module)}
+    return vars(builtins)
+
+
+def handlers_at(file: str, line: int, name: str, scope: Scope, *, doubts: bool = True) -> Iterator[Handler]:
     """Those around a line of a function; one of everything where there is no source to look at.
 
     Args:
         name: of the function.
         scope: what is behind the names there.
+        doubts: whether a context manager that is not in there counts as one that may catch exceptions.
     """
     tree = _tree(file, "".join(linecache.getlines(file)))
     if tree is None:
@@ -148,28 +158,29 @@ def handlers_at(file: str, line: int, name: str, scope: Scope) -> Iterator[Handl
         where = f"{file}:{node.lineno}"
         if isinstance(node, ast.Try):
             yield from _of_try(node, line, where, scope)
-        elif _is_in(node.body, line) and not _is_torchs(scope):
+        elif _is_in(node.body, line):
             managers = (_resolved(item.context_expr, scope) for item in node.items)
-            if any(map(_may_swallow, managers)):
+            if any(_may_swallow(one) for one in managers if doubts or one is not _UNKNOWN):
                 yield Handler(where, None)
-
-
-def _is_torchs(scope: Scope) -> bool:
-    return str(scope.get("__name__")).split(".", 1)[0] == "torch"
 
 
 def _of_try(node: ast.Try, line: int, where: str, scope: Scope) -> Iterator[Handler]:
     if _is_in(node.body, line):
         for handler in node.handlers:
-            last = handler.body[-1]
-            goes_on = isinstance(last, ast.Raise) and last.exc is None
-            if not goes_on:
+            if not _raises_it_again(handler):
                 types = Exception if handler.type is None else _types(handler.type, scope)
                 yield Handler(where, types)
     if not _is_in(node.finalbody, line):
         ends = (one for part in node.finalbody for one in ast.walk(part))
         if any(isinstance(one, _LEAVES) for one in ends):
             yield Handler(where, None)
+
+
+def _raises_it_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    if not isinstance(last, ast.Raise):
+        return False
+    return last.exc is None or (isinstance(last.exc, ast.Name) and last.exc.id == handler.name)
 
 
 def _types(expression: ast.expr, scope: Scope) -> Any:

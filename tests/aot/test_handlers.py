@@ -173,6 +173,14 @@ def raises_on(a: Tensor) -> Tensor:
         raise
 
 
+def raises_it(a: Tensor) -> Tensor:
+    try:
+        return cholesky(a)
+    except RuntimeError as error:
+        len(str(error))
+        raise error
+
+
 def enters_torchs(a: Tensor) -> Tensor:
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         return cholesky(a)
@@ -216,6 +224,7 @@ def decorated(a: Tensor) -> Tensor:
         closes,
         catches_something_else,
         raises_on,
+        raises_it,
         enters_torchs,
         enters_others,
         enters_a_closing_generator,
@@ -264,3 +273,17 @@ def test_a_refused_call_has_drawn_nothing() -> None:
     with pytest.raises(DataDependentValue):
         compiled(BAD)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("function", [tries, suppresses])
+def test_lines_of_dynamos_graphs_tell_what_is_caught(function: Function) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(DataDependentValue, match="catches at"):
+        torch.compile(function, backend="aotfuzz")(BAD)
+
+
+@pytest.mark.parametrize("function", [cholesky, closes, catches_something_else, enters_torchs])
+def test_lines_of_dynamos_graphs_tell_what_is_not_caught(function: Function) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.compile(function, backend="aotfuzz")(BAD)
