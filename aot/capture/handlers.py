@@ -13,6 +13,7 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
 import linecache
 import re
 import sys
@@ -112,6 +113,12 @@ class Handlers:
                 and _is_covered(code, frame.f_lasti)
             ):
                 self._seen.add((code, frame.f_lasti))
+                if not linecache.getlines(code.co_filename):
+                    if _catches_by_code(code, frame.f_lasti):
+                        where = f"{code.co_filename}:{frame.f_lineno}"
+                        self.found[where] = Handler(where, None)
+                    frame = frame.f_back
+                    continue
                 scope = {**vars(builtins), **frame.f_globals, **frame.f_locals}
                 for handler in handlers_at(code.co_filename, frame.f_lineno, code.co_name, scope):
                     self.found[handler.where] = handler
@@ -122,6 +129,25 @@ def _is_covered(code: CodeType, instruction: int) -> bool:
     """Whether an exception that an instruction raises goes on within the code."""
     entries: Any = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     return any(entry.start <= instruction < entry.end for entry in entries)
+
+
+def _catches_by_code(code: CodeType, instruction: int) -> bool:
+    """Whether an `except` is around an instruction, of code without a source. (Of what `with` does with
+    exceptions there is nothing to tell, but for a name.)"""
+    bytecode = dis.Bytecode(code)
+    every = [*bytecode]
+    instructions = {one.offset: i for i, one in enumerate(every)}
+    targets = [
+        every[instructions[entry.target] :]
+        for entry in bytecode.exception_entries  # type: ignore[attr-defined]
+        if entry.start <= instruction < entry.end
+    ]
+    names = [[one.opname for one in itertools.islice(target, 40)] for target in targets]
+    with_statement = any("WITH_EXCEPT_START" in found[:3] for found in names)
+    if with_statement:
+        return "suppress" in code.co_names
+    first = (list(itertools.takewhile(lambda name: name != "RERAISE", found)) for found in names)
+    return any("CHECK_EXC_MATCH" in found or found[1:2] == ["POP_TOP"] for found in first)
 
 
 def handlers_of(graph: torch.fx.Graph) -> tuple[Handler, ...]:
@@ -143,7 +169,7 @@ def _scope_of(file: str) -> Scope:
 
 
 def handlers_at(file: str, line: int, name: str, scope: Scope, *, doubts: bool = True) -> Iterator[Handler]:
-    """Those around a line of a function; one of everything where there is no source to look at.
+    """Those around a line of a function, as far as there is a source.
 
     Args:
         name: of the function.
@@ -152,7 +178,6 @@ def handlers_at(file: str, line: int, name: str, scope: Scope, *, doubts: bool =
     """
     tree = _tree(file, "".join(linecache.getlines(file)))
     if tree is None:
-        yield Handler(f"{file}:{line}", None)
         return
     for node in _around(tree, line, name):
         where = f"{file}:{node.lineno}"

@@ -151,6 +151,21 @@ def test_code_without_source_is_refused_as_well() -> None:
         aot.aot_function(space["f"], aot.nop)(BAD)
 
 
+@pytest.mark.parametrize("manager", ["torch.no_grad()", "contextlib.nullcontext()", "open('/dev/null')"])
+def test_a_with_statement_without_source_is_no_handler(manager: str) -> None:
+    space: dict[str, Any] = {"torch": torch, "contextlib": contextlib}
+    exec(f"def f(a):\n  with {manager}:\n    return torch.linalg.cholesky(a)", space)
+    with pytest.raises(torch.linalg.LinAlgError):
+        aot.aot_function(space["f"], aot.nop)(BAD)
+
+
+def test_a_finally_without_source_is_no_handler() -> None:
+    space: dict[str, Any] = {"torch": torch}
+    exec("def f(a):\n  try:\n    return torch.linalg.cholesky(a)\n  finally:\n    len('')", space)
+    with pytest.raises(torch.linalg.LinAlgError):
+        aot.aot_function(space["f"], aot.nop)(BAD)
+
+
 def closes(a: Tensor) -> Tensor:
     try:
         return cholesky(a)
