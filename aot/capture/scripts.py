@@ -32,7 +32,8 @@ def scripts_of(nodes: Iterable[Node], hooks: Iterable[Callable[..., Any]]) -> tu
 def _backward(node: Any) -> Iterator[Any]:
     function = internals.function_of(node)
     if not is_library(function.__module__):
-        yield from (function.backward, function.vjp, dict(vars(node)))
+        kept = {name: value for name, value in vars(node).items() if not internals.is_memoryless(value)}
+        yield from (function.backward, function.vjp, kept)  # (behind a tensor of the trace nothing is read)
 
 
 def _saved(node: Node) -> tuple[str, ...]:

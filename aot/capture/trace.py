@@ -150,6 +150,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             holders |= {id(holder): holder for holder in (trace.results, trace.apart, *members)}
         for holder in holders.values():
             yield from holder
+        for node in _function_nodes(self.results):
+            yield from (value for value in vars(node).values() if isinstance(value, Tensor))
 
     def let_go(self) -> None:
         """Let go of what the function, or a backward, has let go of, as eager does.
@@ -297,3 +299,16 @@ def fake_of(where: Geometry, device: torch.device, symbolic: bool) -> Tensor:
     """A tensor without memory, on a storage of its own that ends where it ends."""
     storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device, symbolic=symbolic)
     return internals.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)
+
+
+def _function_nodes(results: Sequence[Tensor]) -> Iterator[Node]:
+    """The nodes of custom functions behind some tensors: their contexts, which keep what is set on them."""
+    ahead = [node for result in results if (node := result.grad_fn) is not None]
+    seen = set(ahead)
+    while ahead:
+        node = ahead.pop()
+        if internals.is_function_node(node):
+            yield node
+        above = {one for one, _ in node.next_functions if one is not None} - seen
+        seen |= above
+        ahead.extend(above)

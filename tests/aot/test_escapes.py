@@ -13,7 +13,7 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -26,6 +26,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 import aot
 from aot import errors
 from aot import torch_internals as internals
+from aot.stored import Surroundings
 
 LOG: list[Any] = []
 last: Any = None
@@ -474,7 +475,35 @@ def twice(x: Tensor, store: Callable[[Tensor], object]) -> Any:
     return gradient
 
 
-HELD = [returned, put_elsewhere, grown, conditional, twice]
+class Cube(torch.autograd.Function):
+    """It keeps a tensor as an attribute of its context."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, store: Callable[[Tensor], object]) -> Tensor:
+        ctx.squared = x * x
+        store(ctx.squared)
+        return ctx.squared * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return 3 * ctx.squared * gradient, None
+
+
+def custom(x: Tensor, store: Callable[[Tensor], object]) -> Tensor:
+    return Cube.apply(x, store).sin()
+
+
+HELD = [returned, put_elsewhere, grown, conditional, twice, custom]
+
+
+def test_what_a_context_keeps_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search takes as long as there are objects in the process."""
+    searches: list[Sequence[Tensor]] = []
+    monkeypatch.setattr(Surroundings, "stored", lambda self, tensors: searches.append(tensors))
+    x, compiled = leaf(3), aot.aot_function(lambda x: custom(x, id), aot.nop)
+    (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
+    assert searches == []
+    assert torch.equal(gradient, torch.autograd.grad(custom(x, id).sum(), x)[0])
 
 
 @pytest.mark.parametrize("part", [False, True])
