@@ -51,6 +51,7 @@ PRECEDENCE = (
     "once",
     "repeat",
     "threads",
+    "refusals",
 )
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
 _ROOTS = re.compile(r",? (from|starting at) .*")

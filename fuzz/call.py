@@ -128,7 +128,8 @@ def judged_call(
     before = compiled.runs
     try:
         with _garbage_kept():
-            sights = _sights(own, compiled)
+            retry = compiled.function if standard is eager_itself and not compiled.target.in_pieces else None
+            sights = _sights(own, compiled, retry)
             runs = compiled.runs - before
             sights = [_without_first_growth(seen, own, compiled) for seen in sights]
         _settle()
@@ -190,11 +191,14 @@ def judged_call(
     return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact)
 
 
-def _sights(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
-    """What is seen of a target's call: of each thread that makes it."""
+def _sights(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequence[Observation]:
+    """What is seen of a target's call: of each thread that makes it.
+
+    A refused one is made of `retry`, in eager, on the same objects.
+    """
     if trial.scenario.threads:
-        return _in_two_threads(trial, compiled)
-    return [observed(trial, compiled, compiled.target.refusal)]
+        return _in_two_threads(trial, compiled, retry)
+    return [observed(trial, compiled, compiled.target.refusal, retry=retry)]
 
 
 def _without_first_growth(seen: Observation, trial: Trial, compiled: Compiled) -> Observation:
@@ -207,7 +211,7 @@ def _without_first_growth(seen: Observation, trial: Trial, compiled: Compiled) -
     return seen
 
 
-def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
+def _in_two_threads(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequence[Observation]:
     """What each of two threads sees that make a call at once.
 
     The second one observes all it will within the call of the first, so that only the calls run together:
@@ -226,7 +230,7 @@ def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
 
     def second() -> None:
         try:
-            sights.append(observed(trial, at_once, compiled.target.refusal))
+            sights.append(observed(trial, at_once, compiled.target.refusal, retry=retry))
         except BaseException as error:
             errors.append(error)
             gate.abort()
@@ -243,7 +247,7 @@ def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        sights.append(observed(trial, first, compiled.target.refusal))
+        sights.append(observed(trial, first, compiled.target.refusal, retry=retry))
     finally:
         sys.setswitchinterval(interval)
     if errors:
@@ -309,6 +313,7 @@ def observed(
     function: Function,
     refusal: Refusal | None = None,
     *,
+    retry: Function | None = None,
     terms: bool = False,
     under: Mode | None = None,
 ) -> Observation:
@@ -325,6 +330,7 @@ def observed(
         differentiate=trial.scenario.differentiate,
         steps=trial.steps,
         refusal=refusal,
+        retry=None if retry is None else _under_autocast(retry, trial.scenario),
         terms=terms,
         under=under,
     )
@@ -350,6 +356,7 @@ class Compiled:
 
     def __init__(self, target: Target, function: Function) -> None:
         self.target = target
+        self.function = function
         self._runs: list[None] = []
         self._function = _noted(function, self._runs) if target.once else function
         self._compiled: Function | None = None

@@ -365,7 +365,44 @@ runs = 0
 seen["runs of the function"] = runs
 """,
     ),
+    "refusals": (
+        """
+before = reachable(inputs)
+""",
+        "",
+    ),
 }
+REACHABLE = """
+def reachable(inputs):  # all that a refused call leaves as it was, in words
+    found = {
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "modes": (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
+        "random state": torch.get_rng_state().tolist(),
+        "random state of Python": random.getstate(),
+        "random state of NumPy": str(numpy.random.get_state()),
+    }
+    for name, tensor in inputs.items():
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            geometry = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            history = (tensor.requires_grad, tensor.grad_fn is not None)
+            found[name] = str((tensor.detach().clone().tolist(), geometry, history, vars(tensor)))
+    return found
+"""
+THEN_EAGER = """
+def then_eager(compiled):  # eager's call on what a refused call has been given
+    def call(*args):
+        try:
+            return compiled(*args)
+        except Exception:
+            return f(*args)
+
+    return call
+"""
 STRIDES = """
 def strides(tensor):  # where they mean something
     return [step for length, step in zip(tensor.shape, tensor.stride()) if length > 1 and tensor.numel()]

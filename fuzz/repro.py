@@ -23,8 +23,10 @@ from fuzz.looks import (
     IN_TWO_THREADS,
     MEMORY,
     NAMED,
+    REACHABLE,
     SAME_WRAPPERS,
     STRIDES,
+    THEN_EAGER,
     VERSIONS,
     noting,
     with_wrappers,
@@ -32,7 +34,7 @@ from fuzz.looks import (
 from fuzz.plugins import registered
 from fuzz.source import maker, render
 from fuzz.wrapper import definitions
-from oracles import Backward, Finding
+from oracles import CLAUSES, Backward, Finding
 from oracles.gradients import ALONE
 
 _COMPILE = {
@@ -121,11 +123,15 @@ def recorded(text: str, scenario: Scenario, compiler: Compiler, finding: Finding
 
 def _script(definitions: str, program: Program, compiler: Compiler, finding: Finding) -> str:
     """The script for what `definitions` define; of the program only how it is called is looked at."""
+    said = f"{finding.clause}: {finding.message}"
+    finding, compiler = _after_a_refusal(finding, compiler)
     parts = [
-        f"{_comment(f'{finding.clause}: {finding.message}')}\n#\n"
+        f"{_comment(said)}\n#\n"
         f"# Exits with 1 while {compiler.name} differs from eager, with 0 when it no longer does.",
         definitions.rstrip(),
     ]
+    if compiler.compiled.startswith("then_eager("):
+        parts.append(THEN_EAGER.strip())
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
         parts.append(_dying(program, compiler.compiled))
     elif (finding.clause, finding.path) == ("lifetime", "memory"):
@@ -136,8 +142,11 @@ def _script(definitions: str, program: Program, compiler: Compiler, finding: Fin
         parts.append(_looking(program, finding, "", 0))
         parts.append("\n".join(_comparison(program, compiler, finding)))
     text = "\n\n\n".join(parts) + "\n"
-    modules = [name for name in ("gc", "itertools", "subprocess", "sys", "threading") if f"{name}." in text]
+    modules = [
+        name for name in ("gc", "itertools", "random", "subprocess", "sys", "threading") if f"{name}." in text
+    ]
     imports = "\n".join(f"import {name}" for name in modules)
+    imports += "\nimport numpy" if "numpy." in text else ""
     weak = "from torch.multiprocessing.reductions import StorageWeakRef"
     own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", compiler.setup) if line)
     return text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
@@ -162,6 +171,24 @@ def named(target: str) -> Compiler:
     return Compiler(target, _IMPORT.format(module=module), f"{module}.{function}(f)")
 
 
+_MODULES = ("gc", "itertools", "random", "subprocess", "sys", "threading")
+_IN_EAGER = re.compile("(call [0-9]+: )?(?:refusals: )?([a-z-]+): (.*)")
+
+
+def _after_a_refusal(finding: Finding, compiler: Compiler) -> tuple[Finding, Compiler]:
+    """What a finding about eager's call after a refused one is about, and a compiler that makes both."""
+    refused = finding.clause == "refusals" or ": refusals: " in finding.path
+    found = _IN_EAGER.fullmatch(finding.path)
+    if not refused or found is None or found[2] not in CLAUSES or found[2] == "refusals":
+        return finding, compiler
+    clause, path = found[2], found[3]
+    if found[1] is not None:
+        clause, path = finding.clause, f"{found[1]}{found[2]}: {found[3]}"
+    message = finding.message.replace("after the refused call, in eager: ", "")
+    inner = Finding(clause, path, finding.eager, finding.target, message)
+    return inner, replace(compiler, compiled=f"then_eager({compiler.compiled})", exact=True)
+
+
 def _looking(program: Program, finding: Finding, suffix: str, number: int) -> str:
     """`look` for a finding's topic, at one call of the program: the helpers that it needs, and itself."""
     one = calls(program)[number]
@@ -179,6 +206,7 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
             (STRIDES, "strides("),
             (BASE, "base("),
             (VERSIONS, "versions("),
+            (REACHABLE, "reachable("),
         )
         if helper is NAMED or name in body
     ]
@@ -206,6 +234,13 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
             *_indent([*look, 'return {"outcome": "no exception"}']),
             "except BaseException as error:",
             '    return {"outcome": f"{type(error).__name__}: {error}"}',
+        ]
+    elif topic == "refusals":
+        lines += [
+            *("try:", *_indent(call.splitlines()), "except Exception:", "    after = reachable(inputs)"),
+            "    changed = [name for name in before if before[name] != after[name]]",
+            '    seen.update({name: "changed by the refused call" for name in changed})',
+            "return seen",
         ]
     else:
         lines += [*look, "return seen"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-_PLAIN = (
+PLAIN = (
     bool,
     int,
     float,
@@ -23,6 +23,7 @@ _PLAIN = (
     slice,
     range,
 )
+"""The types whose values are described with their `repr`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +47,21 @@ def nodes(tree: Any, path: str) -> Iterator[Node]:
     if isinstance(tree, torch.Tensor):
         parts = parts_of(tree)
         context = "" if parts is None else f" with context {parts.context}"
-        yield Node(path, _class(tree) + context, tree)
+        yield Node(path, class_name(tree) + context, tree)
         for name, part in () if parts is None else parts.tensors:
             yield from nodes(part, f"{path}.{name}")
     elif isinstance(tree, (tuple, list)):
-        yield Node(path, f"{_class(tree)} of {len(tree)}")
+        yield Node(path, f"{class_name(tree)} of {len(tree)}")
         for index, item in enumerate(tree):
             yield from nodes(item, f"{path}[{index}]")
     elif isinstance(tree, dict):
-        yield Node(path, f"{_class(tree)} with keys [{', '.join(map(_key, tree))}]")
+        yield Node(path, f"{class_name(tree)} with keys [{', '.join(map(key_name, tree))}]")
         for key, item in tree.items():
-            yield from nodes(item, f"{path}[{_key(key)}]")
-    elif isinstance(tree, _PLAIN):
-        yield Node(path, f"{_class(tree)} {tree!r}")
+            yield from nodes(item, f"{path}[{key_name(key)}]")
+    elif isinstance(tree, PLAIN):
+        yield Node(path, f"{class_name(tree)} {tree!r}")
     else:
-        yield Node(path, _class(tree))
+        yield Node(path, class_name(tree))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,12 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and parts_of(tensor) is None
 
 
-def _class(value: Any) -> str:
+def class_name(value: object) -> str:
+    """An object's class, with the module that defines it."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _key(key: Any) -> str:
-    return repr(key) if isinstance(key, _PLAIN) else _class(key)
+def key_name(key: object) -> str:
+    """A key of a dict in words: its `repr`, or its class where that may show an address."""
+    return repr(key) if isinstance(key, PLAIN) else class_name(key)

@@ -126,6 +126,50 @@ def remembers_the_size(function: Function) -> Function:
     return compiled
 
 
+class TooHard(Exception):
+    """What a target raises that declines."""
+
+
+def _declining(compile_function: Callable[[Function], Function]) -> Target:
+    return Target("declines", "", compile_function, lambda e: "hard" if isinstance(e, TooHard) else None)
+
+
+def _refuses_late(function: Function) -> Function:
+    def compiled(*args: Any) -> Any:
+        for tensor in _tensors(args):
+            tensor.data.mul_(3)
+        raise TooHard
+
+    return compiled
+
+
+def _refuses_and_hooks(function: Function) -> Function:
+    def compiled(*args: Any) -> Any:
+        for tensor in _tensors(args):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: gradient * 3)
+        raise TooHard
+
+    return compiled
+
+
+def _refuses_another_size_late(function: Function) -> Function:
+    sizes: list[torch.Size] = []
+
+    def compiled(*args: Any) -> Any:
+        sizes.extend(tensor.shape for tensor in _tensors(args))
+        if sizes[0] != sizes[-1]:
+            _refuses_late(function)(*args)
+        return function(*args)
+
+    return compiled
+
+
+refuses_late = _declining(_refuses_late)
+refuses_and_hooks = _declining(_refuses_and_hooks)
+refuses_another_size_late = _declining(_refuses_another_size_late)
+
+
 class _Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
