@@ -106,6 +106,7 @@ def _scenario(scenario: Scenario) -> str:
     """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
     words = [*([] if scenario.grad else [" no-grad"]), *([" two threads"] if scenario.threads else [])]
     words += [] if scenario.autocast is None else [" autocast"]
+    words += [*([" swapped"] if scenario.swapped else []), *([" marked"] if scenario.marked else [])]
     for step in scenario.steps:
         if isinstance(step, Write):
             words.append(" write argument" if step.name[0] == "a" else " write result")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Barrier, Lock, Thread
 from typing import Any, Literal
@@ -72,18 +72,28 @@ class Result:
         return cls(data["outcome"], findings, data["reason"], data["seconds"])
 
 
+Twin = tuple[Function, Make, object]
+"""A function in double precision, what makes its arguments, and what it keeps from one call to the next."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One call of a function: what makes its arguments, how it is made, and what is done after it.
 
     `exact` gives the same function and arguments in double precision; it is None, or gives None, where there
-    is no such twin.
+    is no such twin. `mode` is the function mode of a call that is `swapped`. `state` is what the function
+    keeps from one call to the next, if it keeps anything; then `anew` gives the function and all its calls
+    with a state of their own, as before the first call, and `number` is this call's.
     """
 
     make: Make
     scenario: Scenario = field(default_factory=Scenario)
     steps: tuple[Step, ...] = ()
-    exact: Callable[[], tuple[Function, Make] | None] | None = None
+    exact: Callable[[], Twin | None] | None = None
+    mode: Callable[[], AbstractContextManager[object]] | None = None
+    state: object = None
+    anew: Callable[[], tuple[Function, Sequence[Trial]]] | None = None
+    number: int = 0
 
 
 Standard = Callable[[Function], Function]
@@ -115,9 +125,11 @@ def judged_call(
     function: Function,
     compiled: Compiled,
     own: Trial,
+    *,
+    elsewhere: bool = False,
 ) -> Result:
     """What becomes of one call: `function` is what the standard made. The target is given its `own`, which
-    may be the same call on another device: then only what draws nothing can be compared."""
+    may be the same call `elsewhere`, on another device: then only what draws nothing can be compared."""
     try:
         eager = observed(trial, function)
         _settle()
@@ -137,42 +149,49 @@ def judged_call(
         if _intact():
             raise
         return _broken(error)
-    if own is not trial:
+    if elsewhere:
         if eager.drew:
             return Result("poisoned", reason="each device draws numbers of its own")
         sights = [as_on_cpu(seen) for seen in sights]
 
-    def in_double() -> tuple[Function, Make] | None:
+    def once_more(**options: Any) -> Observation:
+        """Eager's call again, with the state that it was made with."""
+        if trial.anew is None:
+            return observed(trial, function, **options)
+        other, same = before_it(trial)
+        return observed(same, standard(other), **options)
+
+    def in_double() -> Twin | None:
         return None if trial.exact is None else trial.exact()
 
     def reference() -> Observation | None:
         twin = in_double()
         if twin is None:
             return None
-        exact, make = twin
-        double = replace(trial, make=make)
+        exact, make, state = twin
+        double = replace(trial, make=make, state=state)
         if not eager.drew:
             return observed(double, standard(exact))
         noted = Drawing()
-        observed(trial, function, under=noted)
+        once_more(under=noted)
         return observed(double, standard(exact), under=Drawn(noted.draws))
 
     def rounded(seed: int) -> Observation:
         twin = in_double()
         assert twin is not None  # there was a reference
-        exact, make = twin
-        return observed(replace(trial, make=make), standard(exact), under=Rounded(seed))
+        exact, make, state = twin
+        return observed(replace(trial, make=make, state=state), standard(exact), under=Rounded(seed))
 
     def control() -> Observation:
-        return observed(trial, function, terms=True)
+        return once_more(terms=True)
 
     def densely() -> Observation:
-        return observed(trial, function, under=Densely())
+        return once_more(under=Densely())
 
     compilers = sights if standard is eager_itself else (eager, *sights)
     intact = not any(map(_raised, compilers)) or _intact()
     further = (reference, control, densely, rounded) if intact else ()
-    exact = compiled.target.exact and own is trial
+    exact = compiled.target.exact and not elsewhere
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in sights]
     for seen, verdict in zip(sights, verdicts, strict=True):
         if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
@@ -191,6 +210,15 @@ def judged_call(
     return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact)
 
 
+def before_it(trial: Trial) -> tuple[Function, Trial]:
+    """A call's function and the call, once the calls before it have been made in eager."""
+    assert trial.anew is not None
+    function, trials = trial.anew()
+    for earlier in trials[: trial.number]:
+        observed(earlier, function)
+    return function, trials[trial.number]
+
+
 def _sights(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequence[Observation]:
     """What is seen of a target's call: of each thread that makes it.
 
@@ -205,7 +233,7 @@ def _without_first_growth(seen: Observation, trial: Trial, compiled: Compiled) -
     """What is seen of a call, but for memory that is taken once, such as workspaces of kernels: what leaks is
     more at every call."""
     for _ in range(2):
-        if seen.grown > 0:
+        if seen.grown > 0 and trial.anew is None:
             again = observed(trial, compiled, compiled.target.refusal)
             seen = replace(seen, grown=min(seen.grown, again.grown))
     return seen
@@ -319,10 +347,10 @@ def observed(
 ) -> Observation:
     def arguments() -> Arguments:
         args, leaves, tensors = trial.make()
-        return Arguments(args, leaves, tensors)
+        return Arguments(args, leaves, tensors, {} if trial.state is None else {"state": trial.state})
 
     return observe(
-        _under_autocast(function, trial.scenario),
+        _as_called(function, trial),
         arguments,
         seed=SEED,
         grad=trial.scenario.grad,
@@ -330,20 +358,25 @@ def observed(
         differentiate=trial.scenario.differentiate,
         steps=trial.steps,
         refusal=refusal,
-        retry=None if retry is None else _under_autocast(retry, trial.scenario),
+        retry=None if retry is None else _as_called(retry, trial),
         terms=terms,
         under=under,
     )
 
 
-def _under_autocast(function: Function, scenario: Scenario) -> Function:
-    """The function, called as the scenario says."""
-    if scenario.autocast is None:
+def _as_called(function: Function, trial: Trial) -> Function:
+    """The function, called as the scenario says: under autocast, or under a function mode."""
+    scenario, mode = trial.scenario, trial.mode
+    if scenario.autocast is None and not scenario.swapped:
         return function
-    device, dtype = scenario.device.partition(":")[0], getattr(torch, scenario.autocast)
 
     def under(*args: Any) -> Any:
-        with torch.autocast(device, dtype=dtype):
+        with ExitStack() as entered:
+            if scenario.autocast is not None:
+                device = scenario.device.partition(":")[0]
+                entered.enter_context(torch.autocast(device, dtype=getattr(torch, scenario.autocast)))
+            if scenario.swapped and mode is not None:
+                entered.enter_context(mode())
             return function(*args)
 
     return under

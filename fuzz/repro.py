@@ -19,6 +19,7 @@ from fuzz.looks import (
     BASE,
     BODIES,
     COTANGENT,
+    DESCRIBED,
     EDGE,
     IN_TWO_THREADS,
     MEMORY,
@@ -32,7 +33,7 @@ from fuzz.looks import (
     with_wrappers,
 )
 from fuzz.plugins import registered
-from fuzz.source import maker, render
+from fuzz.source import keeps_state, maker, render
 from fuzz.wrapper import definitions
 from oracles import CLAUSES, Backward, Finding
 from oracles.gradients import ALONE
@@ -206,6 +207,8 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
             (STRIDES, "strides("),
             (BASE, "base("),
             (VERSIONS, "versions("),
+            (DESCRIBED, "described("),
+            (DESCRIBED, "reachable("),
             (REACHABLE, "reachable("),
         )
         if helper is NAMED or name in body
@@ -217,7 +220,11 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
         call = f"with torch.no_grad():\n    {call}"
     if one.scenario.autocast is not None:
         call = f"with {autocast(one.scenario)}:\n{textwrap.indent(call, '    ')}"
+    if one.scenario.swapped:
+        call = f"with Swap():\n{textwrap.indent(call, '    ')}"
+    operators = {statement.operator for statement in program.statements}
     lines = [
+        *(["start(state)"] if number == 0 and keeps_state(program) else []),
         f"args, leaves, tensors = {maker(number)}()",
         'inputs = dict(named(args, "arg"))',
         "for name, tensor in {**leaves, **tensors}.items():",
@@ -225,6 +232,8 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
         "        inputs[name] = tensor",
         *_lines(before),
         "torch.manual_seed(0)",
+        *(["random.seed(0)"] if "python_random" in operators else []),
+        *(["numpy.random.seed(0)"] if "numpy_random" in operators else []),
         "seen = {}",
     ]
     look = [*call.splitlines(), 'outputs = dict(named(result, "out"))', *_lines(after)]
@@ -244,7 +253,7 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
         ]
     else:
         lines += [*look, "return seen"]
-    text = "\n\n".join(helper.strip() + "\n" for helper in helpers)
+    text = "\n\n".join(helper.strip() + "\n" for helper in dict.fromkeys(helpers))
     text = "\n".join([text, "", f"def look{suffix}(function):", *_indent(lines)])
     if _has_wrappers(program):
         text = with_wrappers(text)
@@ -338,6 +347,8 @@ def _topic(program: Program, finding: Finding) -> str:
     if finding.clause == "errors" and finding.path == "call":
         return "errors in the call"
     steps = bool(program.scenario.steps)
+    if (finding.clause == "once" and finding.path != "call") or "Python attributes of" in finding.message:
+        return "python state"
     if finding.clause == "lifetime":
         return "lifetime after steps" if steps else "lifetime"
     later = ".mul_(2)" in finding.message or ".requires_grad_()" in finding.message or "later" in finding.path

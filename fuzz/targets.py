@@ -105,6 +105,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "in-place": ("data: *",),
         "metadata": ("metadata: *",),
         "module": ("module: *",),
+        "python": ("python: *", "mode: entered"),
         "random": ("random: *",),
         "subclass": ("subclass: *",),
     }

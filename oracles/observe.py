@@ -135,12 +135,7 @@ def _observe(
     with torch.enable_grad():
         if error is None:
             return _with_result(called, result, inputs, ambient, asked, lifetimes)
-        called = _without_result(called, inputs, asked)
-    if called.refused is None or asked.retry is None:
-        return called
-    del error
-    again = replace(asked, make=lambda: inputs.arguments, refusal=None, retry=None)
-    return replace(called, retried=_observe(asked.retry, again, ambient, Lifetimes()))
+        return _without_result(called, inputs, ambient, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +177,21 @@ class _Inputs:
                 self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage, witness.dtype))
 
 
-def _without_result(called: Observation, inputs: _Inputs, asked: _Asked) -> Observation:
-    """The snapshot of a call that raised: the inputs as they are, and as they were."""
+def _without_result(called: Observation, inputs: _Inputs, ambient: Ambient, asked: _Asked) -> Observation:
+    """The snapshot of a call that raised: the inputs as they are, and as they were; and the retry."""
     inputs.note_lost_storages()
-    copying = called.refused is not None and asked.retry is not None
-    states, _ = capture(inputs.register, inputs.witnesses, copying=copying)
+    retry = asked.retry if called.refused is not None else None
+    states, _ = capture(inputs.register, inputs.witnesses, copying=retry is not None)
+    retried: Observation | None = None
+    if retry is not None:
+        # Before fresh arguments are made: a module holds those that were made last.
+        again = replace(asked, make=lambda: inputs.arguments, refusal=None, retry=None)
+        retried = _observe(retry, again, ambient, Lifetimes())
     # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
     seed_generators(asked.seed)
     fresh = _Inputs.of(asked.make())
     before, _ = capture(fresh.register, fresh.witnesses)
-    return replace(called, states=states, inputs=len(states), before=before)
+    return replace(called, states=states, inputs=len(states), before=before, retried=retried)
 
 
 def _with_result(

@@ -131,7 +131,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
     elif isinstance(value, torch.nn.Module):
         for members in _MEMBERS:
             yield from _attributes(vars(value)[members])
-        yield from _attributes({k: v for k, v in vars(value).items() if k not in _OF_MODULES})
+        yield from _attributes({k: v for k, v in vars(value).items() if not _is_of_torch(k)})
     elif isinstance(value, torch.optim.Optimizer):
         yield ".param_groups", value.param_groups
         for index, parameter in enumerate(p for group in value.param_groups for p in group["params"]):
@@ -146,6 +146,11 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
 
 
 _OF_MODULES = frozenset(vars(torch.nn.Module()))
+
+
+def _is_of_torch(name: str) -> bool:
+    """Whether a module has an attribute of this name from torch, or from Dynamo once it has captured it."""
+    return name in _OF_MODULES or name.startswith("_is_torch_compile")
 
 
 def _attributes(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, NUMERIC
 from fuzz.operators.inplace import in_place, whole
 from fuzz.operators.parts import (
     ANY,
@@ -101,6 +101,26 @@ def _new(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return _sized(metas, {**attributes, "dtype": metas[0].dtype})
 
 
+def _new_full(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _valued(metas, {**attributes, "dtype": metas[0].dtype})
+
+
+def _new_of(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _literal(metas, {**attributes, "dtype": metas[0].dtype})
+
+
+def _new_vector(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _counted(metas, {**attributes, "dtype": metas[0].dtype})
+
+
+def _new_copy(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(Meta(metas[0].dtype, metas[1].size, None)),)
+
+
+def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(metas[0]._replace(stride=None, offset=0)),)
+
+
 def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if integer(attributes, "count") < 0 or text(attributes) in COMPLEX:
         raise Mismatch("a negative count, or complex numbers")
@@ -178,6 +198,7 @@ COUNT = Attribute("count", "int", lambda choices, metas, chosen: choices.integer
 PROBABILITY = Attribute("p", "number", lambda choices, metas, chosen: choices.pick((0.5, 0.25)))
 _WHOLE = Attribute("value", "number", lambda choices, metas, chosen: choices.pick((2, 3, -1)))
 _VALUES = Attribute("values", "numbers", _draw_values)
+_PLAIN = Operand(NUMERIC, lambda meta, earlier: True)
 _TYPED = "dtype={dtype}{device}"
 _FILLED = Operand(FLOATS, lambda meta, earlier: 0 not in meta.size)
 
@@ -199,6 +220,28 @@ ROWS = (
     _row("full_like", "torch.full_like({0}, {value})", _like_valued, (VALUE,), (NUMBERS,)),
     _row("empty_like_filled", "torch.empty_like({0}).fill_({value})", _like_valued, (VALUE,), (NUMBERS,)),
     _row("new_zeros", "{0}.new_zeros({size})", _new, (SIZE,), (ANY,)),
+    _row("new_ones", "{0}.new_ones({size})", _new, (SIZE,), (ANY,)),
+    _row("new_full", "{0}.new_full({size}, {value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
+    _row("new_empty_filled", "{0}.new_empty({size}).fill_({value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
+    _row("new_tensor", "{0}.new_tensor({values})", _new_of, (_VALUES,), (NUMBERS,)),
+    _row("new_tensor_of", "{0}.new_tensor({1})", _new_copy, operands=(_PLAIN, _PLAIN)),
+    _row("tensor_of", "torch.tensor({0})", _copied, operands=(_PLAIN,)),
+    _row("new_of", "{0}.new(list({values}))", _new_of, (_VALUES,), (NUMBERS,)),
+    _row("new_sized", "{0}.new({count}).fill_({value})", _new_vector, (COUNT, _WHOLE), (NUMBERS,)),
+    _row(
+        "laplace",
+        "torch.distributions.Laplace(torch.zeros({size}{device}), 1.0).sample()",
+        _of_dtype("float32"),
+        (SIZE,),
+        random=True,
+    ),
+    _row(
+        "exponential",
+        "torch.distributions.Exponential(torch.ones({size}{device})).sample()",
+        _of_dtype("float32"),
+        (SIZE,),
+        random=True,
+    ),
     _row("rand", "torch.rand({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
     _row("randn", "torch.randn({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
     _row("randint", "torch.randint(0, 7, {size}{device})", _of_dtype("int64"), (SIZE,), random=True),

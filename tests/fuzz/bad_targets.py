@@ -165,6 +165,49 @@ def _refuses_another_size_late(function: Function) -> Function:
     return compiled
 
 
+def _refuses_after_a_run(function: Function) -> Function:
+    def compiled(*args: Any) -> Any:
+        function(*args)
+        raise TooHard
+
+    return compiled
+
+
+def runs_once(function: Function) -> Function:
+    """Answers later calls with what the first one has given."""
+    results: list[Any] = []
+
+    def compiled(*args: Any) -> Any:
+        if not results:
+            results.append(function(*args))
+        return _mapped(results[0], torch.Tensor.clone)
+
+    return compiled
+
+
+def drops_attributes(function: Function) -> Function:
+    """What the function stores on its arguments is gone."""
+
+    def compiled(*args: Any) -> Any:
+        result = function(*args)
+        for tensor in _tensors(args):
+            vars(tensor).clear()
+        return result
+
+    return compiled
+
+
+def ignores_modes(function: Function) -> Function:
+    """Function modes are not asked."""
+
+    def compiled(*args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args)
+
+    return compiled
+
+
+refuses_after_a_run = _declining(_refuses_after_a_run)
 refuses_late = _declining(_refuses_late)
 refuses_and_hooks = _declining(_refuses_and_hooks)
 refuses_another_size_late = _declining(_refuses_another_size_late)
