@@ -54,6 +54,7 @@ PRECEDENCE = (
     "refusals",
 )
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
+_ITEM = re.compile(r"(?<=\bstate)((?:\.\w+)*)\S*")
 _ROOTS = re.compile(r",? (from|starting at) .*")
 _ELEMENTS = re.compile(r" at (the )?element\b.*")
 _WHICH_CALL = re.compile(r"^in call \d+( of some in threads)?, ")
@@ -190,6 +191,7 @@ def _gist(text: str) -> str:
 def _what(finding: Finding) -> str:
     """What differs: the subject of the finding's sentence with kinds of places for places."""
     subject = _WHICH_CALL.sub("", finding.message.split(f": {finding.eager} in eager")[0])
+    subject = _ITEM.sub(r"\1", subject.split(f": {finding.eager} before the refused call")[0])
     subject, elements = _ELEMENTS.subn(" elements", subject)
     subject = _PATH.sub(r"\1", _ROOTS.sub("", subject))
     subject = " ".join(_NUMBERED.sub("", subject).split())
