@@ -63,17 +63,22 @@ from oracles import (
 )
 
 
-def execute(program: Program, target: Target) -> Result:
-    """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here."""
+def execute(program: Program, target: Target, *, first: bool = False) -> Result:
+    """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here.
+
+    With `first` nothing is compiled in one thread before two threads do it at once (`fuzz.first`).
+    """
     lacking = target.lacking(program)
     if lacking is not None:
         return Result("refused", reason=f"{LACKS}{lacking}")
     if program.scenario.device == BOTH:
         return _on_both(program, target)
-    return execute_trials(*_loaded(program), target)
+    return execute_trials(*_loaded(program), target, first=first)
 
 
-def execute_trials(function: Function, trials: Sequence[Trial], target: Target) -> Result:
+def execute_trials(
+    function: Function, trials: Sequence[Trial], target: Target, *, first: bool = False
+) -> Result:
     """As `execute`, for any function and the calls of it that are to be tried, in their order.
 
     result = execute_trials(torch.sin, [Trial(lambda: ((torch.ones(2),), {}, {}))], find("aot"))
@@ -82,7 +87,7 @@ def execute_trials(function: Function, trials: Sequence[Trial], target: Target) 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = _held(function, trials, target, eager_itself)
+            result = _held(function, trials, target, eager_itself, first=first)
             for control in map(find, target.controls):
                 if result.outcome == "finding" and result.intact:
                     result = _controlled(function, trials, target, control, result)
@@ -227,11 +232,13 @@ def _held(
     target: Target,
     standard: Standard,
     there: tuple[Function, Sequence[Trial]] | None = None,
+    *,
+    first: bool = False,
 ) -> Result:
     """What becomes of a case that is held against what `standard` makes of its function. The target is given
     what the case is on another device, if it is to run `there`."""
     threads = any(trial.scenario.threads for trial in trials)
-    if threads:
+    if threads and not first:
         one_thread = _held(function, [in_one_thread(trial) for trial in trials], target, standard)
         if one_thread.outcome == "finding" or not one_thread.intact:
             return one_thread
