@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -157,6 +157,10 @@ class CompiledModule(CompiledFunction):
         self._left = tuple(zip(places, values, strict=True))
         return result, {i: value for i, value in enumerate(values) if value is not state[i]}
 
+    @property
+    def _in_places(self) -> Callable[[], Iterable[Place]]:
+        return lambda: [place for place, _ in self._left]
+
     def _traced(self) -> None:
         self._stand_ins = ()
 
@@ -241,29 +245,36 @@ class _NotedOfModule(Noted):
 
 
 def _marked(module: nn.Module) -> tuple[int, ...]:
-    """The positions of the inputs of a graph of Dynamo's that it has marked as parameters and buffers (or the
-    user, with `torch._dynamo.mark_static_address`): it hands these over as arguments."""
-    if not isinstance(module, fx.GraphModule):
-        return ()
-    inputs = module.graph.find_nodes(op="placeholder")
+    """The input leaves of a graph of Dynamo's that it has marked as parameters and buffers (or the user, with
+    `torch._dynamo.mark_static_address`): it hands these over as arguments."""
+    inputs = (node for node, example in _inputs(module) for _ in _leaves_of(example))
     return tuple(i for i, node in enumerate(inputs) if internals.is_marked_static(node))
 
 
 def _symbolic(module: nn.Module) -> tuple[tuple[bool, ...] | None, ...]:
-    """For each input of a front end's graph, which of its sizes are symbols there; None where it is a number
-    that is one."""
-    if not isinstance(module, fx.GraphModule):
-        return ()
-    inputs = module.graph.find_nodes(op="placeholder")
-    examples = (node.meta.get("example_value", node.meta.get("val")) for node in inputs)
+    """For each input leaf of a front end's graph, which of its sizes are symbols there; None where it is a
+    number that is one."""
     return tuple(
         None
-        if isinstance(example, torch.SymInt)
-        else tuple(isinstance(n, torch.SymInt) for n in example.shape)
-        if isinstance(example, Tensor)
+        if isinstance(leaf, torch.SymInt)
+        else tuple(isinstance(n, torch.SymInt) for n in leaf.shape)
+        if isinstance(leaf, Tensor)
         else ()
-        for example in examples
+        for _, example in _inputs(module)
+        for leaf in _leaves_of(example)
     )
+
+
+def _inputs(module: nn.Module) -> Iterator[tuple[fx.Node, Any]]:
+    """Yield the inputs of a front end's graph, each with its example."""
+    if isinstance(module, fx.GraphModule):
+        for node in module.graph.find_nodes(op="placeholder"):
+            yield node, node.meta.get("example_value", node.meta.get("val"))
+
+
+def _leaves_of(example: Any) -> list[Any]:
+    """The leaves of an input: several where it is a list, as in the graphs of compiled autograd."""
+    return internals.tree_flatten(example)[0] if isinstance(example, (list, tuple, dict)) else [example]
 
 
 class AOTModule(nn.Module):

@@ -6,19 +6,20 @@ import contextlib
 import functools
 import itertools
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
-from aot import config, errors, logs, names
+from aot import config, errors, function_modes, logs, names
 from aot import torch_internals as internals
 from aot.assumptions import asserting
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.backward import Level
+from aot.capture.handlers import refusing_caught
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.threads import tracing
@@ -37,8 +38,10 @@ from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
+from aot.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.subclasses import has_names
 from aot.symbols import Constant, Sizes, Symbols
+from aot.tensor_attributes import AttributeNames
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
 
@@ -60,6 +63,8 @@ class Specialization:
         numbers: the leaves of the arguments that `call` takes after the tensors.
         lying: what of the tensors matters besides their elements.
         why: what kept earlier ones from answering the call that it was made for.
+        changes: what each call changes of the Python program around the function.
+        attributes: the Python attributes of tensors that the function may have read.
     """
 
     call: Callable[..., list[Any]]
@@ -74,6 +79,8 @@ class Specialization:
     numbers: tuple[int, ...] = ()
     lying: Lying = Lying.IN_FULL
     why: str = ""
+    changes: SideEffects = NO_SIDE_EFFECTS
+    attributes: AttributeNames = field(default_factory=AttributeNames)
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
         """What the function returns, for the tensors of a call (`Arguments.all`) and the leaves of its
@@ -85,7 +92,7 @@ class Specialization:
     @property
     def as_answer(self) -> Answer:
         together = None if self.together is list else self.together  # (each call gives a list of its own)
-        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying)
+        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying, self.attributes)
 
 
 def runs_as_it_is() -> bool:
@@ -100,9 +107,11 @@ class CompiledFunction:
     Attributes:
         specializations: the compiles so far, oldest first.
         seeds: whether the function may set a random generator's state (`capture.random.Draws.may_be_set`).
+        asks_modes: whether the function's calls of torch ask torch function modes that are on.
     """
 
     seeds = True
+    asks_modes = True
 
     def __init__(
         self,
@@ -145,10 +154,12 @@ class CompiledFunction:
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._special: set[object] = set()
         self._recognitions = Recognitions()
+        self._attributes = AttributeNames()  # of tensors, which the function may read
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
         self._specializations: list[Specialization] = []
         self._before: list[Before] = []
+        self._once = 0  # how many of them were for one call
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy (`copy.deepcopy`, pickle) is of the original, and has compiled nothing yet."""
@@ -177,6 +188,12 @@ class CompiledFunction:
         """Answer a call that no test has passed for which takes its arguments as they are."""
         if runs_as_it_is():
             return self.__wrapped__(*args, **kwargs)
+        if function_modes.are_on():
+            with function_modes.set_aside(for_good=not self.asks_modes):
+                return self._answer(args, kwargs)
+        return self._answer(args, kwargs)
+
+    def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree, flat = self._flattened(args, kwargs)
         if not flat:
             for one in self._recognitions.newest_first:
@@ -186,11 +203,11 @@ class CompiledFunction:
                         self._recognitions.passed(one.answer)
                         return result
         arguments = take_apart(leaves)
-        key = (tree, arguments.key, internals.ambient_key())
+        key = self._key(tree, arguments)
         specialization = self._known(key)
         if specialization is None:
             specialization = self._new(key, arguments, args, kwargs)
-        elif not internals.are_tensors_transformed():
+        elif not (internals.are_tensors_transformed() or function_modes.aside()):
             self._note(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
@@ -225,10 +242,11 @@ class CompiledFunction:
         Raises:
             Unsupported: see `aot.errors`.
         """
-        leaves, tree, _ = self._flattened(args, kwargs)
-        arguments = take_apart(leaves)
-        key = (tree, arguments.key, internals.ambient_key())
-        return self._known(key) or self._new(key, arguments, args, kwargs)
+        with function_modes.set_aside(for_good=not self.asks_modes):
+            leaves, tree, _ = self._flattened(args, kwargs)
+            arguments = take_apart(leaves)
+            key = self._key(tree, arguments)
+            return self._known(key) or self._new(key, arguments, args, kwargs, ahead=True)
 
     def _new(
         self,
@@ -236,8 +254,9 @@ class CompiledFunction:
         arguments: Arguments,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        ahead: bool = False,
     ) -> Specialization:
-        with tracing(), young_garbage_only():
+        with tracing(), young_garbage_only(), internals.without_dispatch_modes():
             specialization = self._known(key)  # by now, by another thread
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
             if specialization is None and (dynamic or self._general):
@@ -253,13 +272,19 @@ class CompiledFunction:
                     torch.set_grad_enabled(grad),
                 ):
                     if dynamic and general not in self._special:
-                        specialization = self._for_sizes(general, arguments, spec, inference)
+                        specialization = self._for_sizes(general, arguments, spec, inference, ahead)
                     if specialization is None:
-                        specialization = self._specialize(arguments, spec, inference)
+                        specialization = self._specialize(arguments, spec, inference, None, ahead)
+                key = self._key(key[0], arguments)  # with what the function has turned out to read
                 specialization = self._remember(key, arguments, specialization)
-                if specialization.sizes is not None:
+                if specialization.sizes is not None and not specialization.changes.once:
+                    general = self._without_sizes(key, arguments)
                     self._general[general] = (specialization, *self._general.get(general, ()))
         return specialization
+
+    def _key(self, tree: Hashable, arguments: Arguments) -> Key:
+        around = (*internals.ambient_key(), function_modes.key(), self._attributes.key(arguments.all))
+        return tree, arguments.key, around
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
         tree, _, ambient = key
@@ -282,7 +307,12 @@ class CompiledFunction:
         return Constant(self._static(arguments), unmarked=not self._dynamic)
 
     def _for_sizes(
-        self, general: object, arguments: Arguments, spec: internals.TreeSpec, inference: bool
+        self,
+        general: object,
+        arguments: Arguments,
+        spec: internals.TreeSpec,
+        inference: bool,
+        ahead: bool,
     ) -> Specialization | None:
         """Compile for more sizes than these; None where that cannot be done."""
         tensors, numbers = arguments.tensors, self._given(arguments)
@@ -297,13 +327,13 @@ class CompiledFunction:
         for constant, traced in itertools.product(constants, sizes):
             try:
                 symbols = Symbols(tensors, roots, numbers, constant, traced, wrappers)
-                specialization = self._specialize(arguments, spec, inference, symbols)
+                specialization = self._specialize(arguments, spec, inference, symbols, ahead)
             except Exception as error:  # (What the function raises itself, it raises once more.)
                 reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
                 logs.log(logs.GUARDS, reason, error.__str__)
                 continue
             assert specialization.sizes is not None
-            if specialization.sizes.hold(*arguments.all, *numbers.values()):
+            if specialization.changes.once or specialization.sizes.hold(*arguments.all, *numbers.values()):
                 return specialization
             self._general[general] = (specialization, *self._general.get(general, ()))
         self._special.add(general)
@@ -319,10 +349,13 @@ class CompiledFunction:
         numbers = tuple(self._given(arguments).values())
         reason = why(key, len(arguments.leaves), arguments.all, numbers, self._before)
         specialization = replace(specialization, why=reason)
-        self._before.append((key, specialization.guards, specialization.sizes))
-        alike = self._cache.get(key, ())
-        self._cache[key] = (specialization, *alike)
         self._specializations.append(specialization)
+        alike = self._cache.get(key, ())
+        if specialization.changes.once:
+            self._warn_of_once(specialization)
+        else:
+            self._before.append((key, specialization.guards, specialization.sizes))
+            self._cache[key] = (specialization, *alike)
         logs.log(
             logs.GUARDS,
             f"{self.__name__}: specialization {len(self._specializations)}",
@@ -336,44 +369,75 @@ class CompiledFunction:
                 f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
                 f"is a number",
                 errors.RecompileWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         return specialization
+
+    def _warn_of_once(self, specialization: Specialization) -> None:
+        """Say that a function is compiled at each call, when it has been a few times."""
+        self._once += 1
+        if self._once == config.settings().warn_after:
+            places = ", ".join(dict.fromkeys(specialization.changes.once))
+            warnings.warn(
+                f"{self.__name__} has been compiled for each of {self._once} calls, as it changes {places} "
+                f"in a way that no compiled call can repeat (an object is made anew, an iterator moves on); "
+                f"do that outside",
+                errors.RecompileWarning,
+                stacklevel=6,
+            )
 
     def _specialize(
         self,
         arguments: Arguments,
         spec: internals.TreeSpec,
         inference: bool,
-        symbols: Symbols | None = None,
+        symbols: Symbols | None,
+        ahead: bool,
     ) -> Specialization:
+        """Compile for such a call; `ahead` of it, or to make it."""
         self._check_transforms()
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = internals.tree_unflatten(leaves, spec)
-            with unchanged((args, kwargs)):
+            with unchanged((args, kwargs)), function_modes.restored():
                 return self.__wrapped__(*args, **kwargs)
 
-        slot = self._slot(arguments, spec, inference, symbols)
         lifetimes = Lifetimes()
-        noted = Noted(self.__wrapped__, runs=True)
+        noted = Noted(self.__wrapped__, *function_modes.aside(), runs=True, in_places=self._in_places)
+        noted.follow_attributes(arguments.all)
+        self._attributes |= noted.attribute_names
+        plain = self._attributes.none_of(arguments.all)
+        slot = self._slot(arguments, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
                 return self._revive(blueprint, flat, arguments, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.fails(error)
+        internals.load_fake_tensors()
         try:
-            specialization = self._trace(flat, arguments, lifetimes, noted, inference, symbols, slot)
+            specialization = noted.within_context(
+                self._trace, flat, arguments, lifetimes, noted, inference, symbols, slot
+            )
+            noted.surroundings.put_back()
+            if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
+                lifetimes.check_stored(noted.surroundings.stored)
+            else:  # as in `forget`
+                lifetimes.check(noted.surroundings.stored)
         except BaseException:
             noted.surroundings.put_back()
+            if noted.changes.once:  # and so have stayed
+                noted.put_back()
             lifetimes.reserve()
             raise
-        noted.surroundings.put_back()
-        if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
-            lifetimes.check_stored(noted.surroundings.stored)
-        else:  # as in `forget`
-            lifetimes.check(noted.surroundings.stored)
+        self._attributes |= noted.attribute_names
+        if ahead and noted.changes.once:
+            noted.put_back()
+            raise errors.ClosureMutation(
+                f"{self.__name__} changes {', '.join(noted.changes.once)} in a way that no compiled call can "
+                f"repeat (an object is made anew, an iterator moves on): it can be compiled for each call, "
+                f"and not ahead of one"
+            )
         return specialization
 
     def _trace(
@@ -390,7 +454,9 @@ class CompiledFunction:
         try:
             recorded = self._record(flat, arguments, lifetimes, noted, inference, symbols)
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
-            packed = None if slot is None else slot.pack(blueprint, recorded.order)
+            changes = noted.changes, noted.changes_of_backward
+            keeps = slot is not None and not any(one.effects or one.once for one in changes)
+            packed = slot.pack(blueprint, recorded.order) if slot is not None and keeps else None
             graph = numbered(blueprint.forward, symbols)
             compiled = self._compile_forward(graph.module, blueprint)
             sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
@@ -413,15 +479,21 @@ class CompiledFunction:
             self._bw_compiler,
             look=look,
             symbols=symbols,
+            following=noted.changes_of_backward.following,
         )
         rehearse(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
+        if any(blueprint.backwards):
+            lifetimes.note_references(recorded.references())
         if slot is not None and packed is not None:
             slot.write(packed)
         if symbols is not None:
             symbols.let_go()
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
-        return self._specialization(blueprint, built, graph.module, noted.guards, symbols, sizes)
+        built = replace(built, call=refusing_caught(built.call, recorder.handlers.found.values()))
+        return self._specialization(
+            blueprint, built, graph.module, noted.guards, symbols, sizes, noted.changes
+        )
 
     def _record(
         self,
@@ -511,6 +583,7 @@ class CompiledFunction:
         guards: Guards,
         symbols: Symbols | None,
         sizes: Sizes | None,
+        changes: SideEffects = NO_SIDE_EFFECTS,
     ) -> Specialization:
         graphs = tuple(numbered(b, symbols).module for b in blueprint.backwards if b is not None)
         call = built.call
@@ -519,7 +592,7 @@ class CompiledFunction:
         if config.settings().debug_assert:
             call = asserting(call, blueprint.metadata, self.__name__)
         return Specialization(
-            call,
+            changes.following(call),
             blueprint.spec,
             internals.putting_together(blueprint.spec),
             forward,
@@ -530,6 +603,8 @@ class CompiledFunction:
             sizes,
             () if symbols is None else tuple(symbols.numbers),
             Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
+            changes=changes,
+            attributes=self._attributes,
         )
 
     def _slot(
@@ -548,6 +623,11 @@ class CompiledFunction:
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
         """What tells, at a backward, what its Python reads: of `scripts`, and `modules` that they got."""
         return lambda: Noted(*scripts, *modules)
+
+    @property
+    def _in_places(self) -> Callable[[], Iterable[tuple[Any, Any]]] | None:
+        """What tells where tensors of the trace stand for the caller's; None where none do."""
+        return None
 
     def _static(self, arguments: Arguments) -> frozenset[int]:
         """The tensors that the caller says are parameters or buffers: they live until the backward whatever

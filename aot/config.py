@@ -29,7 +29,8 @@ class Settings:
             what was compiled for other sizes, if that says that it may.
         cache: the folder in which compiles of front ends' graphs are kept, for other processes (`aot.cache`);
             True for the usual one (``AOTFUZZ_CACHE_DIR``, or ``aotfuzz`` in the user's folder for caches),
-            False for none, None for that of ``AOTFUZZ_CACHE_DIR``, if that is set.
+            False for none, None for that of ``AOTFUZZ_CACHE_DIR``, if that is set. It has to be the user's
+            alone, and its entries carry the seal of a key (``AOTFUZZ_CACHE_KEY`` names its file).
         cache_limit: how many bytes it may take; what was not read for the longest time goes first.
 
     Example:

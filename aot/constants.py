@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
+
 import torch
 
 CONSTANTS = (
@@ -31,3 +34,26 @@ def key_of(value: object) -> object:
     if isinstance(value, complex):
         return (type(value), value.real.hex(), value.imag.hex())
     return (type(value), value)
+
+
+def identified(value: object) -> object:
+    """Equal for two objects if they are one, or constants that nothing can tell apart."""
+    return key_of(value) if type(value) in CONSTANTS else _Identity(value)
+
+
+class _Identity:
+    """Equal to another one of the same object, which it does not keep alive where it can do without."""
+
+    def __init__(self, value: object) -> None:
+        self._number = id(value)
+        self._value: Callable[[], object]
+        try:
+            self._value = weakref.ref(value)
+        except TypeError:
+            self._value = lambda: value
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._value() is other._value() is not None

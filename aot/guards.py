@@ -110,21 +110,23 @@ class Guards:
         return [guard.path for guard in self.guards if not compile_guards((guard,))()]
 
     def check(self) -> None:
-        """Refuse a function that has changed what it reads. (One that has imported what it reads has not; the
-        next call finds it there, and is compiled for that.)
+        """Refuse a function that has changed what it reads, for good.
+
+        One that has imported what it reads has not: the next call finds it there, and is compiled for that. A
+        variable of the context that had no value has none again when this context is left.
 
         Raises:
             ClosureMutation: something is not as it was.
         """
         if self.hold():
             return
-        changed = [one.path for one in self.guards if not compile_guards((one,))() and not _is_import(one)]
+        failing = [one for one in self.guards if not compile_guards((one,))()]
+        changed = [one.path for one in failing if not (_is_import(one) or _is_unset(one))]
         if changed:
             places = ", ".join(changed[:4])
             raise ClosureMutation(
                 f"the function changes what it reads itself: {places}. A compiled call runs none of its "
-                f"Python, and would leave that as it is; pass the value as an argument and return the new "
-                f"one (if it is a cache, it is filled now: call again)"
+                f"Python, and would leave that as it is; pass the value as an argument and return the new one"
             )
 
 
@@ -318,6 +320,11 @@ def _is_import(guard: Guard) -> bool:
     )
 
 
+def _is_unset(guard: Guard) -> bool:
+    """Whether it is of a variable of the context that had no value."""
+    return guard.kind is Kind.CONTEXT and guard.expected is MISSING
+
+
 def names_of(space: Mapping[str, Any]) -> tuple[str, ...]:
     """The names in a namespace, but for Python's own."""
     return tuple(name for name in space if not name.startswith("__"))
@@ -356,7 +363,7 @@ def _same(value: Any, expected: Any) -> bool:
     return isinstance(value, Tensor) and likeness(value) == likeness(expected)
 
 
-def contents(owner: Any) -> tuple[object, ...]:
+def contents(owner: Any) -> tuple[str, tuple[int, ...] | None, bytes]:
     memory = memoryview(owner)
     return memory.format, memory.shape, memory.tobytes()
 

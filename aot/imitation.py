@@ -45,12 +45,23 @@ def imitate(
     storages: dict[int, torch.UntypedStorage] = {}
     roots: dict[int, Tensor] = {}
     real_roots = {id(root): root for root in map(root_of, tensors)}
+    needed: dict[int, int] = {}  # what was let go of (`resize_storage_bytes_`) is imitated as it was before
+    for tensor in (*tensors, *real_roots.values()):
+        if lacks_memory(tensor):
+            if places is not None:
+                raise errors.UnsupportedArgument(
+                    "an argument shows more than its storage holds, and sizes are symbols: call with "
+                    "dynamic=False, or give the storage its size before the call"
+                )
+            key = internals.storage_key(tensor)
+            needed[key] = max(needed.get(key, 0), geometry(tensor).bytes[1])
 
     def root_fake(real: Tensor, relative: Tensor | None) -> Tensor:
         key = internals.storage_key(real)
         if key not in storages:
+            size = needed.get(key) or nbytes(real)
             storages[key] = internals.memoryless_storage(
-                nbytes(real), device or real.device, symbolic=places is not None
+                size, device or real.device, symbolic=places is not None
             )
         where = lying(real)
         fake: Tensor
@@ -142,6 +153,11 @@ def root_of(tensor: Tensor) -> Tensor:
 
 def _nbytes(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes()
+
+
+def lacks_memory(tensor: Tensor) -> bool:
+    """Whether a tensor shows more than its storage holds, as a parameter that FSDP has let go of."""
+    return tensor.numel() > 0 and geometry(tensor).bytes[1] > _nbytes(tensor)
 
 
 def check_apart(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:

@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import contextvars
 import functools
 import importlib
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.called import told, within
-from aot.errors import UnsupportedOperation
-from aot.guards import Guard, Guards, Kind
+from aot.errors import Unsupported, UnsupportedOperation
+from aot.guards import MISSING, Guard, Guards, Kind
+from aot.legacy_types import checking_legacy_types
 from aot.reads import is_library
+from aot.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
+from aot.tensor_attributes import AttributeNames
 
+_Result = TypeVar("_Result")
 _now = threading.local()
 _lock = threading.Lock()
 _running = 0
@@ -35,17 +42,33 @@ class Noted:
 
     Attributes:
         roots: the functions, and the modules that they got.
+        changes: what they changed of that, when `running` is over.
+        changes_of_backward: what the backward changes that was recorded with them.
+        wrote: whether they had written to tensors when they raised, or may have.
 
     Args:
         runs: whether `running` will be on whenever the functions run.
+        in_places: tells where tensors of the trace stand for the caller's when they have run, if some do.
     """
 
-    def __init__(self, *roots: Any, runs: bool = False) -> None:
+    def __init__(
+        self,
+        *roots: Any,
+        runs: bool = False,
+        in_places: Callable[[], Iterable[tuple[Any, Any]]] | None = None,
+    ) -> None:
         self.roots = list(roots)
         self._called: set[types.CodeType] | None = None
         self._libraries: set[types.CodeType] = set()
         self._guards: Guards | None = None
         self._entries: list[Guard] = []
+        self._snapshot = Snapshot(with_settings=False)
+        self._of_backward: Snapshot | None = None
+        self._stays = False  # what they have changed so far
+        self.changes = self.changes_of_backward = NO_SIDE_EFFECTS
+        self._in_places = in_places
+        self.wrote = in_places is not None
+        self._types: contextlib.ExitStack | None = None
         self._walk = Walk()
         try:
             self._walk.go(*roots)
@@ -69,21 +92,121 @@ class Noted:
         """What the walk has come to so far."""
         return self._walk.surroundings()
 
+    @property
+    def attribute_names(self) -> AttributeNames:
+        """What the code that was looked through so far may read of tensors that are given to it."""
+        return self._walk.attribute_names
+
+    def follow_attributes(self, tensors: Sequence[Tensor]) -> None:
+        """Look at what these tensors have under the names that are read, before the function runs."""
+        while True:
+            before = self.attribute_names
+            with _refused():
+                self._walk.go(*before.objects(tensors))
+            if self.attribute_names == before:
+                return
+
     def names(self, attributes: frozenset[str]) -> bool:
         """Whether the code that was looked through so far reads one of these of anything."""
         return self._walk.names(attributes)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """While the functions run in this thread: note which modules they get."""
+    def running(self, again: bool = False) -> Iterator[None]:
+        """While the functions run in this thread: note which modules they get, and what they change.
+
+        Args:
+            again: whether they are run once more if they raise.
+
+        Raises:
+            EscapedTensor: they have stored a tensor of the trace.
+        """
         before = getattr(_now, "noted", None)
         _now.noted = self
         watched = contextlib.nullcontext() if self._called is None else told(self._begins)
         try:
-            with _replaced(), watched:
+            with self._changing(again), _replaced(), watched, contextlib.ExitStack() as self._types:
+                self._check_types()
                 yield
         finally:
+            self._types = None
             _now.noted = before
+
+    def within_context(self, function: Callable[..., _Result], *args: Any) -> _Result:
+        """What a function returns, within which the others are `running`.
+
+        The variables of the context that they set are set out here only if what they change stays: nothing
+        else lets one have no value again.
+        """
+        context = contextvars.copy_context()
+        try:
+            return context.run(function, *args)
+        finally:
+            if self._stays:
+                for variable, value in context.items():
+                    if variable.get(MISSING) is not value:
+                        variable.set(value)
+
+    @contextlib.contextmanager
+    def _changing(self, again: bool) -> Iterator[None]:
+        self._snapshot = Snapshot()
+        self._snapshot.extend(self._walk.writable())
+        try:
+            yield
+        except Unsupported:
+            self.put_back()
+            raise
+        except BaseException:
+            # What the function raises itself it raises in eager, where what it has changed by then stays.
+            # (But nothing is written to a tensor here, and some of that without the rest would be neither.)
+            self._stays = not (again or self.wrote) and self._snapshot.may_stay(self._walk.writable())
+            if not self._stays:
+                self.put_back()
+            raise
+        try:
+            if self._of_backward is None:
+                self.changes = self._snapshot.tell(self._walk.writable())
+            else:
+                self.changes_of_backward = self._of_backward.tell(self._walk.writable())
+                self._of_backward.put_back()
+                self._of_backward = None  # which knows tensors of the trace
+            self.changes = self._snapshot.undo(self.changes)
+        except BaseException:
+            self.put_back()
+            raise
+        self._stays = bool(self.changes.once)
+        if self.changes.guards:
+            self._entries += self.changes.guards
+            self._guards = None
+
+    def begin_backward(self) -> None:
+        """What is changed from here on is changed by a backward.
+
+        Raises:
+            EscapedTensor: a tensor of the trace has been stored.
+        """
+        places: dict[int, set[Any]] = {}
+        for owner, name in () if self._in_places is None else self._in_places():
+            places.setdefault(id(owner), set()).add(name)
+        self._snapshot.places = places
+        self.changes = self._snapshot.tell(self._walk.writable())
+        self._of_backward = Snapshot(with_settings=False)  # which the trace has changed for now
+        self._of_backward.places = places
+        self._of_backward.extend(self._walk.writable())
+
+    def put_back(self) -> None:
+        """Let everything that the functions can change be as it was before `running`."""
+        self._stays = False
+        with internals.modes_off():
+            if self._of_backward is not None:
+                self._of_backward.put_back()
+                self._of_backward = None
+            self._snapshot.put_back()
+
+    def _check_types(self) -> None:
+        """Have type checks know fakes from now on, if the code that was looked through may make some."""
+        if self._types is not None and self._walk.names_legacy_types():
+            self._types.enter_context(checking_legacy_types())
+            self._types = None  # (once is enough)
 
     def _begins(self, frame: types.FrameType) -> None:
         """Code is about to run: note what it may read, if that has not been done."""
@@ -99,6 +222,15 @@ class Noted:
         self._guards = None
         with internals.modes_off(), _refused():
             self._walk.call(codes, f"{code.co_qualname} is called, which")
+            self._extend()
+        self._check_types()
+
+    def _extend(self) -> None:
+        """Take in what the walk has come to."""
+        writable = self._walk.writable()
+        self._snapshot.extend(writable)
+        if self._of_backward is not None:
+            self._of_backward.extend(writable)
 
     def note(self, module: types.ModuleType) -> None:
         """A module was got.
@@ -114,6 +246,8 @@ class Noted:
         how = f"the function gets the module {name} under a name that it computes, whose code"
         with internals.modes_off(), _refused():
             self._walk.go(module, late=how)
+            self._extend()
+        self._check_types()
         if sys.modules.get(name) is module:
             self._entries.append(Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module))
 

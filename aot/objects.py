@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,12 +14,17 @@ from aot.guards import MISSING
 from aot.reads import is_library
 
 
-def parts_in(value: Any) -> list[tuple[str, Any]]:
-    """What is directly in an object, and how one gets there from it."""
+def parts_in(value: Any, among: Set[int] | None = None) -> list[tuple[str, Any]]:
+    """What is directly in an object, and how one gets there from it.
+
+    Args:
+        among: the ids of those that are asked for; None for all.
+    """
     return [
         (_path(how, key), one)
         for how, keys, values in _held_by(value)
         for key, one in zip(keys, values, strict=True)
+        if among is None or id(one) in among
     ]
 
 

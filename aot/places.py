@@ -66,20 +66,23 @@ def _may_be_argument(value: Any) -> bool:
 
 def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:
     """What gives a module everything back that is in its places now, and in some that it had before, and
-    takes away what has become a place since."""
+    takes away what has become a place since. (What else is in lists and dicts that hold some is left alone.)
+    """
     owners: list[Any] = [owner for one in module.modules() for owner in owners_of(one)]
     spaces = {id(vars(one)): dict(vars(one)) for one in module.modules()}
-    owners += [owner for owner, _ in places if id(owner) not in spaces]
-    for _, space, name in attributes_of(module):
-        if type(held := space.get(name)) in (list, dict):
-            owners.append(held)
     before = [owner.copy() for owner in owners]
-    named = [place for place in (*places, *places_of(module)) if id(place[0]) in spaces]
+    own = spaces.keys() | set(map(id, owners))
+    every = [*places, *places_of(module)]
+    held = [(owner, name, owner[name]) for owner, name in every if id(owner) not in own and _has(owner, name)]
+    named = [place for place in every if id(place[0]) in spaces]
 
     def put_back() -> None:
         for owner, values in zip(owners, before, strict=True):
             owner.clear()
-            (owner.extend if isinstance(owner, list) else owner.update)(values)
+            owner.update(values)
+        for owner, name, value in held:
+            if isinstance(owner, dict) or _has(owner, name):
+                owner[name] = value
         for space, name in (*named, *(place for place in places_of(module) if id(place[0]) in spaces)):
             value = spaces[id(space)].get(name, MISSING)
             if value is MISSING:
@@ -88,6 +91,11 @@ def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], Non
                 space[name] = value
 
     return put_back
+
+
+def _has(owner: Any, name: Any) -> bool:
+    """Whether there is such an entry."""
+    return name in owner if isinstance(owner, dict) else name < len(owner)
 
 
 def put(places: Sequence[Place], returned: tuple[Any, dict[int, Any]]) -> Any:

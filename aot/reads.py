@@ -17,6 +17,7 @@ from types import CodeType
 
 from aot.asked import Asked, asked_by, names_asked, within
 
+KINDS = ("names", "cells", "attributes")
 # Methods of containers and variables that tell nothing of what was there.
 WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
@@ -38,6 +39,8 @@ _IMPLIED = {
     **dict.fromkeys(("<", "<=", ">", ">=", "min", "max", "sorted", "sort"), _ORDER),
 }
 OPTIONAL = frozenset(name for names in _IMPLIED.values() for name in names) | {"__hash__"}
+_STORE = {"STORE_GLOBAL": "names", "STORE_NAME": "names", "STORE_DEREF": "cells", "STORE_ATTR": "attributes"}
+_MAKES = frozenset(("__init__", "__new__", "__post_init__", "__setstate__"))
 _STORES = {
     **dict.fromkeys(_GLOBALS, frozenset(("STORE_GLOBAL", "STORE_NAME"))),
     **dict.fromkeys(_CELLS, frozenset(("STORE_DEREF",))),
@@ -66,6 +69,8 @@ class Reads:
         attributes: of whatever objects.
         asked: of which objects attributes are read under names that the code computes.
         modules: what it imports: the level and the name.
+        writes: how names are written: which of `KINDS` they are, the name, and a method of `WRITES`, ``[]``
+            for an entry that is stored, ``[]=`` for one that is updated, an operator as ``+=``, or ``=``.
     """
 
     names: Names
@@ -73,6 +78,7 @@ class Reads:
     attributes: Names
     asked: frozenset[Asked]
     modules: frozenset[tuple[int, str]]
+    writes: frozenset[tuple[str, str, str]]
 
 
 def is_library(module: object) -> bool:
@@ -88,19 +94,20 @@ def is_compiler(module: object) -> bool:
 @functools.lru_cache(maxsize=8192)
 def reads_of(code: CodeType) -> Reads:
     """What the code may read."""
-    found: dict[str, tuple[set[str], set[str]]] = {
-        k: (set(), set()) for k in ("names", "cells", "attributes")
-    }
+    found: dict[str, tuple[set[str], set[str]]] = {k: (set(), set()) for k in KINDS}
     modules: set[tuple[int, str]] = set()
+    writes: set[tuple[str, str, str]] = set()
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
     asked = set(asked_by(code, instructions))
     found["attributes"][0].update(names_asked(instructions))
-    for kind, opnames in (("names", _GLOBALS), ("cells", _CELLS), ("attributes", _ATTRIBUTES)):
+    for kind, opnames in zip(KINDS, (_GLOBALS, _CELLS, _ATTRIBUTES), strict=True):
         at = [i for i, one in enumerate(instructions) if one.opname in opnames]
         for name in {instructions[i].argval for i in at}:
             loads = [i for i in at if instructions[i].argval == name]
-            plain = sum(not _written_into(instructions, i) for i in loads)
-            found[kind][plain <= _updates(instructions, name, opnames)].add(name)
+            ways = [_written_into(instructions, i) for i in loads]
+            updates = _updates(instructions, name, opnames)
+            found[kind][ways.count(None) <= len(updates)].add(name)
+            writes.update((kind, name, way) for way in (*ways, *updates) if way is not None)
     for i, one in enumerate(instructions):
         if one.opname in _GLOBALS | _ATTRIBUTES or one.opname == "COMPARE_OP":
             found["attributes"][0].update(_IMPLIED.get(one.argval, ()))
@@ -110,6 +117,8 @@ def reads_of(code: CodeType) -> Reads:
             modules.add((level, one.argval))
         elif one.argval in ("import_module", "__import__") and instructions[i + 1].opname == "LOAD_CONST":
             modules.add((0, instructions[i + 1].argval))
+    if code.co_name not in _MAKES:  # (What makes an object stores everything once.)
+        writes |= _stored(code, instructions)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = reads_of(constant)
@@ -119,8 +128,9 @@ def reads_of(code: CodeType) -> Reads:
                 found[kind][1].update(names.written)
             asked |= {within(code, one) for one in inner.asked}
             modules |= inner.modules
+            writes |= inner.writes
     told = {k: Names(frozenset(read), frozenset(written - read)) for k, (read, written) in found.items()}
-    return Reads(**told, asked=frozenset(asked), modules=frozenset(modules))
+    return Reads(**told, asked=frozenset(asked), modules=frozenset(modules), writes=frozenset(writes))
 
 
 def all_names(code: CodeType) -> Iterator[str]:
@@ -131,33 +141,55 @@ def all_names(code: CodeType) -> Iterator[str]:
             yield from all_names(constant)
 
 
-def _written_into(instructions: Sequence[dis.Instruction], i: int) -> bool:
-    """Whether what the instruction loads is only written into: a method that returns nothing is called, or an
-    entry is stored or updated."""
+def _written_into(instructions: Sequence[dis.Instruction], i: int) -> str | None:
+    """How what the instruction loads is written into, if nothing else is done with it: a method that returns
+    nothing is called, or an entry is stored or updated."""
     depth = 1  # of the stack, from what is loaded on
     for k, one in enumerate(instructions[i + 1 :], i + 1):
         if depth == 1 and one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
-            return one.argval in WRITES
+            return str(one.argval) if one.argval in WRITES else None
         if depth == 2 and one.opname == "STORE_SUBSCR":
-            return True
+            return "[]"
         if depth == 2 and [o.opname for o in instructions[k : k + 3]] == ["COPY", "COPY", "BINARY_SUBSCR"]:
-            return True
+            return "[]="
         if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs or one.opname in ("COPY", "SWAP"):
-            return False
+            return None
         depth += dis.stack_effect(one.opcode, one.arg, jump=False)
         if depth < 2:
-            return False
-    return False
+            return None
+    return None
 
 
-def _updates(instructions: Sequence[dis.Instruction], name: str, loads: frozenset[str]) -> int:
-    """How often the code says ``name += ...``, or the like; each of these has one load that is not a read."""
+def _stored(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[tuple[str, str, str]]:
+    """The names that are stored without being updated, and those that methods of torch's modules store."""
+    stored = {
+        (_STORE[one.opname], one.argval)
+        for i, one in enumerate(instructions)
+        if one.opname in _STORE and not _is_update(instructions, i)
+    }
+    used = {one.argval for one in instructions if one.opname in _GLOBALS | _ATTRIBUTES}
+    if not used.isdisjoint(("setattr", "__setattr__", "__dict__")):
+        constants = (one for one in code.co_consts if isinstance(one, str) and one.isidentifier())
+        stored.update(("attributes", one) for one in constants)
+    if not used.isdisjoint(("train", "eval")):
+        stored.add(("attributes", "training"))
+    return {(kind, name, "=") for kind, name in stored}
+
+
+def _updates(instructions: Sequence[dis.Instruction], name: str, loads: frozenset[str]) -> list[str]:
+    """The operators of all ``name += ...`` and the like; each of these has one load that is not a read."""
     stores = frozenset().union(*(_STORES[opname] for opname in loads))
-    count = 0
-    for i, one in enumerate(instructions):
-        if one.opname in stores and one.argval == name:
-            before = instructions[i - 1]
-            if before.opname == "SWAP":
-                before = instructions[i - 2]
-            count += before.opname == "BINARY_OP" and before.argrepr.endswith("=")
-    return count
+    return [
+        operator
+        for i, one in enumerate(instructions)
+        if one.opname in stores and one.argval == name and (operator := _is_update(instructions, i))
+    ]
+
+
+def _is_update(instructions: Sequence[dis.Instruction], i: int) -> str:
+    """The operator of a store that is part of ``... += ...`` or the like; "" for another one."""
+    before = instructions[i - 1]
+    if before.opname == "SWAP":
+        before = instructions[i - 2]
+    updates = before.opname == "BINARY_OP" and before.argrepr.endswith("=")
+    return str(before.argrepr) if updates else ""

@@ -10,6 +10,7 @@ call that is known runs that, and what answers it.
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from aot import torch_internals as internals
 from aot.constants import key_of
 from aot.errors import RECORDING
 from aot.inputs import Arguments
+from aot.tensor_attributes import AttributeNames
 from aot.versions import has_counter
 
 MOST = 8  # tests that one function has: each costs some 0.1 us in a call that it does not pass for
@@ -50,6 +52,7 @@ class Answer:
         together: makes the result of what `call` gives; None where that is the result.
         lying: what of the tensors matters to it. If that is not all, it answers calls as well of which the
             keys differ in the rest.
+        attributes: the Python attributes of tensors that it may have read, of which these have none.
     """
 
     hold: Callable[[], bool]
@@ -57,6 +60,7 @@ class Answer:
     numbers: tuple[int, ...]
     together: Callable[[Any], Any] | None
     lying: Lying = Lying.IN_FULL
+    attributes: AttributeNames = field(default_factory=AttributeNames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +163,10 @@ def compile_recognition(
     arguments: Arguments, answer: Answer, found: Found
 ) -> Callable[[Sequence[Any]], Any] | None:
     """What `Recognition.answer` is, for the calls that have the key of `arguments` under what is around it
-    now; None for arguments that have no test (`compile_test`)."""
-    return None if arguments.metas else _Test(arguments, answer.lying).recognition(answer, found)
+    now; None for arguments that have no test (`compile_test`), or of which Python attributes may be read."""
+    if arguments.metas or not answer.attributes.none_of(arguments.all):
+        return None
+    return _Test(arguments, answer.lying).recognition(answer, found)
 
 
 def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
@@ -207,6 +213,7 @@ class _Test:
         self._scope.update(hold=answer.hold, call=answer.call, together=answer.together)
         self._tests.insert(0, "not recording")
         self._tests.insert(2, ambient)
+        self._attributes(answer.attributes)
         self._tests.append("hold()")
         count = len(self._leaves) - len(found.leaves)
         given = [*self._shown, *(f"a{position}" for position in answer.numbers)]
@@ -326,6 +333,17 @@ class _Test:
         if tensor.is_inference():  # what has a counter is refused
             self._scope["has_counter"] = has_counter
             self._tests.append(f"not has_counter({name})")
+
+    def _attributes(self, names: AttributeNames) -> None:
+        """No tensor has a Python attribute that was read; most have none at all."""
+        if not self._shown or not (names.names or names.every):
+            return
+        self._scope["without"] = names.none_of
+        if self._many():
+            self._scope.update(any=any, map=map, space=operator.attrgetter("__dict__"))
+            self._tests.append("(not any(map(space, all)) or without(all))")
+        else:
+            self._tests += [f"(not {name}.__dict__ or without(({name},)))" for name in self._shown]
 
     def _bases(self, shown: Sequence[str]) -> bool:
         """Views: what they are views of, and how. False where two that count writes are on one storage."""

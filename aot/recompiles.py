@@ -29,7 +29,11 @@ _FACTS = (
     "storage, among those of the arguments",
     "base, among those of the arguments",
 )
-_AMBIENT = ("grad mode", "inference mode, default dtype or device, deterministic mode, or autocast")
+_AMBIENT = (
+    "grad mode",
+    "inference mode, default dtype or device, deterministic mode, autocast, torch function modes, or Python "
+    "attributes of tensors",
+)
 
 _LOOKED_AT = 16  # so that what a compile takes does not grow with how many there were
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,12 +23,14 @@ from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.operations import RESIZES_STORAGE
 from aot.capture.replaced import replacing
 from aot.capture.symbolic import viewing
 from aot.capture.visible import moves_generator
 from aot.compilers import example_inputs, mark_static
 from aot.effects import Effects, analyze
-from aot.errors import BackendError
+from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
+from aot.imitation import lacks_memory
 from aot.inputs import Arguments
 from aot.metadata import describe
 from aot.modules import Noted
@@ -36,7 +38,9 @@ from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.parts import split
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import Left, left
+from aot.side_effects import SideEffects
 from aot.symbols import NO_SIZES, Symbols
+from aot.versions import has_counter, version_of
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -78,6 +82,13 @@ class Recorded:
     expected: Left
     order: streams.StreamOrder | None
 
+    def references(self) -> Iterator[torch.Tensor]:
+        """The tensors of the trace that it holds when it lives on: each as often as it does."""
+        yield from self.forward.recorder.references()
+        pairs = {id(pair): pair for level in self.levels if level is not None for pair in level.entrances}
+        for _, tensor in pairs.values():
+            yield tensor
+
 
 def record(
     flat: Callable[[list[Any]], Any],
@@ -105,10 +116,16 @@ def record(
         Exception: whatever the function raises.
     """
     grad = torch.is_grad_enabled()
-    with noted.running(), running, viewing(symbols), replacing(), looks.watched() as looked:
+    with (
+        noted.running(again=symbols is not None),
+        running,
+        viewing(symbols),
+        replacing(),
+        looks.watched() as looked,
+    ):
         with streams.watched() as chosen:
             forward = run_once(
-                flat,
+                _noting_writes(flat, noted),
                 arguments,
                 options.decompositions,
                 lifetimes,
@@ -122,8 +139,12 @@ def record(
         expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
         effects = analyze(forward, options.keep)
         metadata = describe(forward, effects, options.keep)
+        noted.begin_backward()
         joint = record_backward(forward, effects)
-    noted.guards.check()
+    if not noted.changes.once:
+        noted.guards.check()
+    _check_backward(noted.changes_of_backward, joint, options.name)
+    _check_memory(arguments, joint)
     numbers: dict[object, int] = {}
     keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
     keys += [("wrapper", wrapper.family) for wrapper in entry.wrappers]
@@ -163,6 +184,56 @@ def record(
     again = tuple(level is not None for level in levels)
     blueprint = Blueprint(plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated)
     return Recorded(blueprint, forward, levels, joint.scripts, expected, order)
+
+
+def _check_backward(changes: SideEffects, joint: Joint, name: str) -> None:
+    """Refuse a backward whose Python changes what no run of a graph can change again.
+
+    Raises:
+        ClosureMutation: it does.
+    """
+    several = len([segment for segment in joint.segments if segment.results]) != 1
+    paths = [*changes.once, *changes.resting, *(path for path, _ in changes.effects if several)]
+    if paths:
+        how = "which of its backwards that is cannot be told" if several else "that depends on what is there"
+        raise ClosureMutation(
+            f"a backward of {name} (a hook, a custom function) changes {', '.join(dict.fromkeys(paths))}, "
+            f"and {how}; do it in a hook on a result, outside"
+        )
+
+
+def _noting_writes(flat: Callable[[list[Any]], Any], noted: Noted) -> Callable[[list[Any]], Any]:
+    """The function; where it raises, it is noted whether it has written to its arguments by then."""
+
+    def run(leaves: list[Any]) -> Any:
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and has_counter(leaf)]
+        before = [version_of(tensor) for tensor in tensors]
+        try:
+            return flat(leaves)
+        except BaseException:
+            noted.wrote |= [version_of(tensor) for tensor in tensors] != before
+            raise
+
+    return run
+
+
+def _check_memory(arguments: Arguments, joint: Joint) -> None:
+    """Refuse a function that reads an argument before its storage has memory.
+
+    Raises:
+        UnsupportedArgument: it does.
+    """
+    lacking = {i for i, tensor in enumerate(arguments.tensors) if lacks_memory(tensor)}
+    if not lacking:
+        return
+    for primal, node in zip(joint.primals, joint.graph.graph.find_nodes(op="placeholder"), strict=False):
+        order = (user for user in joint.graph.graph.nodes if user in node.users)
+        first = next(order, None)
+        if primal.tensor in lacking and first is not None and first.target is not RESIZES_STORAGE:
+            raise UnsupportedArgument(
+                f"argument {primal.tensor} (counting tensors) shows more than its storage holds, and the "
+                f"function reads it; give the storage its size before (untyped_storage().resize_)"
+            )
 
 
 # What a GPU's kernel for several copies takes as it is: numbers of half precision it makes single, and a NaN

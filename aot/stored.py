@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
@@ -36,28 +38,52 @@ class Surroundings:
     def stored(self, tensors: Sequence[Tensor]) -> str | None:
         """A path to where one of the tensors is, if one is anywhere here."""
         sought = {id(tensor) for tensor in tensors}
-        if not sought or not self._holds(sought):
+        layers = self._layers_down_to(sought) if sought else None
+        if layers is None:
             return None
-        ahead = [(f"{path}{part}", one) for path, value in self.objects for part, one in parts_in(value)]
+        leading = set(sought)
+        for layer in reversed(layers):
+            leading.update(id(one) for one in layer if not leading.isdisjoint(map(id, gc.get_referents(one))))
+        ahead = [(path, one) for path, one in self.objects if not _is_container(one) or id(one) in leading]
         seen: set[int] = set()
         while ahead:
             path, value = ahead.pop()
-            if id(value) in sought:
-                return path.removeprefix(".")
-            if isinstance(value, _CONTAINERS) and id(value) not in seen:
-                seen.add(id(value))
-                ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
+            for part, one in parts_in(value, leading):
+                if id(one) in sought:
+                    return f"{path}{part}".removeprefix(".")
+                if id(one) not in seen:
+                    seen.add(id(one))
+                    ahead.append((f"{path}{part}", one))
         return None
 
-    def _holds(self, sought: Set[int]) -> bool:
-        """Whether one of these, by id, is anywhere here. (To make all paths takes three times as long.)"""
+    def _layers_down_to(self, sought: Set[int]) -> list[list[Any]] | None:
+        """The containers here, those in them, and so on, up to those that hold one of these, by id; None if
+        none does.
+
+        There may be millions, so this is done in bulk: what the garbage collector does not track holds
+        nothing that it tracks, as tensors are.
+        """
+        layers: list[list[Any]] = []
+        containers = [value for _, value in self.objects if _is_container(value)]
+        others = (value for _, value in self.objects if not _is_container(value))
+        found = [*containers, *itertools.chain.from_iterable(map(values_in, others))]
         seen: set[int] = set()
-        found = [one for _, value in self.objects for one in values_in(value)]
-        while found:
-            if not sought.isdisjoint(map(id, found)):
-                return True
-            containers = {id(one): one for one in found if isinstance(one, _CONTAINERS)}
-            ahead = [one for number, one in containers.items() if number not in seen]
-            seen.update(containers)
-            found = [one for value in ahead for one in values_in(value)]
-        return False
+        while True:
+            tracked = list(itertools.compress(found, map(gc.is_tracked, found)))
+            if not sought.isdisjoint(map(id, tracked)):
+                return layers
+            kinds = {kind for kind in set(map(type, tracked)) if issubclass(kind, _CONTAINERS)}
+            layer = [one for one in tracked if type(one) in kinds] if kinds else []
+            numbers = set(map(id, layer))
+            if len(numbers) < len(layer) or not seen.isdisjoint(numbers):
+                numbers -= seen
+                layer = [one for number, one in {id(one): one for one in layer}.items() if number in numbers]
+            if not layer:
+                return None
+            layers.append(layer)
+            seen |= numbers
+            found = gc.get_referents(*layer)
+
+
+def _is_container(value: Any) -> bool:
+    return issubclass(type(value), _CONTAINERS)

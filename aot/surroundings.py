@@ -38,8 +38,10 @@ from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
 from aot.objects import content_of, has_memory, namespace_of
 from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
+from aot.side_effects import Writable
 from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
+from aot.tensor_attributes import AttributeNames
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _OWN_FORWARD = frozenset(("forward",))
@@ -57,6 +59,7 @@ _REFERENCES = (
     weakref.ReferenceType,
     *(weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet),
 )
+_ATTRIBUTES_OF_TENSORS = frozenset(dir(Tensor))
 _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
@@ -109,6 +112,8 @@ class Walk:
         self._objects: list[tuple[str, Any]] = []
         self._caches: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._unread: dict[tuple[int, Kind, str], Guard] = {}
+        self._written: dict[tuple[int, Kind, str], tuple[str, Any]] = {}
+        self._writes: set[tuple[str, str, str]] = set()
         self._seen: set[int] = set()
         self._ordinary: set[type] = set()  # classes of which objects are nothing but that
         self._functions = 0
@@ -165,6 +170,23 @@ class Walk:
         caches = (cache for cache in self._caches.values() if cache[1] not in self._names.read)
         return Surroundings(tuple(self._objects), tuple(caches))
 
+    def writable(self) -> Writable:
+        """What the functions may change of what it has come to."""
+        ways: dict[tuple[str, str], set[str]] = {}
+        for kind, name, way in self._writes:
+            ways.setdefault((kind, name), set()).add(way)
+        written = {place: found for place, found in self._written.items() if place not in self._guards}
+        caches = frozenset(cache for cache in self._caches if cache[1] not in self._names.read)
+        return Writable(
+            tuple(self._objects),
+            caches,
+            self._guards.keys(),
+            written,
+            ways,
+            dict(self._spaces),
+            self._names.read,
+        )
+
     def names(self, attributes: frozenset[str]) -> bool:
         """Whether the code on the way reads one of these of anything."""
         return not self._names.read.isdisjoint(attributes)
@@ -172,6 +194,15 @@ class Walk:
     def reached(self, module: types.ModuleType) -> bool:
         """Whether it has come to a module."""
         return id(module) in self._seen
+
+    @property
+    def attribute_names(self) -> AttributeNames:
+        """What the code on the way may read of tensors that are given to it."""
+        return AttributeNames(self._names.read - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
+
+    def names_legacy_types(self) -> bool:
+        """Whether the code on the way may check for ``torch.FloatTensor`` or its like."""
+        return self.names(internals.LEGACY_TYPES) or not self._seen.isdisjoint(internals.LEGACY_TYPE_IDS)
 
     def _settle(self) -> None:
         while True:
@@ -291,6 +322,9 @@ class Walk:
                 self._reach(value.__self__, path)
             else:
                 self._objects.append((path, value.__self__))
+                called = f"{value.__name__}()"  # no name of a variable
+                self._written[id(value), Kind.ENTRY, called] = path, value.__self__
+                self._writes.add(("attributes", called, value.__name__))
         elif isinstance(value, types.MethodType):
             self._reach(value.__func__, path)
             self._reach(value.__self__, "self")
@@ -370,6 +404,7 @@ class Walk:
                 f"many to look through; name what it needs, where it calls globals() or getattr, or pass it"
             )
         reads = reads_of(function.__code__)
+        self._writes |= reads.writes
         self._read(reads.attributes.read, reads.attributes.written)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
@@ -495,6 +530,7 @@ class Walk:
 
     def _only_written(self, path: str, kind: Kind, owner: Any, name: str, value: Any) -> None:
         self._objects.append((path, value))
+        self._written[id(owner), kind, name] = path, value
         if isinstance(value, ContextVar):
             self._unread.setdefault((id(owner), kind, name), Guard(path, kind, owner, name, value))
             place, where = (id(value), Kind.CONTEXT, ""), f"{path}.get()"

@@ -15,10 +15,13 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.aot_module import aot_module
 from aot.api import Partitioner
+from aot.capture.handlers import handlers_of, refusing_caught
 from aot.compilers import nop
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
+
+__all__ = ["PARTITIONERS", "aotfuzz", "aotfuzz_inductor"]
 
 PARTITIONERS: Mapping[str, Partitioner] = {
     "default": default_partition,
@@ -119,9 +122,14 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
-    if not numbers:
-        return compiled.flat
-    return lambda *args: compiled.flat(*_read(args, numbers))
+    compiled.asks_modes = False  # Dynamo has asked them
+    call: Callable[..., Any] = compiled.flat
+    if numbers:
+
+        def call(*args: Any) -> Any:
+            return compiled.flat(*_read(args, numbers))
+
+    return refusing_caught(call, handlers_of(graph.graph))
 
 
 def _assign_data(graph: fx.Graph) -> None:
@@ -157,3 +165,16 @@ def _take_numbers(graph: fx.Graph) -> frozenset[int]:
 def _read(args: tuple[Any, ...], numbers: frozenset[int]) -> tuple[Any, ...]:
     """Arguments, with numbers in place of tensors that are nothing but numbers."""
     return tuple(arg.item() if i in numbers else arg for i, arg in enumerate(args))
+
+
+# Dynamo asks for a backend by its entry point. Threads that ask at once each load it and register what they
+# get, and Dynamo raises for all but the first. So attributes of these names are computed.
+_BACKENDS = {backend.__name__: globals().pop(backend.__name__) for backend in (aotfuzz, aotfuzz_inductor)}
+
+
+def __getattr__(name: str) -> Any:
+    """Get a backend. Dynamo's look-up gets None, and finds the backend registered."""
+    backend = _BACKENDS.get(name)
+    if backend is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return None if internals.registers_for_dynamo(backend, name) else backend

@@ -11,14 +11,16 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import itertools
 import logging
 import operator
 import platform
+import re
 import sys
 import threading
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -26,6 +28,8 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source
 from torch._higher_order_ops.effects import _get_effect, _register_effectful_op, with_effects
 from torch._higher_order_ops.scan import generic_scan
+from torch._higher_order_ops.wrap import TagActivationCheckpoint
+from torch._library import custom_ops as _custom_ops
 from torch._library import opaque_object as _opaque_object
 from torch._library.custom_ops import OPDEFS
 from torch._library.effects import EffectType
@@ -57,11 +61,13 @@ from torch.overrides import (
     enable_reentrant_dispatch,
     get_default_nowrap_functions,
 )
+from torch.utils._contextlib import _DecoratorContextManager, context_decorator
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
     _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
@@ -76,12 +82,15 @@ __all__ = [
     "AUTO_FUNCTIONALIZED",
     "COND",
     "CUDA_SYNCHRONIZE",
+    "LEGACY_TYPES",
+    "LEGACY_TYPE_IDS",
     "MAKE_TOKEN",
     "NO_ZEROS",
     "SAVE",
     "SINK_TOKENS",
     "WHILE_LOOP",
     "WITH_EFFECTS",
+    "CreationMeta",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
@@ -92,10 +101,12 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "ShapeEnv",
+    "TagActivationCheckpoint",
     "TorchDispatchMode",
     "TreeSpec",
     "UnsupportedOperatorException",
     "accumulates",
+    "all_operators",
     "ambient_key",
     "ambient_of_now",
     "ambient_test",
@@ -107,11 +118,14 @@ __all__ = [
     "asks_whether_collectives_are_traced",
     "auto_functionalized",
     "autocast_enabled",
+    "autocast_states",
     "autocast_uncached",
     "autocasts",
     "backward_key",
     "below_autograd",
+    "clone_of_mode",
     "computed",
+    "context_decorator",
     "copy_creation_meta",
     "copy_each",
     "copy_node",
@@ -121,11 +135,16 @@ __all__ = [
     "current_node",
     "custom_definition",
     "decomposed",
+    "default_device",
     "default_dtype",
     "define_higher_order_kernels",
     "define_own_kernels",
     "disable_autocast",
+    "dispatch_modes",
     "fake_tensor",
+    "function_modes",
+    "function_modes_are_on",
+    "function_modes_replaced",
     "function_of",
     "global_module_hooks",
     "graph_is_retained",
@@ -135,6 +154,7 @@ __all__ = [
     "has_no_code",
     "has_symbolic_sizes",
     "hooks_of_all_modules",
+    "hooks_on_saved_tensors",
     "inductor_compile",
     "inductor_copies",
     "inductor_decompositions",
@@ -146,6 +166,7 @@ __all__ = [
     "is_collective",
     "is_composite",
     "is_composite_below_autograd",
+    "is_device_mode",
     "is_dispatched_natively",
     "is_function_node",
     "is_imagined",
@@ -178,6 +199,8 @@ __all__ = [
     "next_sequence_number",
     "noting_unpacked",
     "offset_of",
+    "operator_functions",
+    "operator_spaces",
     "ordered",
     "outside_inference_mode",
     "overloads",
@@ -191,8 +214,14 @@ __all__ = [
     "runs_its_graph",
     "saved_tensor_hooks",
     "sequence_number",
+    "set_autocast_states",
     "set_creation_meta",
+    "set_default_device",
+    "set_dispatch_modes",
+    "set_function_modes",
     "set_grad_enabled",
+    "set_grad_mode",
+    "set_hooks_on_saved_tensors",
     "set_lazy",
     "set_versions",
     "shape_computed",
@@ -204,6 +233,7 @@ __all__ = [
     "take_apart",
     "takes_back_version",
     "tensor_test",
+    "tensor_without_elements",
     "transform_of",
     "tree_flatten",
     "tree_map",
@@ -212,6 +242,8 @@ __all__ = [
     "untold",
     "views_noticed",
     "with_own_kernels",
+    "without_dispatch_modes",
+    "without_function_modes",
     "without_own_kernels",
     "zeros_without_memory",
 ]
@@ -300,6 +332,13 @@ def storage_key(tensor: Tensor) -> int:
 
 
 _untyped_storage: Any = torch._C.TensorBase.untyped_storage  # which is replaced in traces
+
+
+@functools.cache
+def load_fake_tensors() -> None:
+    """Have torch load what its first fake tensor mode needs. It keeps errors of what cannot be imported, and
+    with them the frames that led there: the trace must not be among these."""
+    FakeTensorMode()
 
 
 _quiet = threading.local()
@@ -598,6 +637,8 @@ def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any
         def ordinary(*args: Any, **kwargs: Any) -> Any:
             return op.redispatch(keys & _BELOW_OWN, *args, **kwargs)
 
+        if function_modes_are_on():
+            return without_function_modes(call)(keys, *args, **kwargs)
         if are_tensors_transformed():
             return ordinary(*args, **kwargs)
         if any(map(is_wrapper, args)):  # for which ATen takes the roads for tensor subclasses in eager, too
@@ -719,6 +760,32 @@ class Reserved(Tensor):
 def reserve(tensor: Tensor) -> None:
     """Let nobody but traces use a memoryless tensor: whatever else is done with it raises EscapedTensor."""
     tensor.__class__ = Reserved
+
+
+_IN_A_LIST = next(map(sys.getrefcount, [object()]))
+_use_count: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 0)
+
+
+def _keeps_its_object() -> bool:
+    """Whether C++ holds a reference to a tensor's Python object for as long as C++ refers to the tensor."""
+    with torch.inference_mode(False):
+        tensor = torch.empty(0, device="cpu")
+        before = sys.getrefcount(tensor)
+        view = tensor.view(-1)
+        return view._base is tensor and sys.getrefcount(tensor) > before
+
+
+_KEPT = _keeps_its_object()
+
+
+def python_references(tensors: list[Tensor]) -> list[int]:
+    """Count what refers to each tensor in a list from Python: objects other than the list, and frames.
+
+    Where torch does not tell what of it C++ holds, the count may be one too high, and is never too low.
+    """
+    counts = list(map(sys.getrefcount, tensors))
+    shared = [_KEPT and uses > 1 for uses in map(_use_count, tensors)]
+    return [count - _IN_A_LIST - by_torch for count, by_torch in zip(counts, shared, strict=True)]
 
 
 def layout_of(tensor: Tensor) -> torch.layout:
@@ -991,6 +1058,18 @@ def is_memoryless(value: Any) -> bool:
     return isinstance(value, Tensor) and torch._C._dispatch_keys(value).has(_MEMORYLESS)
 
 
+@functools.lru_cache(maxsize=100)
+def tensor_without_elements(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A tensor of no elements that has the dispatch keys of a device, as fakes have not."""
+    with nothing_on(), torch._C.DisableTorchFunction(), torch.inference_mode(False):
+        return torch.empty(0, dtype=dtype, device=device)
+
+
+# ``FloatTensor`` and its like, classes that are asked whether a tensor is an instance.
+LEGACY_TYPES = frozenset(kind.__name__ for kind in torch._tensor_classes)
+LEGACY_TYPE_IDS = frozenset(map(id, torch._tensor_classes))
+
+
 # Nodes are C++ classes; all their methods that register a Python hook call this one.
 REGISTERS_ON_NODES = (torch.autograd.Function, "_register_hook")
 # What `backward` and `grad` call.
@@ -1005,8 +1084,8 @@ def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tenso
 
 @contextlib.contextmanager
 def plain_autograd() -> Iterator[None]:
-    """Autograd for a trace: without the saved-tensor hooks and the anomaly mode that the caller has entered,
-    which are for the tensors of the call, and with memoryless tensors."""
+    """Autograd for a trace: with memoryless tensors, and without the saved-tensor hooks, the anomaly mode and
+    the compiled autograd that the caller has entered, which are for the tensors of the call."""
     hooks = []
     while (top := saved_tensor_hooks()) is not None:
         hooks.append(top)
@@ -1014,12 +1093,21 @@ def plain_autograd() -> Iterator[None]:
     anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
-        with with_memoryless():
+        with with_memoryless(), _without_compiled_autograd():
             yield
     finally:
         torch.set_anomaly_enabled(anomaly, check_nan)
         for pack, unpack in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
+
+
+def _without_compiled_autograd() -> contextlib.AbstractContextManager[Any]:
+    """Have torch's engine run backwards itself, and not hand them to compiled autograd."""
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    if compiled is None or not compiled.compiled_autograd_enabled:
+        return _NOTHING
+    manager: contextlib.AbstractContextManager[Any] = compiled._disable()
+    return manager
 
 
 def modes_off() -> contextlib.AbstractContextManager[Any]:
@@ -1265,13 +1353,15 @@ def zeros_without_memory(size: Sequence[int], dtype: torch.dtype, device: torch.
     return zeros
 
 
-def creation_meta(view: Tensor) -> str:
-    """How autograd remembers the making of a differentiable view: ``DEFAULT``, ``NO_GRAD_MODE``,
-    ``MULTI_OUTPUT_NODE``, ``IN_CUSTOM_FUNCTION`` or ``INFERENCE_MODE``."""
-    return str(torch._C._autograd._get_creation_meta(view).name)
+CreationMeta = Literal["DEFAULT", "NO_GRAD_MODE", "MULTI_OUTPUT_NODE", "IN_CUSTOM_FUNCTION", "INFERENCE_MODE"]
 
 
-def set_creation_meta(view: Tensor, name: str) -> None:
+def creation_meta(view: Tensor) -> CreationMeta:
+    """How autograd remembers the making of a differentiable view."""
+    return cast(CreationMeta, torch._C._autograd._get_creation_meta(view).name)
+
+
+def set_creation_meta(view: Tensor, name: CreationMeta) -> None:
     """Make autograd remember that the view `view` was made in the way called `name`."""
     torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, name))
 
@@ -1346,6 +1436,8 @@ def ambient_key() -> tuple[object, ...]:
         if autocast
         else None,
         torch.is_inference_mode_enabled(),
+        torch._C._is_torch_function_enabled(),
+        torch._C._is_torch_function_all_disabled(),
     )
 
 
@@ -1358,10 +1450,11 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
     names: dict[str, Any] = {"peek": torch._C._functorch.peek_interpreter_stack, "levels": forward_ad}
     tests = ["levels._current_level < 0", "peek() is None"]
     if torch.is_inference_mode_enabled() or all(tensor.is_inference() for tensor in tensors):
-        tests += ["not below()", "inference() is " + str(key[-1])]
+        tests += ["not below()", f"inference() is {torch.is_inference_mode_enabled()}"]
         names.update(below=is_below_autograd, inference=torch.is_inference_mode_enabled)
     # (Else the dispatch keys, as a thread changes them, have told both.)
-    if own.__dict__ or _modes_of_functions() or torch._C._is_any_autocast_enabled():
+    plain = torch._C._is_torch_function_enabled()
+    if own.__dict__ or _modes_of_functions() or torch._C._is_any_autocast_enabled() or not plain:
         return " and ".join([*tests, "ambient() == here"]), {**names, "ambient": ambient_key, "here": key}
     tests += [
         f"grad() is {key[0]}",
@@ -1369,6 +1462,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         f"deterministic() is {key[2]}",
         "not autocast()",
         "not modes()",
+        "functions()",
         "not own.__dict__",
     ]
     names.update(
@@ -1378,6 +1472,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         deterministic=are_kernels_deterministic,
         autocast=autocast_enabled,
         modes=_modes_of_functions,
+        functions=torch._C._is_torch_function_enabled,
         own=own,
     )
     return " and ".join(tests), names
@@ -1467,6 +1562,7 @@ def process_key(devices: Iterable[str]) -> tuple[object, ...]:
         torch.get_float32_matmul_precision(),
         torch.__future__.get_overwrite_module_params_on_conversion(),
     ]
+    found += [backends.opt_einsum.enabled, backends.opt_einsum.strategy]
     found += [getattr(backends.cuda, f"{name}_sdp_enabled")() for name in ("flash", "mem_efficient", "math")]
     kinds = {torch.device(device).type for device in devices} - {"cpu", "meta"}
     if kinds:
@@ -1474,6 +1570,123 @@ def process_key(devices: Iterable[str]) -> tuple[object, ...]:
         found += [backends.cudnn.enabled, backends.cudnn.benchmark, backends.cudnn.deterministic]
         found += [str(torch.get_device_module(kind).get_device_properties()) for kind in sorted(kinds)]
     return tuple(found)
+
+
+def set_grad_mode(enabled: bool) -> None:
+    """Set grad mode for good."""
+    torch._C._set_grad_enabled(enabled)
+
+
+def autocast_states() -> tuple[tuple[str, bool, torch.dtype], ...]:
+    """For each device, whether autocast is on and which dtype it casts to."""
+    return tuple(
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in AUTOCAST_DEVICES
+    )
+
+
+def set_autocast_states(states: Sequence[tuple[str, bool, torch.dtype]]) -> None:
+    """Set those for good."""
+    for device, enabled, dtype in states:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+
+
+def dispatch_modes() -> list[Any]:
+    """The dispatch modes that are on, the innermost last."""
+    return list(_get_current_dispatch_mode_stack())
+
+
+def set_dispatch_modes(modes: Sequence[Any]) -> None:
+    """Let just these be on. (What their own `__enter__` and `__exit__` would do is left out.)"""
+    now = dispatch_modes()
+    same = _common(now, modes)
+    for mode in reversed(now[same:]):
+        TorchDispatchMode.__exit__(mode, None, None, None)
+    for mode in modes[same:]:
+        TorchDispatchMode.__enter__(mode)  # type: ignore[no-untyped-call]
+
+
+def _common(first: Sequence[Any], second: Sequence[Any]) -> int:
+    """How many of the first ones are the same objects."""
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] is pair[1], pairs))
+
+
+def default_device() -> DeviceContext | None:
+    """What `torch.set_default_device` has set in this thread."""
+    context: DeviceContext | None = _GLOBAL_DEVICE.__dict__.get("device_context")
+    return context
+
+
+def set_default_device(context: DeviceContext | None) -> None:
+    """Let it be this, which is or is not among the modes of functions already."""
+    if context is None:
+        _GLOBAL_DEVICE.__dict__.pop("device_context", None)
+    else:
+        _GLOBAL_DEVICE.device_context = context
+
+
+def hooks_on_saved_tensors() -> object:
+    """The hooks on saved tensors that are on, the innermost ones; None where there are none."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def set_hooks_on_saved_tensors(hooks: object) -> None:
+    """Take away those that were put on since these."""
+    while (now := hooks_on_saved_tensors()) is not None and now != hooks:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+# Whether torch's functions ask modes, in this thread.
+function_modes_are_on: Callable[[], bool] = torch._C._is_torch_function_mode_enabled
+
+
+def function_modes() -> tuple[Any, ...]:
+    """The torch function modes of this thread, outermost first."""
+    return tuple(_get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def is_device_mode(mode: Any) -> bool:
+    """Whether a torch function mode does nothing but set a default device."""
+    return type(mode) is DeviceContext
+
+
+@contextlib.contextmanager
+def function_modes_replaced(modes: Sequence[Any]) -> Iterator[None]:
+    """While this lasts, these are the torch function modes of this thread."""
+    before = function_modes()
+    set_function_modes(modes)
+    try:
+        yield
+    finally:
+        set_function_modes(before)
+
+
+def set_function_modes(modes: Sequence[Any]) -> None:
+    """Let just these be the torch function modes of this thread."""
+    while _modes_of_functions():
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def without_function_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of this package that torch calls in the middle of the user's, whose modes are not for it."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not function_modes_are_on():
+            return function(*args, **kwargs)
+        with function_modes_replaced(tuple(filter(is_device_mode, function_modes()))):
+            return function(*args, **kwargs)
+
+    return call
+
+
+def without_dispatch_modes() -> contextlib.AbstractContextManager[Any]:
+    """While this lasts, dispatch modes of the user's are off; another tracer's stay on."""
+    return _NOTHING if is_traced_elsewhere() else modes_off()
 
 
 def modes_are_on() -> bool:
@@ -1569,13 +1782,48 @@ def overloads(packet: OpOverloadPacket) -> list[OpOverload]:
 
 
 def custom_definition(op: OpOverload) -> tuple[Any, dict[str, Any]] | None:
-    """What a custom operator was made by (`torch.library.custom_op`), if so, and what was given to that."""
+    """What a custom operator was made by (`torch.library.custom_op`), and functions of it that a trace calls.
+    (No kernels: these run at each call.)
+
+    There is none if anything else was registered for the operator as well, in Python or in C++.
+    """
     name = op._schema.name
-    definition = OPDEFS.get(name)
-    if definition is None or definition._opoverload is not op:
+    definition: Any = OPDEFS.get(name)
+    if definition is None or definition._opoverload is not op or op.py_kernels:
         return None
-    given = {k: v for k, v in vars(definition).items() if k not in ("_lib", "_opoverload")}
-    return definition, given
+    if definition._torch_dispatch_fns or any(path != _CUSTOM_OPS for path in _registered_at(name)):
+        return None
+    parts = {part: getattr(definition, part) for part in _TRACED_PARTS}
+    return definition, {**parts, "_autocast_dtype": tuple(sorted(definition._autocast_dtype.items()))}
+
+
+_TRACED_PARTS = ("_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
+_CUSTOM_OPS = inspect.getfile(_custom_ops)
+
+
+def _registered_at(name: str) -> list[str]:
+    """The files from which kernels are registered for an operator."""
+    dump: str = torch._C._dispatch_dump(name)
+    return re.findall(r": registered at (.+?):\d+ :: ", dump)
+
+
+clone_of_mode: Any = _DecoratorContextManager.clone
+
+
+def operator_functions() -> Any:
+    """What holds the functions of `torch` that call operators."""
+    return torch._C._VariableFunctions
+
+
+def operator_spaces() -> tuple[Any, ...]:
+    """Modules of nothing but functions that call operators."""
+    return tuple(getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft"))
+
+
+@functools.cache
+def all_operators() -> frozenset[str]:
+    """The names of the operators that the dispatcher has."""
+    return frozenset(torch._C._dispatch_get_all_op_names())
 
 
 # Inductor is imported when it is used: it is most of what torch.compile loads.
@@ -1600,8 +1848,15 @@ def inductor_options() -> set[str]:
     return set(config.get_config_copy())
 
 
+def _load_inductor() -> None:
+    """Import what torch.compile does before it compiles: Inductor's modules name each other as attributes of
+    their package, as `decomposition` does `lowering` for `max_pool2d`, and do not import what they name."""
+    importlib.import_module("torch._inductor.compile_fx")
+
+
 def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
     """Operations that Inductor does not compile, and functions that compute them by others."""
+    _load_inductor()
     from torch._inductor import config, decomposition
 
     with config.patch(dict(settings)):
@@ -1657,6 +1912,7 @@ def _mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
 
 def inductor_copies() -> set[Any]:
     """Operations that are no views, and that Inductor takes away where they only copy an argument."""
+    _load_inductor()
     from torch._inductor.fx_passes import post_grad
 
     return {op for op in post_grad.noop_registry if not op.is_view}
@@ -1720,3 +1976,24 @@ def inductor_compile(
             is_inference=which == "inference",
         )
     return compiled, list(context.output_strides)
+
+
+_registering = threading.Lock()
+
+
+def registers_for_dynamo(backend: Callable[..., Any], name: str) -> bool:
+    """Register a backend if Dynamo is loading it by its entry point, once for all threads that do.
+
+    The caller is a module's ``__getattr__``, asked by ``EntryPoint.load``. Dynamo's `lookup_backend`
+    registers what `load` returns, and raises for a name that another thread has registered meanwhile. None is
+    not registered: `register_backend` takes it for its use as a decorator. Dynamo looks the name up then.
+    """
+    registry = sys.modules.get("torch._dynamo.backends.registry")
+    loading = sys._getframe(1).f_back
+    asking = None if loading is None else loading.f_back
+    if registry is None or asking is None or asking.f_code is not registry.lookup_backend.__code__:
+        return False
+    with _registering:
+        if name not in registry._COMPILER_FNS:
+            registry.register_backend(backend, name=name)
+    return True

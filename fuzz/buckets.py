@@ -181,11 +181,15 @@ def _gist(text: str) -> str:
     >>> _gist("RuntimeError: size 3 of 'x' (a view) must match")
     'RuntimeError size of must match'
     """
+    return " ".join(words_of(text))
+
+
+def words_of(text: str) -> list[str]:
+    """The first words of a message, without quoted and nested parts, and without what has a digit in it."""
     text = _QUOTED.sub(" ", text)
     while (shorter := _NESTED.sub(" ", text)) != text:
         text = shorter
-    words = _NUMBERED.sub(" ", text).replace(":", " ").split()
-    return " ".join(words[:_GIST_WORDS])
+    return _NUMBERED.sub(" ", text).replace(":", " ").split()[:_GIST_WORDS]
 
 
 def _what(finding: Finding) -> str:

@@ -8,6 +8,7 @@ from a difference are only run when the judge asks for them. A call that is made
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -20,6 +21,7 @@ import torch
 from fuzz import corpus
 from fuzz.ir import Scenario
 from fuzz.source import Make
+from fuzz.surroundings import Change, Surroundings, lowered
 from fuzz.targets import Function, Target
 from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe
 from oracles.ambient import record_ambient
@@ -27,6 +29,7 @@ from oracles.draws import Drawing, Drawn
 from oracles.layouts import Densely
 from oracles.roundings import Rounded
 from oracles.under import Mode
+from oracles.words import encodable, message_of
 
 
 class Escape(Exception):
@@ -107,16 +110,44 @@ def in_one_thread(trial: Trial) -> Trial:
     return replace(trial, scenario=replace(trial.scenario, threads=False))
 
 
-def _broken(error: Exception) -> Result:
-    """The observer, which runs torch itself, could not go on: the target has broken that."""
+def _broken(error: BaseException) -> Result:
+    """The observer, which runs torch itself, could not go on: the target has broken that, or has returned
+    what does not let itself be looked at."""
+    here = "all can be looked at" if _intact() else "torch works"
     said = _in_short(error)
-    message = f"after the call: torch works in eager, {said} in the target"
-    finding = Finding("errors", "after the call", "torch works", said, message)
+    message = f"after the call: {here} in eager, {said} in the target"
+    finding = Finding("errors", "after the call", here, said, message)
     return Result("finding", (finding,), str(finding), intact=False)
 
 
-def _in_short(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+def _changed(left: Sequence[Change]) -> Result:
+    """The target has left its process otherwise than it was, where nothing else can be compared."""
+    findings = tuple(
+        Finding(
+            one.clause,
+            one.what,
+            one.before,
+            one.after,
+            f"{one.what}: {one.before} in eager, {one.after} in the target",
+        )
+        for one in left
+    )
+    return Result("finding", findings, str(findings[0]), intact=False)
+
+
+def reset(target: Target) -> str | None:
+    """Have a target drop what it compiled; in words what it raises instead, None for nothing."""
+    try:
+        target.reset()
+    except BaseException as error:
+        if _is_the_users(error):
+            raise
+        return _in_short(error)
+    return None
+
+
+def _in_short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(message_of(error).splitlines() or [''])[0]}"
 
 
 def judged_call(
@@ -137,18 +168,26 @@ def judged_call(
         if _settled():
             raise
         return Result("poisoned", reason=f"eager breaks the device: {_in_short(error)}", intact=False)
-    before = compiled.runs
+    before, surroundings = compiled.runs, Surroundings()
     try:
         with _garbage_kept():
             retry = compiled.function if standard is eager_itself and not compiled.target.in_pieces else None
             sights = _sights(own, compiled, retry)
             runs = compiled.runs - before
             sights = [_without_first_growth(seen, own, compiled) for seen in sights]
+            left = (*compiled.left, *surroundings.left())
+            new = surroundings.new_threads()
+            if new and not left:
+                left = _threads_of_each_call(own, compiled)
         _settle()
-    except Exception as error:
-        if _intact():
+    except BaseException as error:
+        surroundings.restore()
+        if _is_the_users(error):
             raise
         return _broken(error)
+    if left:
+        surroundings.restore()
+        return _changed(left)
     if elsewhere:
         if eager.drew:
             return Result("poisoned", reason="each device draws numbers of its own")
@@ -189,7 +228,8 @@ def judged_call(
         return once_more(under=Densely())
 
     compilers = sights if standard is eager_itself else (eager, *sights)
-    intact = not any(map(_raised, compilers)) or _intact()
+    # (What a thread does next, nobody knows.)
+    intact = not new and (not any(map(_raised, compilers)) or _intact())
     further = (reference, control, densely, rounded) if intact else ()
     exact = compiled.target.exact and not elsewhere
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in sights]
@@ -204,7 +244,7 @@ def judged_call(
         return Result("finding", (finding,), str(finding), intact=intact)
     for seen in sights:
         if seen.refused is not None:
-            return Result("refused", reason=seen.refused, intact=intact)
+            return Result("refused", reason=encodable(str(seen.refused)), intact=intact)
     poisoned = next((verdict for verdict in verdicts if verdict.outcome is Outcome.POISONED), None)
     word: Word = "agree" if poisoned is None else "poisoned"
     return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact)
@@ -227,6 +267,21 @@ def _sights(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequenc
     if trial.scenario.threads:
         return _in_two_threads(trial, compiled, retry)
     return [observed(trial, compiled, compiled.target.refusal, retry=retry)]
+
+
+def _threads_of_each_call(trial: Trial, compiled: Compiled) -> tuple[Change, ...]:
+    """The threads that one more call leaves running: one that starts them once, for all that it does, is in
+    its right."""
+    again = Surroundings()
+    observed(trial, compiled, compiled.target.refusal)
+    new = again.new_threads()
+    return (Change("lifetime", "threads that a call leaves running", "none", str(new)),) if new else ()
+
+
+def _is_the_users(error: BaseException) -> bool:
+    """Whether a Ctrl-C may be meant for this process: workers are told to ignore it, so theirs are not."""
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    return isinstance(error, KeyboardInterrupt) and not ignored
 
 
 def _without_first_growth(seen: Observation, trial: Trial, compiled: Compiled) -> Observation:
@@ -315,7 +370,7 @@ def _intact() -> bool:
     try:
         record_ambient()
         _settle()
-    except Exception:
+    except (Exception, SystemExit):
         return False
     return True
 
@@ -394,12 +449,14 @@ class Compiled:
         self._function = _noted(function, self._runs) if target.once else function
         self._compiled: Function | None = None
         self._lock = Lock()  # threads call one compiled function
+        self.left: list[Change] = []
 
     @property
     def runs(self) -> int:
         return len(self._runs)
 
     def __call__(self, *args: Any) -> Any:
+        limit = sys.getrecursionlimit()
         try:
             with self._lock:
                 if self._compiled is None:
@@ -408,7 +465,12 @@ class Compiled:
         except Exception:
             raise
         except BaseException as error:
-            raise Escape(f"{type(error).__name__}: {error}") from error
+            raise Escape(f"{type(error).__name__}: {message_of(error)}") from error
+        finally:
+            # At once: looking at what there is calls functions that call functions.
+            if sys.getrecursionlimit() < limit:
+                self.left.append(lowered(limit))
+                sys.setrecursionlimit(limit)
 
 
 class _NotedModule(torch.nn.Module):

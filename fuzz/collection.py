@@ -14,6 +14,7 @@ from fuzz import buckets, corpus, known
 from fuzz.corpus import Case
 from fuzz.errors import CorpusError
 from fuzz.known import NAME, Issue
+from fuzz.text import one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ class Collection:
 
     def problems(self) -> list[tuple[Path, str]]:
         """What is wrong, file by file, in words; nothing is run for it."""
-        found = [(error.file, str(error).removeprefix(f"{error.file}: ")) for error in self.errors]
+        found = [
+            (error.file, str(error).removeprefix(f"{one_line(str(error.file))}: ")) for error in self.errors
+        ]
         for file, case in self.cases.items():
             found += [(file, text) for text in _problems(case)]
             if not is_canonical(file, case):

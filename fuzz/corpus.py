@@ -24,7 +24,9 @@ from typing import Any
 from fuzz import document, renames, versions
 from fuzz.errors import CorpusError
 from fuzz.program import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
+from fuzz.text import json_text
 from oracles import CLAUSES, Finding
+from oracles.words import encodable
 
 MAX_BYTES = 1_000_000
 MAX_LINE = 4000
@@ -52,6 +54,8 @@ MOST_EXTRA = 32
 _FINDING = ("clause", "path", "eager", "target", "message")
 _TARGET = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _WIDTH = 160
+# How JSON writes half of a surrogate pair, or one of both halves.
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,25 @@ def _load(file: Path) -> object:
         raise CorpusError(file, "", "nested too deeply") from error
     except ValueError as error:
         raise CorpusError(file, "", f"not JSON: {error}") from error
+    if _HALF.search(raw):
+        _require_characters(file, data)
     return data
+
+
+def _require_characters(file: Path, data: object) -> None:
+    """Refuse halves of surrogate pairs, which JSON can escape and no encoding has."""
+    ahead: list[tuple[str, object]] = [("", data)]
+    while ahead:
+        place, item = ahead.pop()
+        if isinstance(item, dict):
+            ahead += [(place, key) for key in item]
+            ahead += [(f"{place}.{key}" if place else key, value) for key, value in item.items()]
+        elif isinstance(item, list):
+            ahead += [(f"{place}[{i}]", value) for i, value in enumerate(item)]
+        elif isinstance(item, str) and encodable(item) != item:
+            raise CorpusError(
+                file, place, f"{document.brief(item)} holds half of a surrogate pair", "remove it"
+            )
 
 
 def _no_constant(name: str) -> object:
@@ -275,8 +297,11 @@ def _program(data: object) -> Program:
 
 def _origin(data: object) -> Origin:
     fields = document.fields(data, "origin", ("target", "seed", "case", "profile"))
+    target = _text(fields["target"], "origin.target")
+    if not _TARGET.fullmatch(target):
+        raise ProgramError("origin.target", f"{document.brief(target)} is not a target's name", "correct it")
     return Origin(
-        target=_text(fields["target"], "origin.target"),
+        target=target,
         seed=document.integer(fields["seed"], "origin.seed", 0, 2**63),
         case=document.integer(fields["case"], "origin.case", -1, 2**63),
         profile=_text(fields["profile"], "origin.profile"),
@@ -293,12 +318,12 @@ def _text(data: object, place: str) -> str:
 
 def _pretty(data: Any, indent: int) -> str:
     """JSON with everything on one line that fits on one, except the document itself."""
-    line = json.dumps(data, ensure_ascii=False)
+    line = json_text(data, ascii_only=False)
     if not isinstance(data, (dict, list)) or not data or (indent and len(line) + indent <= _WIDTH):
         return line
     inner = " " * (indent + 1)
     if isinstance(data, dict):
-        parts = [f"{json.dumps(key)}: {_pretty(value, indent + 1)}" for key, value in data.items()]
+        parts = [f"{json_text(key)}: {_pretty(value, indent + 1)}" for key, value in data.items()]
         opening, closing = "{", "}"
     else:
         parts = [_pretty(value, indent + 1) for value in data]

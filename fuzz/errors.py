@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fuzz.text import one_line
+
 
 class FuzzError(Exception):
     """Base class: the text says what was wrong, where, and what to do."""
@@ -32,7 +34,7 @@ class CorpusError(FuzzError):
         self.what = what
         self.hint = hint
         where = f"at {place}: " if place else ""
-        super().__init__(f"{file}: {where}{what}" + (f" ({hint})" if hint else ""))
+        super().__init__(one_line(f"{file}: {where}{what}" + (f" ({hint})" if hint else "")))
 
 
 class StoreError(FuzzError):
@@ -41,6 +43,10 @@ class StoreError(FuzzError):
 
 class PoolError(FuzzError):
     """Workers cannot be started at all: the installation is at fault, not a program under test."""
+
+
+class WorkersLost(PoolError):
+    """What workers come from, a fork server or a cluster's scheduler, has died under a campaign."""
 
 
 class ConfigurationError(FuzzError):

@@ -40,6 +40,7 @@ from fuzz.call import (
     in_one_thread,
     judged_call,
     observed,
+    reset,
 )
 from fuzz.ir import (
     BOTH,
@@ -91,9 +92,23 @@ def execute_trials(
             for control in map(find, target.controls):
                 if result.outcome == "finding" and result.intact:
                     result = _controlled(function, trials, target, control, result)
-    finally:
-        target.reset()
+    except BaseException:
+        reset(target)
+        raise
+    result = _after_reset(result, target)
     return replace(result, seconds=time.perf_counter() - start)
+
+
+def _after_reset(result: Result, target: Target) -> Result:
+    """A result, once the target has dropped what it compiled; one that cannot has broken its process."""
+    raised = reset(target)
+    if raised is None:
+        return result
+    if result.outcome == "finding":
+        return replace(result, intact=False)
+    message = f"reset: no exception in eager, {raised} in the target"
+    finding = Finding("errors", "reset", "no exception", raised, message)
+    return Result("finding", (finding,), str(finding), intact=False)
 
 
 def _loaded(program: Program) -> tuple[Function, list[Trial]]:
@@ -119,8 +134,10 @@ def _on_both(program: Program, target: Target) -> Result:
             result = _held(function, trials, target, eager_itself, there)
             if result.outcome == "finding" and result.intact and target.name != "eager":
                 result = _of_the_target(result, _held(function, trials, find("eager"), eager_itself, there))
-    finally:
-        target.reset()
+    except BaseException:
+        reset(target)
+        raise
+    result = _after_reset(result, target)
     return replace(result, seconds=seconds + time.perf_counter() - start)
 
 
@@ -172,11 +189,11 @@ def _controlled(
     function: Function, trials: Sequence[Trial], target: Target, control: Target, found: Result
 ) -> Result:
     """What is left of a finding when the target is held against one of its controls."""
-    target.reset()
+    reset(target)
     result: Result | None
     try:
         result = _held(function, trials, target, partial(Compiled, control))
-        target.reset()
+        reset(target)
         of_its_own: set[tuple[str, str, str]] = set()
         # (What draws otherwise each time cannot be held against, and finds nothing: it is asked what it does
         # to eager instead.)
@@ -186,7 +203,7 @@ def _controlled(
     except Exception:
         result = None
     finally:
-        control.reset()
+        reset(control)
     if result is None:
         # Eager and the target could be observed: the control has broken torch, and speaks for nobody. (That
         # torch may work again proves nothing: what breaks it can be garbage that is still to be collected.)
@@ -242,7 +259,7 @@ def _held(
         one_thread = _held(function, [in_one_thread(trial) for trial in trials], target, standard)
         if one_thread.outcome == "finding" or not one_thread.intact:
             return one_thread
-        target.reset()
+        reset(target)
     (function, trials), (other, others) = _sides((function, trials), there)
     told, compiled = standard(function), Compiled(target, other)
     elsewhere = there is not None
@@ -256,7 +273,7 @@ def _held(
             # Nothing else can be said here, not even whether this call fails alone.
             return result
         if result.outcome == "finding" and number:
-            target.reset()
+            reset(target)
             alone = _alone((trial, function), (own, other), target, standard, elsewhere)
             if alone.outcome == "finding":
                 return alone

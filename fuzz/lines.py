@@ -59,5 +59,5 @@ def constant(value: Constant) -> str:
     if isinstance(value, float) and not isfinite(value):
         return f'float("{value!r}")'
     if isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value) if value.isascii() else ascii(value)
     return repr(value)

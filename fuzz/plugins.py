@@ -16,6 +16,7 @@ import importlib
 import sys
 from dataclasses import replace
 from importlib import metadata
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,8 @@ def attribute(what: str, path: str, must_be: str) -> Any:
     Raises TargetError, which begins with `what`, if there is no such module or attribute, if the attribute
     cannot be called (then it says what it `must_be`), or if the module fails."""
     module_name, _, attribute = path.partition(":")
-    if not module_name or not all(part.isidentifier() for part in f"{module_name}.{attribute}".split(".")):
+    words = f"{module_name}.{attribute}".split(".")
+    if not all(word.isidentifier() and not iskeyword(word) for word in words):
         raise TargetError(f"{what} is not of the form package.module:function")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from fuzz import buckets
 from fuzz.corpus import Case
@@ -32,69 +32,14 @@ from fuzz.looks import (
     noting,
     with_wrappers,
 )
-from fuzz.plugins import registered
+from fuzz.repro_compilers import Compiler, named
 from fuzz.source import keeps_state, maker, render
+from fuzz.text import one_line
 from fuzz.wrapper import definitions
 from oracles import CLAUSES, Backward, Finding
 from oracles.gradients import ALONE
 
-_COMPILE = {
-    "aot": ("import aot", "aot.aot_function(f, fw_compiler=aot.nop)"),
-    "aot-min-cut": (
-        "import aot",
-        "aot.aot_function(f, aot.nop, partition_fn=aot.min_cut_rematerialization_partition)",
-    ),
-    "aot-recompute": (
-        "import functools, aot",
-        "aot.aot_function(f, aot.nop, partition_fn=functools.partial("
-        "aot.min_cut_rematerialization_partition, memory_budget=0))",
-    ),
-    "aot-rng": (
-        "import functools, aot",
-        "aot.aot_function(f, aot.nop, partition_fn=functools.partial("
-        "aot.min_cut_rematerialization_partition, memory_budget=0), functionalize_rng_ops=True)",
-    ),
-    "aot-dynamic": (
-        "import aot",
-        # Compiled for other sizes than it is called with.
-        "aot.config.patch(traced_size=lambda n: 2 * n)(aot.aot_function(f, aot.nop, dynamic=True))",
-    ),
-    "aot-inductor": ("import aot", 'torch.compile(f, backend="aotfuzz_inductor")'),
-    "aot-compile": ("import aot", 'torch.compile(f, backend="aotfuzz")'),
-    "torch-aot-function": (
-        "from functorch.compile import aot_function, nop",
-        # In a dict, because aot_function returns a list for a tuple, which is another difference.
-        'lambda *args: aot_function(lambda *a: {"": f(*a)}, nop, nop)(*args)[""]',
-    ),
-    "torch-aot-eager": ("", 'torch.compile(f, backend="aot_eager")'),
-    "torch-inductor": ("", "torch.compile(f)"),
-    "torch-dynamo": ("", 'torch.compile(f, backend="eager")'),
-    "eager": ("", "f"),
-    "eager-threads": ("", "lambda *args: torch.set_num_threads(2) or f(*args)"),
-}
-# These run the very kernels of eager, so their numbers are equal bit for bit; another compiler's may be
-# rounded otherwise. A finding is judged against float64; a script makes do with a tolerance.
-_EXACT = (
-    "aot",
-    "aot-min-cut",
-    "aot-recompute",
-    "aot-rng",
-    "aot-dynamic",
-    "aot-compile",
-    "torch-aot-function",
-    "torch-aot-eager",
-    "torch-dynamo",
-    "eager",
-    "eager-threads",
-)
-_IMPORT = """
-sys.path.insert(0, "")  # the current folder, too
-try:
-    import {module}
-except ImportError as error:
-    print(error)
-    sys.exit(2)
-""".strip()
+__all__ = ["Compiler", "main_finding", "named", "recorded", "script"]
 
 
 def main_finding(case: Case) -> Finding:
@@ -124,15 +69,9 @@ def recorded(text: str, scenario: Scenario, compiler: Compiler, finding: Finding
 
 def _script(definitions: str, program: Program, compiler: Compiler, finding: Finding) -> str:
     """The script for what `definitions` define; of the program only how it is called is looked at."""
-    said = f"{finding.clause}: {finding.message}"
+    said = f"{compiler.name}: {finding.clause}: {finding.message}"
     finding, compiler = _after_a_refusal(finding, compiler)
-    parts = [
-        f"{_comment(said)}\n#\n"
-        f"# Exits with 1 while {compiler.name} differs from eager, with 0 when it no longer does.",
-        definitions.rstrip(),
-    ]
-    if compiler.compiled.startswith("then_eager("):
-        parts.append(THEN_EAGER.strip())
+    parts = [THEN_EAGER.strip()] if compiler.compiled.startswith("then_eager(") else []
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
         parts.append(_dying(program, compiler.compiled))
     elif (finding.clause, finding.path) == ("lifetime", "memory"):
@@ -142,37 +81,24 @@ def _script(definitions: str, program: Program, compiler: Compiler, finding: Fin
     else:
         parts.append(_looking(program, finding, "", 0))
         parts.append("\n".join(_comparison(program, compiler, finding)))
-    text = "\n\n\n".join(parts) + "\n"
-    modules = [
-        name for name in ("gc", "itertools", "random", "subprocess", "sys", "threading") if f"{name}." in text
-    ]
+    text = "\n\n\n".join((definitions.rstrip(), *parts)) + "\n"
+    setup = f"{compiler.setup}\n"
+    modules = [name for name in _MODULES if f"{name}." in text or f"{name}." in setup]
     imports = "\n".join(f"import {name}" for name in modules)
     imports += "\nimport numpy" if "numpy." in text else ""
     weak = "from torch.multiprocessing.reductions import StorageWeakRef"
     own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", compiler.setup) if line)
-    return text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """A compiler in a script: its name, the lines that it needs, `f` compiled as an expression, and whether
-    it runs the kernels of eager, so that numbers are equal bit for bit."""
-
-    name: str
-    setup: str
-    compiled: str
-    exact: bool = False
-
-
-def named(target: str) -> Compiler:
-    """The compiler of that name: a shipped or registered target, or package.module:function."""
-    if target in _COMPILE:
-        return Compiler(target, *_COMPILE[target], exact=target in _EXACT)
-    module, _, function = registered().get(target, target).partition(":")
-    return Compiler(target, _IMPORT.format(module=module), f"{module}.{function}(f)")
+    text = text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
+    return f"{_HEAD}{_comment(said)}\n\n\n{text}"
 
 
 _MODULES = ("gc", "itertools", "random", "subprocess", "sys", "threading")
+# In the first two lines of a file, a comment could say in which encoding Python is to read it.
+_HEAD = """
+# Exits with 1 while there is a difference, with 0 when there no longer is, with 2 if the target is not here.
+#
+""".lstrip()
+
 _IN_EAGER = re.compile("(call [0-9]+: )?(?:refusals: )?([a-z-]+): (.*)")
 
 
@@ -274,14 +200,18 @@ def _has_wrappers(program: Program) -> bool:
     return any(definitions(call.arguments, names) for call in calls(program))
 
 
+_OF_ONE_CALL = frozenset(CLAUSES) - {"repeat", "threads"}
+
+
 def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
     """What is wrong in a later call, or in two threads that make one at once.
 
     The calls before it are made, by the same compiled function.
     """
-    found = re.fullmatch(r"call (\d+): ([a-z-]+): (.*)", finding.path)
+    found = re.fullmatch(r"call ([1-9][0-9]{0,2}): ([a-z-]+): (.*)", finding.path, re.DOTALL)
     number, inner = len(program.later), replace(finding, clause="values")
-    if found is not None:
+    # (What stands in a file may be of no call of this program, and of no clause that one call can break.)
+    if found is not None and int(found[1]) <= len(program.later) + 1 and found[2] in _OF_ONE_CALL:
         number, message = int(found[1]) - 1, re.sub("^in [^,]*, ", "", finding.message)
         inner = Finding(found[2], found[3], finding.eager, finding.target, message)
     one = calls(program)[number]
@@ -537,9 +467,9 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 
 def _comment(text: str) -> str:
-    """Text as comment lines of at most 100 columns."""
+    """Text, which may be a stranger's, as comment lines of at most 100 columns."""
     lines = [""]
-    for word in text.split():
+    for word in one_line(" ".join(text.split())).split(" "):
         if len(lines[-1]) + len(word) > 95:
             lines.append("")
         lines[-1] += f" {word}"

@@ -18,6 +18,7 @@ from .observation import GradientRun, LaterWrite, Raised, Value
 from .states import Known, Register, leaf_and_grad_fn, reader, value_of
 from .structure import has_memory, parts_of
 from .under import as_asked
+from .words import class_name, message_of
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
@@ -31,23 +32,19 @@ def record_exception(stage: str, error: Exception) -> Raised:
     """An exception as plain data: no traceback (which would keep tensors alive) and no addresses."""
     return Raised(
         stage=stage,
-        type=_qualified(type(error)),
-        bases=tuple(_qualified(base) for base in type(error).__mro__),
-        message=_ADDRESS.sub("0x...", _gist(str(error)))[:_MESSAGE_LENGTH],
+        type=class_name(type(error)),
+        bases=tuple(class_name(base) for base in type.mro(type(error))),
+        message=_ADDRESS.sub("0x...", gist(message_of(error)))[:_MESSAGE_LENGTH],
     )
 
 
-def _gist(text: str) -> str:
+def gist(text: str) -> str:
     """The first line of a message; with the next one where it only announces that ("backend raised:")."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for count, line in enumerate(lines, start=1):
         if not line.endswith(":"):
             return " ".join(lines[:count])
     return " ".join(lines)
-
-
-def _qualified(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 class History:
@@ -229,7 +226,7 @@ def _differentiated(
         with _terms(roots, targets) as terms, as_asked():
             gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
     except Exception as exception:
-        error = exception.with_traceback(None)  # whose frames would keep tensors alive
+        error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
     written = [cotangent.restore_if_written() for cotangent in cotangents]
     run = GradientRun(
         roots=tuple(path for path, _ in roots),

@@ -115,7 +115,7 @@ def _observe(
             with as_asked(), modes_left() as modes:
                 result = function(*inputs.arguments.args)
         except Exception as exception:
-            error = exception.with_traceback(None)  # whose frames would keep tensors alive
+            error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
         left = replace(record_ambient(), modes=modes.names)
     restore_ambient(ambient, left)
     drawn = digest_of_generators()

@@ -18,7 +18,7 @@ import torch
 
 from .observation import PythonState, Value
 from .states import attributes_of, value_of
-from .structure import PLAIN, class_name, key_name
+from .structure import PLAIN, class_of, key_name
 
 MAX_NODES = 10_000  # a cache of the function's may hold anything
 
@@ -82,7 +82,7 @@ class _Walk:
             self.nodes.append((path, f"a tensor that cannot be read: {type(error).__name__}"))
             self.tensors.append((path, None))
             return
-        self.nodes.append((path, f"{class_name(tensor)}{history}"))
+        self.nodes.append((path, f"{class_of(tensor)}{history}"))
         self.tensors.append((path, element))
         if grad is not None:
             self.visit(f"{path}.grad", grad)
@@ -93,22 +93,22 @@ class _Walk:
 def _words(value: object) -> str:
     """An object in words, without what it leads to."""
     if isinstance(value, PLAIN):
-        return f"{class_name(value)} {value!r}"
+        return f"{class_of(value)} {value!r}"
     if isinstance(value, (tuple, list, set, frozenset, deque)):
-        return f"{class_name(value)} of {len(value)}"
+        return f"{class_of(value)} of {len(value)}"
     if isinstance(value, dict):
-        return f"{class_name(value)} with keys [{', '.join(map(key_name, value))}]"
+        return f"{class_of(value)} with keys [{', '.join(map(key_name, value))}]"
     if isinstance(value, random.Random):
-        return f"{class_name(value)} in state {_digest(repr(value.getstate()).encode())}"
+        return f"{class_of(value)} in state {_digest(repr(value.getstate()).encode())}"
     if isinstance(value, torch.Generator):
-        return f"{class_name(value)} in state {_digest(value.get_state().numpy().tobytes())}"
+        return f"{class_of(value)} in state {_digest(value.get_state().numpy().tobytes())}"
     if isinstance(value, torch.nn.Module):
         hooks = sum(len(vars(value).get(name) or ()) for name in _HOOKS)
-        return f"{class_name(value)}, {'training' if value.training else 'not training'}, {hooks} hooks"
+        return f"{class_of(value)}, {'training' if value.training else 'not training'}, {hooks} hooks"
     cached = getattr(type(value), "cache_info", None)
     if cached is not None:
-        return f"{class_name(value)} with {cached(value).currsize} entries"
-    return class_name(value)
+        return f"{class_of(value)} with {cached(value).currsize} entries"
+    return class_of(value)
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:

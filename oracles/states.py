@@ -9,7 +9,8 @@ import torch
 from torch.autograd.graph import Node
 
 from .observation import TensorState, Value
-from .structure import PLAIN, Parts, class_name, has_memory, parts_of
+from .structure import PLAIN, Parts, class_of, has_memory, parts_of
+from .words import class_name, message_of
 
 _NUMPY_DTYPES = frozenset(
     {
@@ -194,7 +195,7 @@ def attributes_of(tensor: torch.Tensor) -> tuple[tuple[str, str], ...]:
         return ()
     return tuple(
         sorted(
-            (name, f"{class_name(value)} {value!r}" if isinstance(value, PLAIN) else class_name(value))
+            (name, f"{class_of(value)} {value!r}" if isinstance(value, PLAIN) else class_of(value))
             for name, value in vars(tensor).items()
             if not name.startswith("_")
         )
@@ -230,10 +231,20 @@ def capture(
     states: list[TensorState] = []
     known: list[Known] = []
     for path, tensor in register.items():
-        read = reader(tensor, copying=copying)
-        known.append(Known(path, tensor, read))
-        states.append(_state(path, tensor, read(), register, storages, hidden, witnesses.get(path)))
+        try:
+            read = reader(tensor, copying=copying)
+            known.append(Known(path, tensor, read))
+            states.append(_state(path, tensor, read(), register, storages, hidden, witnesses.get(path)))
+        except Exception as error:
+            said = f"{class_name(type(error))}: {message_of(error)}"
+            raise Unobservable(
+                f"{path}, a {class_name(type(tensor))}, cannot be looked at: {said}"
+            ) from error
     return tuple(states), tuple(known)
+
+
+class Unobservable(Exception):
+    """A tensor does not let itself be looked at, as one of a subclass may that answers for itself."""
 
 
 def _state(

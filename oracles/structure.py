@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from .words import class_name, encodable
 
 PLAIN = (
     bool,
@@ -25,6 +28,9 @@ PLAIN = (
 )
 """The types whose values are described with their `repr`."""
 
+# No program of a fuzzer comes near these: what does is not to fill the memory, or to take for ever.
+_MOST, _DEEPEST, _LONGEST = 10_000, 100, 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -42,26 +48,43 @@ def nodes(tree: Any, path: str) -> Iterator[Node]:
     length or keys, tensors with their class, anything else with its class alone. What a tensor subclass says
     that it is made of comes after it, and its class is described with its context.
 
+    A container that holds itself is said to, and so it is said of a tree that has no end.
+
         [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
     """
-    if isinstance(tree, torch.Tensor):
+    found = itertools.islice(_nodes(tree, path, ()), _MOST + 1)
+    for count, node in enumerate(found):
+        yield node if count < _MOST else Node(path, f"more than {_MOST} nodes")
+
+
+def _nodes(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
+    """The nodes of a part of a tree, in containers of these ids."""
+    # (What its type says: an object may claim to be of another class, or raise when it is asked.)
+    kind = type(tree)
+    if issubclass(kind, torch.Tensor):
         parts = parts_of(tree)
         context = "" if parts is None else f" with context {parts.context}"
-        yield Node(path, class_name(tree) + context, tree)
+        yield Node(path, class_of(tree) + context, tree)
         for name, part in () if parts is None else parts.tensors:
-            yield from nodes(part, f"{path}.{name}")
-    elif isinstance(tree, (tuple, list)):
-        yield Node(path, f"{class_name(tree)} of {len(tree)}")
+            yield from _nodes(part, f"{path}.{name}", around)
+    elif issubclass(kind, (tuple, list, dict)) and (id(tree) in around or len(around) == _DEEPEST):
+        yield Node(
+            path, f"{class_of(tree)} {'that holds itself' if id(tree) in around else 'too deep inside'}"
+        )
+    elif issubclass(kind, (tuple, list)):
+        yield Node(path, f"{class_of(tree)} of {len(tree)}")
         for index, item in enumerate(tree):
-            yield from nodes(item, f"{path}[{index}]")
-    elif isinstance(tree, dict):
-        yield Node(path, f"{class_name(tree)} with keys [{', '.join(map(key_name, tree))}]")
+            yield from _nodes(item, f"{path}[{index}]", (*around, id(tree)))
+    elif issubclass(kind, dict):
+        yield Node(
+            path, f"{class_of(tree)} with keys [{', '.join(map(key_name, itertools.islice(tree, _MOST)))}]"
+        )
         for key, item in tree.items():
-            yield from nodes(item, f"{path}[{key_name(key)}]")
-    elif isinstance(tree, PLAIN):
-        yield Node(path, f"{class_name(tree)} {tree!r}")
+            yield from _nodes(item, f"{path}[{key_name(key)}]", (*around, id(tree)))
+    elif issubclass(kind, PLAIN):
+        yield Node(path, f"{class_of(tree)} {_said(tree)}")
     else:
-        yield Node(path, class_name(tree))
+        yield Node(path, class_of(tree))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +113,18 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and parts_of(tensor) is None
 
 
-def class_name(value: object) -> str:
-    """An object's class, with the module that defines it."""
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+def class_of(value: object) -> str:
+    """The name of an object's class."""
+    return class_name(type(value))
 
 
 def key_name(key: object) -> str:
     """A key of a dict in words: its `repr`, or its class where that may show an address."""
-    return repr(key) if isinstance(key, PLAIN) else class_name(key)
+    return _said(key) if issubclass(type(key), PLAIN) else class_of(key)
+
+
+def _said(value: Any) -> str:
+    """A plain value; of a long text its beginning and its length."""
+    if isinstance(value, (str, bytes)) and len(value) > _LONGEST:
+        return f"{value[:_LONGEST]!r}... of {len(value)}"
+    return encodable(repr(value))

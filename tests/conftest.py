@@ -13,6 +13,12 @@ torch.set_num_threads(1)
 os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders of tests
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_key(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The key of caches is not the user's."""
+    os.environ["AOTFUZZ_CACHE_KEY"] = str(tmp_path_factory.mktemp("key") / "cache-key")
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more worker than there are cores: campaigns, scripts and hang guards are mostly waited for."""
     return len(os.sched_getaffinity(0)) + 1

@@ -46,6 +46,8 @@ def _told(stats: cache.Stats) -> str:
         f"dropped   {stats.dropped}",
         f"not kept  {sum(stats.uncached.values())}",
     ]
+    if stats.unusable:
+        lines.insert(1, f"not used  {stats.unusable}")
     return "\n".join([*lines, *(f"{count:9} {reason}" for reason, count in stats.uncached.items())])
 
 

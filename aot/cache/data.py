@@ -1,9 +1,10 @@
 """Dataclasses of a compile as plain data, and back.
 
 In: a value and its type hint. Out: lists, strings, numbers, booleans and None, as JSON has them; and the
-value again. What is read is a stranger's: each field is held against its hint, classes are those that hints
-name, operations those that `torch.ops` has, and names that end up in generated code are identifiers. Nothing
-is called.
+value again. What is read is a stranger's: each field is parsed by its hint into a value of that type, before
+anything else sees it. Classes are those that hints name, operators those of a table (`operators`), words one
+of those that a `Literal` lists. A text that is nothing of these (a `str`) reaches generated code as a literal
+alone. Nothing is called.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.calls import call_by_name, call_with_grad
-from aot.capture.operations import call_on_clones
+from aot.cache.operators import TENSOR, TORCHS, Names, changes_metadata, find, fits, is_view_step
+from aot.capture.journal import Reshape
 from aot.capture.steps import ViewStep
 from aot.constants import CONSTANTS
+from aot.effects import WrapperRebound
 from aot.geometry import Geometry
 from aot.subclasses import SubclassCreationMeta, SubclassMeta
 from aot.symbols import NO_SIZES, SYMBOLIC, Computed, Sizes
@@ -57,7 +59,7 @@ class Packing:
         operators: custom operators that it may hold, by name and overload.
     """
 
-    def __init__(self, operators: frozenset[tuple[str, str]] = frozenset()) -> None:
+    def __init__(self, operators: Names = frozenset()) -> None:
         self.operators = operators
         self.steps: dict[int, int] = {}  # which step it is; the code generator goes by identity
         self.calls: dict[int, int] = {}
@@ -97,16 +99,15 @@ class Packing:
         return ["list", *map(self.constant, value)]
 
     def other(self, value: Any) -> Data:
-        """What only some graphs hold."""
-        if isinstance(value, internals.OpOverload):
-            name, overload = value._schema.name, value._overloadname
-            if value.namespace not in OURS and (name, overload) not in self.operators:
-                raise Uncacheable("an operator that is not torch's", value)
-            return ["op", name, overload]
-        own = getattr(value, "__name__", "")
-        if own and _OWN.get(own) is value:
-            return ["own", own]
+        """What only graphs hold."""
         raise Uncacheable("a constant of another type", type(value))
+
+    def operator(self, op: Any) -> Data:
+        """An operator, by the name of its schema and its overload."""
+        name, overload = op._schema.name, op._overloadname
+        if op.namespace not in OURS and (name, overload) not in self.operators:
+            raise Uncacheable("an operator that is not torch's", op)
+        return [name, overload]
 
 
 class Unpacking:
@@ -116,7 +117,7 @@ class Unpacking:
         operators: custom operators that may be called, by name and overload.
     """
 
-    def __init__(self, operators: frozenset[tuple[str, str]] = frozenset()) -> None:
+    def __init__(self, operators: Names = frozenset()) -> None:
         self.operators = operators
         self.steps: list[ViewStep] = []
         self.calls: dict[int, object] = {}
@@ -127,7 +128,9 @@ class Unpacking:
         Raises:
             Corrupt: there is no such value.
         """
-        if data is None or type(data) in (bool, int, str):
+        if type(data) is int:
+            return number(data)
+        if data is None or type(data) in (bool, str):
             return data
         if type(data) is not list or not data or type(data[0]) is not str:
             raise Corrupt(f"no constant: {data!r:.80}")
@@ -153,26 +156,30 @@ class Unpacking:
 
     def other(self, tag: str, rest: list[Data]) -> Any:
         """The reverse of `Packing.other`."""
-        if tag == "op":
-            return self.operator(*map(text_of, rest))
-        if tag == "own" and len(rest) == 1 and text_of(rest[0]) in _OWN:
-            return _OWN[rest[0]]
-        raise Corrupt(f"no constant: {tag}")
+        raise Corrupt(f"no constant: {tag:.80}")
 
-    def operator(self, name: str, overload: str) -> Any:
-        """An operator that torch has by that name."""
-        namespace, _, packet = name.partition("::")
-        if namespace not in OURS and (name, overload) not in self.operators:
-            raise Corrupt(f"an operator that the graph did not call: {name}")
-        if not _is_identifier(namespace) or not packet.isidentifier() or not overload.isidentifier():
-            raise Corrupt(f"no operator: {name}.{overload}")
-        value = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-        return checked(value, internals.OpOverload)
+    def operator(self, data: Data) -> internals.OpOverload:
+        """The reverse of `Packing.operator`: an operator that torch has by that name."""
+        name, overload = map(text_of, parts(data, 2))
+        op = find(name, overload, self.operators)
+        if op is None:
+            raise Corrupt(f"no operator that the graph may call: {name:.80}.{overload:.80}")
+        return op
 
 
 def text_of(value: Data) -> str:
     """A string."""
     return checked(value, str)  # type: ignore[no-any-return]
+
+
+def number(value: Data) -> int:
+    """An int that torch can take."""
+    if not -_LARGEST <= checked(value, int) < _LARGEST:
+        raise Corrupt("a number of more than 64 bits")
+    return int(value)
+
+
+_LARGEST = 1 << 63
 
 
 def parts(value: Data, count: int) -> list[Data]:
@@ -221,13 +228,22 @@ _KINDS: dict[str, type] = {
     "memory_format": torch.memory_format,
 }
 _NAMED: dict[type, str] = {kind: name for name, kind in (*_KINDS.items(), ("device", torch.device))}
-OURS = ("aten", "prims")
-_OWN: dict[str, Any] = {f.__name__: f for f in (call_by_name, call_with_grad, call_on_clones)}
+OURS = TORCHS
+
+
+def _takes_text(kind: type[Exception]) -> bool:
+    """Whether an exception can be made of its message alone."""
+    try:
+        return str(kind("a message")) == "a message"
+    except TypeError:
+        return False
+
+
 _EXCEPTIONS: dict[str, type[Exception]] = {
     name: value
     for space in (vars(builtins), vars(errors))
     for name, value in space.items()
-    if isinstance(value, type) and issubclass(value, Exception)
+    if isinstance(value, type) and issubclass(value, Exception) and _takes_text(value)
 }
 _RAW: dict[str, type] = {kind.__name__: kind for kind in (*CONSTANTS, Tensor, torch.nn.Parameter, torch.Size)}
 
@@ -243,6 +259,12 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return Packing.constant, Unpacking.constant
     if hint in (int, bool, str):
         return _exactly(hint)
+    if origin is typing.Literal:
+        return _word(inner)
+    if hint is internals.OpOverload:
+        return Packing.operator, Unpacking.operator
+    if hint == tuple[str, ...]:
+        return _pack_no_path, _unpack_no_path
     if hint is object:
         return _pack_call, _unpack_call
     if hint == dict[str, Any]:
@@ -251,7 +273,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return _pack_sizes, lambda context, data: NO_SIZES
     if hint is type or origin is type:
         return _one_of(_RAW if hint is type else _EXCEPTIONS)
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):  # (the latter of words)
         return _union(inner)
     if origin is tuple and inner[-1] is Ellipsis:
         return _sequence(inner[0], tuple)
@@ -261,7 +283,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return _fields(tuple(map(_codec, inner)), tuple, lambda value: value)
     if hint in (torch.dtype, torch.device):
         return Packing.constant, lambda context, data: checked(context.constant(data), hint)
-    if hint in (SubclassCreationMeta, SubclassMeta):
+    if hint in (SubclassCreationMeta, SubclassMeta, WrapperRebound):
         return _refused("a tensor subclass")
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return lambda context, value: value.name, lambda context, data: hint[text_of(data)]
@@ -301,7 +323,53 @@ def _exactly(kind: type) -> tuple[Pack, Unpack]:
             raise Uncacheable("sizes that are symbols" if isinstance(value, SYMBOLIC) else "odd data", value)
         return value
 
+    if kind is int:
+        return _pack_natural, _unpack_natural
     return pack_one, lambda context, data: checked(data, kind)
+
+
+def _pack_natural(context: Packing, value: Any) -> Data:
+    if isinstance(value, SYMBOLIC):
+        raise Uncacheable("sizes that are symbols")
+    if type(value) is not int or value < 0:
+        raise Uncacheable("odd data", value)
+    return value
+
+
+def _unpack_natural(context: Unpacking, data: Data) -> Any:
+    """(It may be a set of tangents, and have a bit for each.)"""
+    if checked(data, int) < 0:
+        raise Corrupt(f"a number below zero: {data}")
+    return data
+
+
+def _word(known: tuple[str, ...]) -> tuple[Pack, Unpack]:
+    """One of some words."""
+
+    def pack_one(context: Packing, value: Any) -> Data:
+        if value not in known:
+            raise Uncacheable("odd data", value)
+        return value
+
+    def unpack_one(context: Unpacking, data: Data) -> Any:
+        if text_of(data) not in known:
+            raise Corrupt(f"none of {', '.join(known)}: {data:.80}")
+        return data
+
+    return pack_one, unpack_one
+
+
+def _pack_no_path(context: Packing, value: Any) -> Data:
+    """The way from a wrapper subclass to a part of it: no entry has such."""
+    if value:
+        raise Uncacheable("a tensor subclass")
+    return []
+
+
+def _unpack_no_path(context: Unpacking, data: Data) -> Any:
+    if data != []:
+        raise Corrupt("a tensor subclass")
+    return ()
 
 
 def _one_of(known: Mapping[str, type]) -> tuple[Pack, Unpack]:
@@ -382,7 +450,36 @@ def _record(kind: Any) -> tuple[Pack, Unpack]:
     else:
         names = [field.name for field in dataclasses.fields(kind)]
     codecs = tuple(_codec(hints[name]) for name in names)
-    return _fields(codecs, lambda parts: kind(*parts), lambda value: [getattr(value, name) for name in names])
+    may_be = _MAY_BE.get(kind, _anything)
+
+    def make(given: Any) -> Any:
+        value = kind(*given)
+        if not may_be(value):
+            raise Corrupt(f"no {kind.__name__}: {value!r:.80}")
+        return value
+
+    def values(value: Any) -> Any:
+        if not may_be(value):
+            raise Uncacheable("a call that an entry may not hold", value.op)
+        return [getattr(value, name) for name in names]
+
+    return _fields(codecs, make, values)
+
+
+def _anything(value: object) -> bool:
+    return True
+
+
+def _may_be_step(step: ViewStep) -> bool:
+    known = changes_metadata(step.op) if step.in_place else is_view_step(step.op)
+    return known and fits(step.op, (TENSOR, *step.args), step.kwargs)
+
+
+def _may_be_reshape(change: Reshape) -> bool:
+    return changes_metadata(change.op) and fits(change.op, (TENSOR, *change.args), change.kwargs)
+
+
+_MAY_BE: dict[type, Callable[[Any], bool]] = {ViewStep: _may_be_step, Reshape: _may_be_reshape}
 
 
 def _refused(reason: str) -> tuple[Pack, Unpack]:
@@ -419,7 +516,7 @@ def _pack_call(context: Packing, value: Any) -> Data:
 
 
 def _unpack_call(context: Unpacking, data: Data) -> Any:
-    return None if data is None else context.calls.setdefault(checked(data, int), object())
+    return None if data is None else context.calls.setdefault(number(data), object())
 
 
 @functools.cache

@@ -1,20 +1,21 @@
 """A folder of entries: read, written, kept small.
 
-An entry is a file named after its key: a line that says what it is, a checksum of key and content, the
-content. Writers put a whole file in its place at once, so that readers in other processes find all of it or
-nothing; what is not found so is dropped. Those that were not read for the longest time go when there is no
-room. What has happened is added to a file of its own, a line for each, so that it can be told later.
+An entry is a file named after its key: a line that says what it is, the user's seal of key and content
+(`seal`), the content. Writers put a whole file in its place at once, so that readers in other processes find
+all of it or nothing; what is not found so is dropped. Those that were not read for the longest time go when
+there is no room. What has happened is added to a file of its own, a line for each, so that it can be told
+later.
 
-Nothing here raises for the sake of the file system: a folder that cannot be written to is told of once.
+Nothing here raises for the sake of the file system: a folder that is not the user's alone (`files`), or
+cannot be written to, is told of once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import hmac
 import os
 import re
-import tempfile
 import time
 import warnings
 from collections import Counter
@@ -22,12 +23,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from aot.cache import files, seal
+from aot.cache.files import Unusable
 from aot.errors import CacheWarning
 
-_HEAD = b"aotfuzz cache 1\n"
+LARGEST = 1 << 26  # bytes of an entry
+_HEAD = b"aotfuzz cache 2\n"
 _SUFFIX = ".aot"
 _NAME = re.compile(r"[0-9a-f]{64}\.aot")
-_BEGUN = ".begun-"  # what files that are being written are called
 _EVENTS = "events.log"
 _EVENTS_LIMIT = 1 << 18  # bytes, from which on lines that are alike become one
 _ABANDONED = 3600.0  # seconds after which nobody goes on writing
@@ -47,6 +50,7 @@ class Stats:
         misses: how often none was.
         dropped: how many were not as they had been written.
         uncached: how often a compile was not to be kept, by the reason.
+        unusable: why the cache is not used, if it is not.
     """
 
     folder: str
@@ -56,6 +60,7 @@ class Stats:
     misses: int
     dropped: int
     uncached: dict[str, int]
+    unusable: str = ""
 
 
 class Folder:
@@ -71,33 +76,40 @@ class Folder:
         self.limit = limit
 
     def read(self, key: str) -> bytes | None:
-        """The content of an entry, if there is one that is as it was written."""
-        file = self.path / f"{key}{_SUFFIX}"
+        """The content of an entry, if there is one that is as its user has written it."""
+        name = f"{key}{_SUFFIX}"
         try:
-            raw = file.read_bytes()
+            with files.opened_folder(self.path) as folder:
+                secret = seal.secret()
+                try:
+                    raw = files.read(folder, name, LARGEST)
+                except Unusable as error:
+                    self.drop(key, error)
+                    return None
+                files.touch(folder, name)
         except FileNotFoundError:
             return None
-        except OSError as error:
+        except (OSError, Unusable) as error:
             self._tell("read", error)
             return None
-        content = _content(key, raw)
+        content = _content(secret, key, raw)
         if content is None:
-            self.drop(key, "it is not as it was written")
-            return None
-        with contextlib.suppress(OSError):  # (Others may have written it.)
-            os.utime(file)
+            self.drop(key, "it is not as it was written, or was written with another key than yours")
         return content
 
     def write(self, key: str, content: bytes) -> bool:
         """Put an entry into its place; whether that could be done."""
-        if len(content) > self.limit // 2:
+        whole = len(_HEAD) + 65 + len(content)
+        if len(content) > self.limit // 2 or whole > LARGEST:
             self.note("uncached an entry that is larger than half the cache")
             return False
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._put(f"{key}{_SUFFIX}", _HEAD + _sum(key, content) + b"\n" + content)
-            self._make_room()
-        except OSError as error:
+            files.make_folder(self.path)
+            with files.opened_folder(self.path) as folder:
+                sealed = _HEAD + seal.seal(seal.secret(), key, content) + b"\n" + content
+                files.put(folder, f"{key}{_SUFFIX}", sealed)
+                self._make_room(folder)
+        except (OSError, Unusable) as error:
             self._tell("write to", error)
             return False
         return True
@@ -107,26 +119,35 @@ class Folder:
         text = f"an entry of the cache in {self.path} is dropped, and compiled anew: {why}"
         warnings.warn(text, CacheWarning, stacklevel=2)
         self.note("dropped")
-        with contextlib.suppress(OSError):
-            (self.path / f"{key}{_SUFFIX}").unlink()
+        with contextlib.suppress(OSError, Unusable), files.opened_folder(self.path) as folder:
+            files.remove(folder, f"{key}{_SUFFIX}")
 
     def note(self, event: str) -> None:
         """Add to what has happened: ``hit``, ``miss``, ``dropped`` or ``uncached`` and why."""
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with (self.path / _EVENTS).open("ab", buffering=0) as log:
-                log.write(f"1 {event}\n".encode())
-                long = log.tell() > _EVENTS_LIMIT
-            if long:  # (What others add meanwhile is lost.)
-                lines = "".join(f"{count} {what}\n" for what, count in self._events().items())
-                self._put(_EVENTS, lines.encode())
-        except OSError as error:
+            files.make_folder(self.path)
+            with files.opened_folder(self.path) as folder:
+                if files.append(folder, _EVENTS, f"1 {event}\n".encode()) > _EVENTS_LIMIT:
+                    # (What others add meanwhile is lost.)
+                    lines = "".join(f"{count} {what}\n" for what, count in _events(folder).items())
+                    files.put(folder, _EVENTS, lines.encode())
+        except (OSError, Unusable) as error:
             self._tell("write to", error)
 
     def stats(self) -> Stats:
         """What is in it, and what has happened."""
-        sizes = [size for _, size, _ in self._entries()]
-        events = self._events()
+        sizes: list[int] = []
+        events: Counter[str] = Counter()
+        unusable = ""
+        try:
+            with files.opened_folder(self.path) as folder:
+                sizes = [size for _, size, _ in _entries(folder)]
+                events = _events(folder)
+                seal.secret()
+        except FileNotFoundError:
+            pass
+        except (OSError, Unusable) as error:
+            unusable = str(error)
         reasons = (name for name in events if name.startswith("uncached "))
         return Stats(
             str(self.path),
@@ -136,82 +157,76 @@ class Folder:
             events["miss"],
             events["dropped"],
             {name.removeprefix("uncached "): events[name] for name in reasons},
+            unusable,
         )
 
     def clear(self) -> int:
         """Take away all entries, and what has happened; how many there were."""
         gone = 0
-        for file, _, _ in self._entries():
-            with contextlib.suppress(OSError):
-                file.unlink()
-                gone += 1
-        with contextlib.suppress(OSError):
-            (self.path / _EVENTS).unlink()
-        self._abandoned(0)
+        try:
+            with files.opened_folder(self.path) as folder:
+                gone = sum(files.remove(folder, name) for name, _, _ in list(_entries(folder)))
+                files.remove(folder, _EVENTS)
+                _remove_abandoned(folder, 0)
+        except FileNotFoundError:
+            pass
+        except (OSError, Unusable) as error:
+            self._tell("clear", error)
         return gone
 
-    def _put(self, name: str, content: bytes) -> None:
-        """Write a whole file, and put it into its place at once."""
-        handle, begun = tempfile.mkstemp(prefix=_BEGUN, dir=self.path)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.replace(begun, self.path / name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(begun)
-            raise
-
-    def _entries(self) -> Iterator[tuple[Path, int, float]]:
-        """The files, their sizes, and when they were last read."""
-        with contextlib.suppress(OSError), os.scandir(self.path) as files:
-            for file in files:
-                if _NAME.fullmatch(file.name):
-                    with contextlib.suppress(OSError):
-                        known = file.stat()
-                        yield Path(file.path), known.st_size, known.st_mtime
-
-    def _make_room(self) -> None:
-        entries = sorted(self._entries(), key=lambda entry: entry[2])
+    def _make_room(self, folder: int) -> None:
+        entries = sorted(_entries(folder), key=lambda entry: entry[2])
         excess = sum(size for _, size, _ in entries) - self.limit
         if excess > 0:
             excess += self.limit // 10  # so that not each write has to
-            for file, size, _ in entries[:-1]:
+            for name, size, _ in entries[:-1]:
                 if excess <= 0:
                     break
-                with contextlib.suppress(OSError):
-                    file.unlink()
+                files.remove(folder, name)
                 excess -= size
-        self._abandoned(_ABANDONED)
+        _remove_abandoned(folder, _ABANDONED)
 
-    def _abandoned(self, seconds: float) -> None:
-        for file in self.path.glob(f"{_BEGUN}*"):
-            with contextlib.suppress(OSError):
-                if time.time() - file.stat().st_mtime >= seconds:
-                    file.unlink()
-
-    def _events(self) -> Counter[str]:
-        found: Counter[str] = Counter()
-        with contextlib.suppress(OSError):
-            for line in (self.path / _EVENTS).read_text(errors="replace").splitlines():
-                count, _, what = line.partition(" ")
-                if count.isdecimal() and len(count) < 16 and what.isprintable():
-                    found[what] += int(count)
-        return found
-
-    def _tell(self, what: str, error: OSError) -> None:
+    def _tell(self, what: str, error: Exception) -> None:
         """Warn, once in a process."""
+        if isinstance(error, Unusable):
+            what = "use"
         if (self.path, what) not in _told:
             _told.add((self.path, what))
             warnings.warn(f"cannot {what} the cache in {self.path}: {error}", CacheWarning, stacklevel=2)
 
 
-def _sum(key: str, content: bytes) -> bytes:
-    return hashlib.sha256(key.encode() + b"\0" + content).hexdigest().encode()
+def _entries(folder: int) -> Iterator[tuple[str, int, float]]:
+    """The files, their sizes, and when they were last read."""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for file in found:
+            if _NAME.fullmatch(file.name):
+                with contextlib.suppress(OSError):
+                    known = file.stat(follow_symlinks=False)
+                    yield file.name, known.st_size, known.st_mtime
 
 
-def _content(key: str, raw: bytes) -> bytes | None:
+def _remove_abandoned(folder: int, seconds: float) -> None:
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for file in found:
+            if file.name.startswith(files.BEGUN):
+                with contextlib.suppress(OSError):
+                    if time.time() - file.stat(follow_symlinks=False).st_mtime >= seconds:
+                        files.remove(folder, file.name)
+
+
+def _events(folder: int) -> Counter[str]:
+    found: Counter[str] = Counter()
+    with contextlib.suppress(OSError, Unusable):
+        for line in files.read(folder, _EVENTS, 4 * _EVENTS_LIMIT).decode(errors="replace").splitlines():
+            count, _, what = line.partition(" ")
+            if count.isdecimal() and len(count) < 16 and what.isprintable():
+                found[what] += int(count)
+    return found
+
+
+def _content(secret: bytes, key: str, raw: bytes) -> bytes | None:
     """The content of a file, if it is as it was written under this key."""
     rest = raw.removeprefix(_HEAD)
     known, _, content = rest.partition(b"\n")
-    return content if len(rest) != len(raw) and known == _sum(key, content) else None
+    is_whole = len(rest) != len(raw) and hmac.compare_digest(known, seal.seal(secret, key, content))
+    return content if is_whole else None

@@ -1,15 +1,19 @@
 """Graphs of operations as plain data, and back.
 
 In: a `GraphModule` of a trace, whose nodes know the metadata of their values. Out: data; and the same graph
-again, with fake tensors of its own. Names are identifiers, targets are operations that `torch.ops` has or our
-own few functions, and constants are small tensors, as bytes.
+again, with fake tensors of its own. A node calls an operator of the table (`operators`), by itself or through
+one of our few functions, with arguments that its schema takes; or takes one of several results by its number;
+or, if the graph may write, copies a value into an input. Names are identifiers, and constants are small
+tensors, as bytes.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import keyword
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
+from aot.cache import operators as table
 from aot.cache.data import (
     Corrupt,
     Data,
@@ -26,44 +31,72 @@ from aot.cache.data import (
     Unpacking,
     checked,
     entry,
-    identifier,
+    number,
     pack,
     parts,
     text_of,
     unpack,
 )
+from aot.cache.operators import Names
+from aot.capture.calls import call_by_name, call_with_grad
+from aot.capture.operations import call_on_clones
 from aot.compilers import put_off
 from aot.geometry import Geometry
 
 LARGEST_CONSTANT = 1 << 16  # bytes; a larger one is data, and not a literal of the program
 _TAGS = ("is_forward", "is_backward", "must_be_in_backward")
+_TITLES = ("Joint", "Forward", "Backward")
+_NAME = re.compile("[A-Za-z_][A-Za-z0-9_]{0,500}")
+_CONSTANT = re.compile("_tensor_constant[0-9]{1,9}")
+_OWN: Mapping[str, Any] = {
+    "getitem": operator.getitem,
+    **{f.__name__: f for f in (call_by_name, call_with_grad, call_on_clones)},
+}
+_COPY = torch.ops.aten.copy_.default
 _NOTES: Mapping[str, Any] = {"partitioner_tag": str, "segment": int, "may_raise": bool, "static": bool}
 
 
 class _Nodes(Packing):
-    def __init__(self, operators: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, operators: Names) -> None:
         super().__init__(operators)
         self.numbers: dict[fx.Node, int] = {}
 
     def other(self, value: Any) -> Data:
         if isinstance(value, fx.Node):
             return ["node", self.numbers[value]]
-        if value is operator.getitem:
-            return ["getitem"]
+        if isinstance(value, internals.OpOverload):
+            return ["op", *self.operator(value)]
         return super().other(value)
+
+    def target(self, value: Any) -> Data:
+        """What a node calls."""
+        own = getattr(value, "__name__", "")
+        if _OWN.get(own) is value:
+            return own
+        if not isinstance(value, internals.OpOverload):
+            raise Uncacheable("an operator that takes functions", value)
+        return self.operator(value)
 
 
 class _Made(Unpacking):
-    def __init__(self, operators: frozenset[tuple[str, str]]) -> None:
+    def __init__(self, operators: Names) -> None:
         super().__init__(operators)
         self.nodes: list[fx.Node] = []
 
     def other(self, tag: str, rest: list[Data]) -> Any:
         if tag == "node" and len(rest) == 1:
             return entry(self.nodes, rest[0])
-        if tag == "getitem" and not rest:
-            return operator.getitem
+        if tag == "op":
+            return self.operator(rest)
         return super().other(tag, rest)
+
+    def target(self, data: Data) -> Any:
+        """The reverse of `_Nodes.target`."""
+        if type(data) is str:
+            if data not in _OWN:
+                raise Corrupt(f"nothing to call: {data:.80}")
+            return _OWN[data]
+        return self.operator(data)
 
 
 class _Table:
@@ -81,7 +114,34 @@ class _Table:
         return number
 
 
-def pack_graph(module: fx.GraphModule, operators: frozenset[tuple[str, str]]) -> Data:
+def _may_run(node: fx.Node, operators: Names) -> bool:
+    """Whether a graph may have such a call."""
+    target: Any = node.target
+    if target is operator.getitem:
+        return not node.kwargs and len(node.args) == 2 and _has_result(*node.args)
+    if target is _COPY:  # which of the inputs it may be, the plan says
+        written = node.args[0] if len(node.args) == 2 and not node.kwargs else None
+        return isinstance(written, fx.Node) and written.op == "placeholder" and not node.users
+    return table.has_right_call(target, node.args, node.kwargs, operators)
+
+
+def _has_result(node: Any, number: Any) -> bool:
+    """Whether it is a call with several results, and the number of one."""
+    if not isinstance(node, fx.Node) or type(number) is not int or number < 0:
+        return False
+    given = table.results_of(node)
+    return given.startswith("List[") if isinstance(given, str) else number < len(given)
+
+
+def _fits(node: fx.Node, value: _Known) -> bool:
+    """Whether that may be the value of a node."""
+    given = table.results_of(node)
+    if not isinstance(given, str) or given.startswith("List["):
+        return isinstance(value, _Several)
+    return isinstance(value, _Fake if given == "Tensor" else _Number) or value == _Number(None)
+
+
+def pack_graph(module: fx.GraphModule, operators: Names) -> Data:
     """A graph as data; `operators` are the custom ones that it may call.
 
     Raises:
@@ -92,7 +152,9 @@ def pack_graph(module: fx.GraphModule, operators: frozenset[tuple[str, str]]) ->
     nodes = []
     for node in module.graph.nodes:
         if node.op == "call_function":
-            target: Data = targets.number(context.constant(node.target))
+            if not _may_run(node, operators):
+                raise Uncacheable("a call that an entry may not hold", node.format_node())
+            target: Data = targets.number(context.target(node.target))
         elif node.op in ("placeholder", "get_attr", "output"):
             target = node.target
         else:
@@ -108,7 +170,7 @@ def pack_graph(module: fx.GraphModule, operators: frozenset[tuple[str, str]]) ->
 
 
 def unpack_graph(
-    data: Data, operators: frozenset[tuple[str, str]], mode: Callable[[], internals.FakeTensorMode]
+    data: Data, operators: Names, mode: Callable[[], internals.FakeTensorMode]
 ) -> fx.GraphModule:
     """The reverse of `pack_graph`; its fake tensors are of `mode`. They are made when somebody looks at them:
     to make the first in a process loads a good part of torch.
@@ -119,42 +181,54 @@ def unpack_graph(
     title, *tables, constants, nodes = parts(data, 6)
     context, graph, root = _Made(operators), fx.Graph(), torch.nn.Module()
     targets, notes, values = (checked(table, list) for table in tables)
-    targets = [context.constant(one) for one in targets]
+    targets = [context.target(one) for one in targets]
     notes = [_read_notes(one) for one in notes]
     values = [_read_value(context, one) for one in values]
     for one in checked(constants, list):
         name, constant = parts(one, 2)
-        root.register_buffer(identifier(name), _tensor(constant))
+        root.register_buffer(_name(name, _CONSTANT), _tensor(constant))
     known: dict[fx.Node, _Known] = {}
     for one in checked(nodes, list):
         op, name, target, args, kwargs, note, value = parts(one, 7)
         if op == "call_function":
             target = entry(targets, target)
-            if not callable(target):
-                raise Corrupt(f"nothing to call: {target!r:.80}")
         elif op == "output":
             target = "output"
-        elif op == "placeholder" or (op == "get_attr" and target in root._buffers):
-            identifier(target)
-        else:
+        elif op != ("get_attr" if text_of(target) in root._buffers else "placeholder"):
             raise Corrupt(f"no node: {op!r:.80}")
         given = tuple([context.constant(one) for one in checked(args, list)])
         pairs = (parts(pair, 2) for pair in checked(kwargs, list))
-        named = {identifier(key): context.constant(one) for key, one in pairs}
-        node = graph.create_node(op, target, given, named, identifier(name))
-        if node.name != name:
-            node.name = name
+        named = {_name(key): context.constant(one) for key, one in pairs}
+        if op == "placeholder" and target != name:
+            raise Corrupt(f"an input of two names: {name!r:.80}")
+        node = graph.create_node(op, target, given, named, _name(name))
+        if node.name != name:  # which torch would give to nothing
+            raise Corrupt(f"no name for a node: {name!r:.80}")
+        if op in ("placeholder", "get_attr") and (given or named):
+            raise Corrupt(f"arguments of what calls nothing: {name!r:.80}")
         node.meta = dict(entry(notes, note))
         if value is not None:
             known[node] = entry(values, value)
         context.nodes.append(node)
-    if len({node.name for node in context.nodes}) != len(context.nodes):
-        raise Corrupt("nodes of one name")
     if [place for place, node in enumerate(context.nodes, 1) if node.op == "output"] != [len(context.nodes)]:
         raise Corrupt("no output at the end")
-    module = internals.LazyGraphModule(root, graph, identifier(title))
+    if text_of(title) not in _TITLES:
+        raise Corrupt(f"no graph: {title!r:.80}")
+    for node in context.nodes:  # (Only now it is known which have users.)
+        if node.op == "call_function" and not _may_run(node, operators):
+            raise Corrupt(f"a call that no graph has: {node.name} = {node.target}")
+        if node in known and node.op != "output" and not _fits(node, known[node]):
+            raise Corrupt(f"another value than a call has: {node.name}")
+    module = internals.LazyGraphModule(root, graph, title)
     put_off(module, lambda: {node: one.make(mode()) for node, one in known.items()})
     return module
+
+
+def _name(data: Data, pattern: re.Pattern[str] = _NAME) -> str:
+    """A name that may stand in generated code."""
+    if not pattern.fullmatch(text_of(data)) or keyword.iskeyword(data):
+        raise Corrupt(f"no name: {data!r:.80}")
+    return str(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +312,7 @@ def _read_value(context: Unpacking, data: Data) -> _Known:
     if tag != "fake" or len(rest) != 3:
         raise Corrupt("no value")
     where: Geometry = unpack(context, Geometry, rest[0])
-    device, nbytes = checked(context.constant(rest[1]), torch.device), checked(rest[2], int)
+    device, nbytes = checked(context.constant(rest[1]), torch.device), number(rest[2])
     if len(where.size) != len(where.stride) or min((*where.size, *where.stride, where.offset)) < 0:
         raise Corrupt("no geometry")
     if where.stop * where.dtype.itemsize > nbytes or nbytes >= 1 << 62:
@@ -260,7 +334,7 @@ def _constant(value: Any) -> Data:
 def _tensor(data: Data) -> Tensor:
     name, size, text = parts(data, 3)
     dtype = checked(vars(torch).get(text_of(name)), torch.dtype)
-    shape = [checked(n, int) for n in checked(size, list)]
+    shape = [number(n) for n in checked(size, list)]
     raw = bytearray(base64.b64decode(text_of(text), validate=True))
     if len(raw) > LARGEST_CONSTANT or min(shape, default=1) < 0:
         raise Corrupt("no constant")

@@ -16,10 +16,17 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from aot import config
+from aot import config, function_modes
 from aot import torch_internals as internals
 from aot.cache.data import OURS, Data, Packing, Uncacheable
-from aot.cache.sources import name_of, operator_data, own_source
+from aot.cache.sources import (
+    is_library_function,
+    name_of,
+    operator_data,
+    own_source,
+    require_methods_of_torch,
+    target_of,
+)
 from aot.geometry import Geometry
 from aot.inputs import Arguments
 from aot.partition.default import default_partition
@@ -90,8 +97,9 @@ def key_of(
         raise Uncacheable("stack traces")
     if arguments.metas:
         raise Uncacheable("a tensor subclass")
-    if internals.modes_are_on():
+    if function_modes.aside() or internals.modes_are_on():
         raise Uncacheable("a mode that is on")
+    require_methods_of_torch()
     front = _Front(places)
     parts = {
         "format": 1,
@@ -145,13 +153,14 @@ def _plain(value: Any) -> Data:
 
 
 def _partitioner(partition: Any) -> Data:
-    if isinstance(partition, functools.partial):
+    if type(partition) is functools.partial:
         if partition.args:
             raise Uncacheable("a partitioner of the user's")
         named = [[name, Packing().constant(value)] for name, value in sorted(partition.keywords.items())]
         return [_partitioner(partition.func), named]
-    if isinstance(partition, Callable) and partition in _PARTITIONERS:  # type: ignore[arg-type]
-        return _PARTITIONERS[partition]
+    for one, name in _PARTITIONERS.items():
+        if partition is one:
+            return name
     raise Uncacheable("a partitioner of the user's")
 
 
@@ -176,7 +185,9 @@ class _Front(Packing):
             raise Uncacheable("a module of the user's")
         if isinstance(module, fx.GraphModule):
             return self._graph(module)
-        if not type(module).__module__.startswith("torch.nn."):
+        if not type(module).__module__.startswith("torch.nn.") or not is_library_function(
+            type(module).forward
+        ):
             raise Uncacheable("a module of the user's", type(module).__qualname__)
         own = vars(module)
         held = [[name, self.constant(own[name])] for name in sorted(own.keys() - _REGISTRIES - _UNREAD)]
@@ -196,7 +207,7 @@ class _Front(Packing):
             if type(value).__module__.split(".")[0] != "torch" or value.__name__ not in _HIGHER:
                 raise Uncacheable("an operator that takes functions", value)
             return ["higher", value.__name__]
-        return ["function", name_of(value)]
+        return ["function", target_of(value)]
 
     def _graph(self, module: fx.GraphModule) -> Data:
         if not internals.runs_its_graph(module):

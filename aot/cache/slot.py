@@ -11,12 +11,14 @@ import hashlib
 import json
 from typing import Any
 
-from torch import fx, nn
+from torch import nn
 
 from aot import logs
 from aot import torch_internals as internals
 from aot.blueprint import Blueprint
+from aot.cache.checks import check
 from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
+from aot.cache.decode import decode
 from aot.cache.folder import Folder
 from aot.cache.graphs import pack_graph, unpack_graph
 from aot.cache.key import Key, Options, Places, key_of, skeleton
@@ -61,7 +63,7 @@ class Slot:
         content = self._folder.read(self._key.digest)
         if content is not None:
             try:
-                blueprint = self._unpacked(json.loads(content))
+                blueprint = self._unpacked(decode(content))
             except Exception as error:  # (Whatever a stranger's data may lead to.)
                 self._drop(error)
             else:
@@ -135,7 +137,7 @@ class Slot:
             internals.tree_flatten(_tree(tree))[1],
             unpack(context, frozenset[int], differentiated),
         )
-        _check(blueprint)
+        check(blueprint)
         return blueprint
 
 
@@ -154,24 +156,3 @@ def _tree(data: Data) -> Any:
     if any(type(key) not in (str, int) for key, _ in pairs):
         raise Corrupt("no tree")
     return {key: _tree(value) for key, value in pairs}
-
-
-def _check(blueprint: Blueprint) -> None:
-    """See that the parts belong together."""
-    plan, count = blueprint.plan, len(blueprint.plan.parts)
-    results = len(plan.returned) + len(plan.generators) + plan.saved
-    if not len(blueprint.backwards) == len(blueprint.again) == count:
-        raise Corrupt("parts of several compiles")
-    if _shape(blueprint.forward) != (len(plan.inputs), results) or plan.replaced or plan.scripted:
-        raise Corrupt("a plan for another graph")
-    for backward, part in zip(blueprint.backwards, plan.parts, strict=True):
-        wanted = len(part.saved) + len(part.segment.tangents), part.segment.results
-        if backward is not None and _shape(backward) != wanted:
-            raise Corrupt("a plan for another graph")
-
-
-def _shape(module: fx.GraphModule) -> tuple[int, int]:
-    """How many inputs and results a graph has."""
-    nodes = list(module.graph.nodes)
-    results = nodes[-1].args[0]
-    return sum(node.op == "placeholder" for node in nodes), len(results) if type(results) is tuple else -1

@@ -1,9 +1,10 @@
 """What is behind a name in a graph, as data that changes when its code does.
 
 Of functions of torch, of Python's operators and of `math` their name says it all, for one version of torch.
-Of a custom operator (`torch.library.custom_op`) it is the code of all Python that was registered for it, and
-of what that reads: constants, functions, libraries' modules. What reads anything else has no such data
-(`Uncacheable`).
+Of a custom operator (`torch.library.custom_op`) it is the code of the Python that a trace runs for it (its
+shape function, its derivative, its rule for vmap), and what that reads, as `bytecode` follows it: constants,
+functions, and functions of libraries that depend on their arguments alone (`purity`). What reads anything
+else has no such data (`Uncacheable`).
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 
 from aot import torch_internals as internals
-from aot.cache.data import OURS, Data, Packing, Uncacheable
+from aot.cache import purity
+from aot.cache.bytecode import CALLS, CHANGES, CODE, OBJECTS, SETS, reads_of_function, title
+from aot.cache.data import Data, Packing, Uncacheable
 from aot.reads import is_library
 
+_MOST_FUNCTIONS = 500
+_MOST_ENTRIES = 10_000
+_STATEFUL = tuple(f"torch.{name}" for name in ("backends", "cuda", "hub", "random", "serialization", "utils"))
 _SPACES = ("torch", "_operator", "operator", "builtins", "math", "_thread")
 
 
@@ -58,7 +65,7 @@ def name_of(value: Any) -> str:
     if is_method and getattr(torch.Tensor, name, None) is value:
         return f"torch.Tensor.{name}"
     module = getattr(value, "__module__", None) or ""
-    if module.split(".")[0] in _SPACES:
+    if is_library_function(value) and module.split(".")[0] in _SPACES:
         for path in dict.fromkeys((getattr(value, "__qualname__", ""), name)):
             found: Any = sys.modules.get(module.split(".")[0])
             for part in (*module.split(".")[1:], *path.split(".")):
@@ -68,92 +75,181 @@ def name_of(value: Any) -> str:
     raise Uncacheable("a function or an object of the user's", f"{module}.{name}" if name else type(value))
 
 
-def operator_data(op: internals.OpOverload) -> Data:
-    """A custom operator: its schema, and the code behind it.
+def target_of(value: Any) -> str:
+    """The name of a function that a graph calls; see `name_of`.
 
     Raises:
-        Uncacheable: there is code that is not known, or that reads what is no code.
+        Uncacheable: it has none, or what it returns does not follow from its arguments.
+    """
+    name = name_of(value)
+    module, _, own = name.rpartition(".")
+    if not purity.is_pure(value) and (
+        (module == "builtins" and value is not getattr)
+        or (module == "torch" and not own.startswith("_"))
+        or (module == "torch._C" and own.startswith(("_get_", "_is_", "_has_")))
+        or module.startswith(_STATEFUL)
+    ):
+        raise Uncacheable("a function that reads the state of the process", name)
+    return name
+
+
+def require_methods_of_torch() -> None:
+    """See that methods of tensors are torch's own.
+
+    Raises:
+        Uncacheable: one has been replaced.
+    """
+    for name, value in vars(torch.Tensor).items():
+        if not is_library_function(value) and (name in _METHODS or name.startswith("__")):
+            raise Uncacheable("a method of tensors that is not torch's", name)
+
+
+def is_library_function(value: Any) -> bool:
+    """Whether something is no Python function of the user's, whatever name a decorator has given it."""
+    return type(value) is not types.FunctionType or is_library(value.__globals__.get("__name__"))
+
+
+def operator_data(op: internals.OpOverload) -> Data:
+    """A custom operator: its schema, and the Python that a trace runs for it. (Its kernels run at each call.)
+
+    Raises:
+        Uncacheable: it is not known what that Python depends on.
     """
     found = internals.custom_definition(op)
     if found is None:
         raise Uncacheable("a custom operator of which the source is not known", op)
     definition, parts = found
-    look = _Look(definition)
     tags = sorted(str(tag) for tag in op.tags)
-    behind = [[name, look.data(value)] for name, value in sorted(parts.items())]
-    return [str(op._schema), tags, internals.is_ordered(op), behind]
+    objects = _Objects(definition, op, op.overloadpacket)
+    ours = _is_of_torch(definition._init_fn)
+    behind = [
+        [name, ["torch", title(value)] if ours and _is_of_torch(value) else objects.data(value)]
+        for name, value in sorted(parts.items())
+    ]
+    objects.see_attributes()
+    return [str(op._schema), tags, internals.is_ordered(op), behind, objects.functions]
 
 
-class _Look:
-    """Goes through functions, and what they read."""
+_METHODS = frozenset(dir(torch.Tensor.__base__)) | {
+    n for n, v in vars(torch.Tensor).items() if is_library_function(v)
+}
 
-    def __init__(self, definition: Any) -> None:
-        self._definition = definition
-        self._known: dict[int, int] = {}
-        self._packing = Packing()
 
-    def data(self, value: Any, *, ours: bool = False) -> Data:
-        """Anything that code reads; `ours`: the code is a library's, and what it holds is its own affair."""
-        if value is self._definition:
+def _is_of_torch(value: Any) -> bool:
+    """Whether it is a function of torch's that can hold nothing of the user's: its name says it all."""
+    if type(value) is not types.FunctionType or value.__closure__ is not None:
+        return False
+    return str(value.__globals__.get("__name__")).startswith("torch.")
+
+
+class _Objects:
+    """What the Python of an operator comes by, as data.
+
+    Args:
+        itself: what stands for the operator.
+
+    Attributes:
+        functions: code, defaults and reads of each function that was followed.
+    """
+
+    def __init__(self, *itself: Any) -> None:
+        self.functions: list[Data] = []
+        self._itself = itself
+        self._numbers: dict[int, int] = {}
+        self._kept: list[Any] = []  # so that identities stay theirs
+        self._stored: set[str] = set()
+        self._asked: set[str] = set()
+        self._own: set[str] = set()  # the attributes that functions and the like have themselves
+
+    def ask(self, name: str) -> None:
+        """An attribute of some value is read."""
+        self._asked.add(name)
+
+    def store(self, name: str) -> None:
+        """An attribute of some value is written."""
+        if name.startswith("__"):
+            raise Uncacheable(CHANGES, name)
+        self._stored.add(name)
+
+    def see_attributes(self) -> None:
+        """See that those that are read follow from values. (Which ones are written is known in the end.)"""
+        for name in sorted(self._asked):
+            if not purity.may_be_asked(name, name in self._stored) or name in self._own:
+                raise Uncacheable(OBJECTS, f"attribute {name}")
+
+    def data(self, value: Any) -> Data:
+        """An object that goes where any value may go, as data. It may be called there, and asked for what
+        values are asked for.
+
+        Raises:
+            Uncacheable: it may be more than that.
+        """
+        kind = type(value)
+        if kind is tuple or kind is torch.Size:
+            return [kind.__name__, *map(self.data, value)]
+        if kind is bytes:
+            return ["bytes", value.hex()]
+        if kind is slice:
+            return ["slice", *map(self.data, (value.start, value.stop, value.step))]
+        if purity.is_constant(value):
+            return ["constant", Packing().constant(value)]
+        if issubclass(kind, numpy.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:
+            return ["numpy", value.dtype.str, value.tobytes().hex()]
+        if any(value is one for one in self._itself):
+            self._own |= vars(value).keys()
             return ["itself"]
-        if isinstance(value, types.FunctionType):
+        if kind is functools.partial:
+            self._own |= vars(value).keys()
+            named = [[str(name), self.data(one)] for name, one in value.keywords.items()]
+            return ["partial", self.data(value.func), self.data(value.args), named]
+        if purity.is_pure(value):
+            if not purity.is_value(value):
+                self._own |= getattr(value, "__dict__", {}).keys()
+            return ["library", *_named(value)]
+        decorated = purity.under_mode(value) if kind is types.FunctionType else None
+        if decorated is not None:
+            return ["under", decorated[0], self.data(decorated[1])]
+        if kind is types.FunctionType and not is_library(value.__globals__.get("__name__")):
             return self._function(value)
-        if isinstance(value, types.MethodType) and is_library(type(value.__self__).__module__):
-            return ["method", self.data(value.__func__)]
-        if isinstance(value, types.ModuleType) and is_library(value.__name__):
-            return ["module", value.__name__, str(getattr(value, "__version__", ""))]
-        if isinstance(value, internals.OpOverload):
-            return ["op", str(value)] if value.namespace in OURS else operator_data(value)
-        if isinstance(value, type) and is_library(value.__module__):
-            return ["type", value.__module__, value.__qualname__]
-        if isinstance(value, types.BuiltinFunctionType) and is_library(value.__module__):
-            return ["builtin", value.__module__, value.__qualname__]
-        if isinstance(value, dict):
-            pairs = sorted(value.items(), key=lambda pair: str(pair[0]))
-            return ["dict", *([str(key), self.data(one, ours=ours)] for key, one in pairs)]
-        if isinstance(value, (tuple, list, set, frozenset)):
-            parts = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
-            return [type(value).__name__, *(self.data(one, ours=ours) for one in parts)]
-        if ours and is_library(type(value).__module__):
-            return ["library", type(value).__module__, type(value).__qualname__]
-        try:
-            return self._packing.constant(value)
-        except Uncacheable as error:
-            raise Uncacheable("a custom operator that reads Python objects", error) from None
+        raise Uncacheable(CALLS if callable(value) else OBJECTS, title(value))
+
+    def contained(self, value: Any) -> Data:
+        """A container, of which the entries are such objects.
+
+        Raises:
+            Uncacheable: they are not.
+        """
+        if len(value) > _MOST_ENTRIES:
+            raise Uncacheable(OBJECTS, f"a {type(value).__name__} of {len(value)} entries")
+        if type(value) is dict:
+            return ["dict", *([self.data(key), self.data(one)] for key, one in value.items())]
+        entries = list(map(self.data, value))
+        return [type(value).__name__, *(sorted(entries, key=repr) if type(value) in SETS else entries)]
 
     def _function(self, function: types.FunctionType) -> Data:
-        number = self._known.get(id(function))
-        if number is not None:
-            return ["again", number]
-        self._known[id(function)] = len(self._known)
-        ours = is_library(function.__globals__.get("__name__"))
-        cells = [self._cell(cell, ours) for cell in function.__closure__ or ()]
-        if ours:
-            return ["library", function.__module__, function.__code__.co_qualname, *cells]
-        scope = function.__globals__
-        codes = list(_codes(function.__code__))
-        names = sorted({name for code in codes for name in code.co_names if name in scope})
-        return [
-            "function",
-            list(map(self._code, codes)),
-            self.data(function.__defaults__ or ()),
-            self.data(function.__kwdefaults__ or {}),
-            cells,
-            [[name, self.data(scope[name])] for name in names],
-        ]
+        number = self._numbers.get(id(function))
+        if number is None:
+            number = self._numbers[id(function)] = len(self._numbers)
+            if number >= _MOST_FUNCTIONS:
+                raise Uncacheable(CODE, f"more than {_MOST_FUNCTIONS} functions")
+            self._kept.append(function)
+            self._own |= vars(function).keys()
+            self.functions.append(None)
+            codes = [_code(code) for code in _codes(function.__code__)]
+            defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
+            reads = reads_of_function(self, function)
+            self.functions[number] = [codes, [self.data(one) for one in defaults], reads]
+        return ["function", number]
 
-    def _cell(self, cell: types.CellType, ours: bool) -> Data:
-        try:
-            return self.data(cell.cell_contents, ours=ours)
-        except ValueError:  # nothing is in it yet
-            return ["empty"]
 
-    def _code(self, code: types.CodeType) -> Data:
-        constants = [self.data(one) for one in code.co_consts if not isinstance(one, types.CodeType)]
-        table = code.co_exceptiontable
-        numbers = [code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount]
-        names = [list(some) for some in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)]
-        return [code.co_code.hex(), table.hex(), numbers, names, constants]
+def _named(value: Any) -> list[Data]:
+    """A function or a type of a library, and what it depends on besides its arguments."""
+    if isinstance(value, numpy.ufunc):
+        errors = numpy.geterr()
+        if not {"call", "log", "print"}.isdisjoint(errors.values()):
+            raise Uncacheable(CALLS, "what numpy does where it errs")
+        return [value.__name__, sorted(errors.items())]
+    return [str(value) if isinstance(value, internals.OpOverload) else title(value)]
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -162,3 +258,20 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
             yield from _codes(one)
+
+
+def _code(code: types.CodeType) -> Data:
+    constants = [_constant(one) for one in code.co_consts if not isinstance(one, types.CodeType)]
+    numbers = [code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount]
+    names = [list(some) for some in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)]
+    return [code.co_code.hex(), code.co_exceptiontable.hex(), numbers, names, constants]
+
+
+def _constant(value: Any) -> Data:
+    """A constant of code."""
+    if type(value) is bytes:
+        return ["bytes", value.hex()]
+    if type(value) in (tuple, frozenset):
+        entries = [_constant(one) for one in value]
+        return [type(value).__name__, *(sorted(entries, key=repr) if type(value) is frozenset else entries)]
+    return Packing().constant(value)

@@ -26,6 +26,7 @@ from aot.capture.running import refused
 from aot.capture.storages import StorageState
 from aot.imitation import check_apart, check_current
 from aot.inputs import Arguments, Entry, Primal, enter
+from aot.settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.subclasses import (
     PlainTensorMeta,
     SubclassCreationMeta,
@@ -35,6 +36,7 @@ from aot.subclasses import (
     unwrapped,
 )
 from aot.symbols import SYMBOLIC, Symbols
+from aot.tensor_attributes import check_attributes, give_attributes
 from aot.views import physical, seen_as
 from aot.wrapper_inputs import WrapperEntry
 
@@ -106,11 +108,9 @@ def run_once(
         for leaf, number in symbols.numbers.items():
             leaves[leaf] = number
     grad = torch.is_grad_enabled()
-    ambient = internals.ambient_key()
-    dtype = torch.get_default_dtype()
     numbers = {id(fake): i for i, fake in enumerate(given)}
     differentiated: set[int] = set()
-    attributes = [frozenset(vars(fake)) for fake in given]
+    attributes = give_attributes(arguments.all, given)
     views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
     def differentiating(given: Sequence[Any]) -> None:
@@ -132,24 +132,19 @@ def run_once(
                 _inference_mode(inference, grad),
             ):
                 with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):
+                    settings = read_settings()
                     try:
                         result = function(leaves)
                     except BaseException as error:
+                        internals.set_dispatch_modes(settings[DISPATCH_MODES])
                         _leave_modes(error)
-                        _check_attribute(error, arguments.all, given)
                         raise
+                    _check_settings(settings)
                 nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
-        torch.set_grad_enabled(grad_after)
-        if internals.ambient_key()[1:] != ambient[1:]:
-            raise errors.UnsupportedOperation(
-                "the function leaves another default dtype, default device, deterministic mode or autocast "
-                "state behind; change it outside"
-            )
     except errors.Unsupported:
         torch.set_grad_enabled(grad)
-        torch.set_default_dtype(dtype)
         raise
     except RuntimeError as error:
         if internals.asked_for_memory(error):
@@ -168,12 +163,12 @@ def run_once(
             wrapped[position], flat[position] = value, None
         else:
             _check_output(recorder, position, value)
-    for position, (fake, names) in enumerate(zip(given, attributes, strict=True)):
-        _check_attributes(f"argument {position} (counting tensors)", fake, names)
+    for position, (fake, before) in enumerate(zip(given, attributes, strict=True)):
+        check_attributes(f"argument {position} (counting tensors)", fake, before)
     for position, value in enumerate(flat):
         if isinstance(value, Tensor) and id(value) not in numbers:
             what = f"output {position} (counting the leaves of the output tree)"
-            _check_attributes(what, value)
+            check_attributes(what, value, {})
             if type(value) is not Tensor:
                 raise errors.UnsupportedOutput(
                     f"{what} is a {type(value).__name__} that the function makes, and would come back as a "
@@ -198,6 +193,19 @@ def run_once(
         replaced,
         visible,
     )
+
+
+def _check_settings(before: Sequence[Any]) -> None:
+    """Refuse a function that leaves a setting otherwise than it was, and put it back.
+
+    Raises:
+        UnsupportedOperation: it does.
+    """
+    changed = [setting for setting in changed_settings(before) if not setting.followed]
+    if changed:
+        write_settings(before)
+        names = " and ".join(setting.name for setting in changed)
+        raise errors.UnsupportedOperation(f"the function leaves {names} changed behind; change that outside")
 
 
 def _leave_modes(error: BaseException) -> None:
@@ -328,26 +336,6 @@ def _inference_mode(inference: bool, grad: bool) -> Iterator[None]:
         return
     with torch.inference_mode(), torch.set_grad_enabled(grad):
         yield
-
-
-def _check_attribute(error: BaseException, tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
-    """Refuse a function that asked what stands for a tensor for a Python attribute which that one has."""
-    if isinstance(error, AttributeError):
-        for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
-            if error.obj is fake and error.name in vars(tensor):
-                raise errors.UnsupportedArgument(
-                    f"argument {position} (counting tensors) has an attribute {error.name} that the function "
-                    f"reads, which tells no two calls apart; pass its value as an argument"
-                ) from error
-
-
-def _check_attributes(what: str, fake: Tensor, before: frozenset[str] = frozenset()) -> None:
-    new = [name for name in vars(fake) if name not in before and not name.startswith("_")]  # (torch's own)
-    if new:
-        raise errors.UnsupportedOutput(
-            f"{what} is given a Python attribute {new[0]}, which a compiled call would not set; return the "
-            f"value beside it"
-        )
 
 
 def _check_output(recorder: Recorder, position: int, value: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
@@ -64,7 +64,7 @@ class Entrance:
     kept: bool = False
 
 
-Shared = tuple[str, int]  # ("tensor", i) of the call, or ("output", p)
+Shared = tuple[Literal["tensor", "output"], int]  # ("tensor", i) of the call, or ("output", p)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from aot import errors
+from aot import torch_internals as internals
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
 from aot.geometry import Geometry, geometry
@@ -29,7 +30,7 @@ class Reshape:
             of such.
     """
 
-    op: Any
+    op: internals.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     mode: Mode

@@ -1,12 +1,16 @@
 """The tensors of a trace must not outlive it: they have no memory.
 
-What still holds one afterwards is either the traceback of an error, or a place where the function has stored
-it (a list outside, an attribute of a module). A program that does the latter cannot be compiled: later calls
-would not store anything.
+What still holds one afterwards is either garbage that Python has not collected yet (the traceback of an error
+that the function has caught), or a place where the function has stored it (a list outside, an attribute of a
+module). A program that does the latter cannot be compiled: later calls would not store anything.
 
-Where a backward was recorded, the trace itself lives on, and its tensors with it. Then one that was stored is
-looked for where the function's Python can get at something; and all of them become such that only a trace can
-use them, so that one which was stored elsewhere raises as soon as somebody looks at it.
+Reference counts tell whether there is such a holder. Only if they say so, garbage is collected, the young
+part of it first, and holders are looked for: both look at objects of the whole process.
+
+Where a backward was recorded, the trace itself lives on, and its tensors with it: it tells what it holds, and
+that is no evidence. Then a tensor that was stored is looked for where the function's Python can get at
+something; and all of them become such that only a trace can use them, so that one which was stored elsewhere
+raises as soon as somebody looks at it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,8 @@ from __future__ import annotations
 import gc
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
@@ -22,17 +27,24 @@ from aot import torch_internals as internals
 from aot.errors import EscapedTensor
 from aot.subclasses import is_wrapper, plain_parts
 
+_YOUNG = 1  # the oldest generation that a collection of young objects looks at
+
 
 class Lifetimes:
     """The tensors made in one trace, none of which it keeps alive."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Tensor]] = []
+        self._by_trace: Counter[int] = Counter()
 
     def note(self, fake: Tensor) -> Tensor:
         """Remember a tensor that was made."""
         self._made.append(weakref.ref(fake))
         return fake
+
+    def note_references(self, tensors: Iterable[Tensor]) -> None:
+        """Expect the trace to hold these from now on: one reference to each, as often as it is given."""
+        self._by_trace = Counter(map(id, tensors))
 
     def check(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
         """Refuse a function that has kept one, when all else of the trace is gone.
@@ -43,14 +55,15 @@ class Lifetimes:
         Raises:
             EscapedTensor: one is still there.
         """
-        if self.alive():
-            gc.collect()  # it may only be part of a reference cycle
-        alive = self.alive()
-        path = stored(alive) if alive else None
-        # A cycle inside autograd (an in-place operation that keeps what it writes to) holds some as well, and
-        # for good, as it does in eager; but no Python object does. (Of the objects that were there before a
-        # `gc.freeze` none is a referrer: where it is one of them, its place tells.)
-        held = [fake for fake in alive if _is_held(fake, {id(alive)})]  # (a generator would be a referrer)
+        suspects = self._suspects()
+        if suspects:  # a reference cycle in which one is may have grown old while the function ran
+            del suspects
+            gc.collect()
+            suspects = self._referred()
+        path = stored(suspects) if suspects else None
+        # (Of the objects that were there before a `gc.freeze` none is a referrer: where it is one of them,
+        # its place tells. A generator would be a referrer.)
+        held = [fake for fake in suspects if _is_held(fake, {id(suspects)})]
         self.reserve()
         if held or path is not None:
             raise _escaped(path)
@@ -64,7 +77,9 @@ class Lifetimes:
         Raises:
             EscapedTensor: one is stored somewhere.
         """
-        path = stored(self.alive())
+        suspects = self._suspects()
+        path = stored(suspects) if suspects else None
+        del suspects
         self.reserve()
         if path is not None:
             raise _escaped(path)
@@ -77,6 +92,23 @@ class Lifetimes:
     def alive(self) -> list[Tensor]:
         """Those that are still there."""
         return [fake for ref in self._made if (fake := ref()) is not None]
+
+    def _suspects(self) -> list[Tensor]:
+        """Those that something refers to which is not known to be the trace's: young garbage is none.
+
+        (What autograd alone holds is none either, although it may do so for good, as in eager: an in-place
+        operation that keeps what it writes to.)
+        """
+        if self._referred():
+            gc.collect(_YOUNG)
+        return self._referred()
+
+    def _referred(self) -> list[Tensor]:
+        """Those to which Python has more references than the trace has told of."""
+        alive = self.alive()
+        counts = internals.python_references(alive)
+        known = self._by_trace
+        return [fake for fake, count in zip(alive, counts, strict=True) if count > known[id(fake)]]
 
 
 def _is_held(tensor: Tensor, known: set[int]) -> bool:

@@ -392,3 +392,7 @@ def is_sum(node: fx.Node) -> bool:
         and len(node.args) == 2
         and all(isinstance(a, fx.Node) for a in node.args)
     )
+
+
+# FSDP lets go of parameters by it, and gives them memory again. Its schema does not say that it writes.
+RESIZES_STORAGE = torch.ops.inductor.resize_storage_bytes_.default

@@ -10,7 +10,7 @@ same, it is refused.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -43,6 +43,11 @@ class Parts:
         self._parts.clear()
         self._leaves.clear()
         self._views.clear()
+
+    def references(self) -> Iterator[Tensor]:
+        """Those that are held, each as often as it is."""
+        yield from self._parts.values()
+        yield from self._leaves.values()
 
     def __bool__(self) -> bool:
         """Whether there are any."""

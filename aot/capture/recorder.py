@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+import aot.capture.constructors  # noqa: F401  (methods that are replaced in a trace)
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture import looks, streams
 from aot.capture.calls import call_with_grad, is_custom
+from aot.capture.handlers import Handlers
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.metas import Recipe, dtypes_of, lookup, recipe_of
 from aot.capture.modeless import asks_about_phases
@@ -27,6 +29,7 @@ from aot.capture.moving import Moving, repeatable
 from aot.capture.operations import (
     BATCH_NORM,
     READS_GRAD_MODE,
+    RESIZES_STORAGE,
     Kind,
     Operation,
     blank_like,
@@ -83,6 +86,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__(lifetimes, inference, functionalize_rng, symbols, mode)
         self._decompositions = decompositions
+        self.handlers = Handlers()
         self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
         self._passing: Any = None  # an operation that is left to torch the next time it comes
@@ -107,6 +111,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return self._of_wrappers(func, types, args, kwargs or {})
+        if internals.function_modes_are_on():
+            return internals.without_function_modes(self.dispatch)(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
 
     def _of_wrappers(
@@ -166,6 +172,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""
         streams.look()
+        if not self.builder.backward:
+            self.handlers.look()
         if self.inference and not torch.is_inference_mode_enabled():
             raise errors.InferenceModeUnsupported(
                 f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
@@ -196,6 +204,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self._last_node = made
         operation = classify(func)
         kind = operation.kind
+        if func is RESIZES_STORAGE and self.state(args[0]).writes:
+            raise errors.StorageMutation(
+                f"{func} resizes the storage of a tensor that the function has written to; resize it outside "
+                f"of the function"
+            )
         if operation.placed:
             looks.note()
         if self.parts and torch.is_grad_enabled():

@@ -113,11 +113,35 @@ _RECORDED = frozenset({"cond", "while_loop", "map", "scan", "flex_attention"})
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 
+def _checkpointing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse a checkpoint in a graph of Dynamo's that writes to what it is given: eager writes again when it
+    runs the block again. The graph hands over what the block reads from outside like its arguments."""
+
+    @functools.wraps(original)
+    def call(self: Any, block: Any, *args: Any, **options: Any) -> Any:
+        given = [arg for arg in args if isinstance(arg, Tensor)]
+        before = [arg._version for arg in given if not arg.is_inference()]
+        result = original(self, block, *args, **options)
+        after = [arg._version for arg in given if not arg.is_inference()]
+        if before != after and internals.memoryless_allowed() and torch.is_grad_enabled():
+            leaves, _ = internals.tree_flatten(result)
+            if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
+                raise UnsupportedOperation(
+                    "torch.utils.checkpoint of a block that writes to a tensor from outside (a buffer, the "
+                    "statistics of a batch norm, a counter), which the backward writes to once more; take "
+                    "the write out of the block, or do not checkpoint it"
+                )
+        return result
+
+    return call
+
+
 _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (*internals.REGISTERS_ON_NODES, _watched_node),
     (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
     (*internals.RUNS_BACKWARD, _watched_engine),
+    (internals.TagActivationCheckpoint, "__call__", _checkpointing),
     (Tensor, "__repr__", _shown),
     *((Tensor, name, looks.method) for name in ("storage_offset", "_is_view")),
     *((Tensor, name, looks.attribute) for name in ("grad", "_base")),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder
 from aot.capture.metas import ValueMeta, is_contiguous
 from aot.geometry import Geometry, known_equal
@@ -37,7 +38,7 @@ class ViewStep:
     """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result. `call` is one object for
     all results of one call: autograd has one node for them, whose hooks are called together."""
 
-    op: Any
+    op: internals.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     index: int | None

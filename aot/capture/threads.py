@@ -165,9 +165,11 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _STORAGES = ("untyped_storage", "_typed_storage", "storage")  # which have their own errors
-_READING_LATER = ("__reduce_ex__",)  # what is pickled is the storage that it returns
+# What is pickled is the storage that the first returns, and the second returns 0 where there is no memory.
+_READING_LATER = ("__reduce_ex__", "const_data_ptr")
 for _name in ("numpy", "tolist", "data_ptr", "__dlpack__", "__deepcopy__", *_READING_LATER, *_STORAGES):
-    replace(Tensor, _name, _reading)
+    if hasattr(Tensor, _name):
+        replace(Tensor, _name, _reading)
 
 
 def _taking_functions(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -133,6 +134,21 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         for branch in self.branches:
             branch.forget()
         self.branches.clear()
+
+    def references(self) -> Iterator[Tensor]:
+        """The tensors that a trace which lives on holds: each as often as there is a reference to it.
+
+        What is left out costs a search, in `Lifetimes.check_stored`; what is too much would hide an escape.
+        """
+        yield from self.parts.references()
+        traces: list[Trace] = [self]
+        holders: dict[int, Sequence[Tensor]] = {}  # by identity: a state may stand under several keys
+        for trace in traces:
+            traces += trace.branches
+            members = (state.members for state in trace.states.values())
+            holders |= {id(holder): holder for holder in (trace.results, trace.apart, *members)}
+        for holder in holders.values():
+            yield from holder
 
     def let_go(self) -> None:
         """Let go of what the function, or a backward, has let go of, as eager does.

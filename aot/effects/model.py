@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from aot import torch_internals as internals
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.geometry import Geometry
@@ -182,7 +183,7 @@ class FunctionViewRoot:
     base: int
     where: Geometry
     history: int
-    made: str
+    made: internals.CreationMeta
     reinterpreted: bool = False
 
 
@@ -261,7 +262,7 @@ class View:
     grad: bool
     taken: Taken = Taken.LAST
     reinterpreted: bool = False
-    made: str | None = None
+    made: internals.CreationMeta | None = None
     stale: bool = False
     requires_grad: bool = False
     required: int | None = None

@@ -60,6 +60,7 @@ def build(
     bw_compiler: Compiler,
     look: Callable[[], Noted],
     symbols: Symbols | None,
+    following: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda run: run,
 ) -> Built:
     """The callable for one specialization.
 
@@ -71,6 +72,7 @@ def build(
         bw_compiler: compiles them, each on its first backward.
         look: notes what the Python that eager runs in the backward reads now.
         symbols: what sizes in the graphs are, if they are symbols.
+        following: makes what a backward runs also change what the recorded one has changed of the program.
     """
     source, constants = generate(plan)
     logs.log(logs.WRAPPER, "wrapper", lambda: source)
@@ -139,8 +141,8 @@ def build(
             # (Where there are tangents, it is looked before whether there is autocast.)
             bare = bool(part.segment.tangents) and not plan.numbers.names
             lazy = Backward(backward, bw_compiler, donated, symbols, bare)
-            namespace[f"run_backward{number}"] = lazy.run
-            namespace[f"run_part{number}"] = lazy.run_part
+            namespace[f"run_backward{number}"] = following(lazy.run)
+            namespace[f"run_part{number}"] = following(lazy.run_part)
     name = f"<aot wrapper {next(_COUNTER)}>"
     # Registered so that a traceback through the wrapper shows its lines.
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)

@@ -70,7 +70,7 @@ def write_backward(
         writer.line("if g0 is not None:")
         if segment.failing is not None:
             writer.line(f"    fails({writer.literal(segment.failing)}, g0)")
-        writer.line(f"    raise {writer.name('error', kind)}({text!r})")
+        writer.line(f"    raise {writer.name('error', kind)}({writer.literal(text)})")
     several = len(set(tangents)) > 1
     everything = (1 << len(tangents)) - 1
     if several:
@@ -94,7 +94,9 @@ def write_backward(
         if watch.tangents is not None and (several or not segment.idle):
             needed += f"given & {watch.tangents} and " if several else f"g{tangents[0]} is not None and "
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
-        said = f"modified(*ctx.watched[{i}])" if watch.reason is None else f"RuntimeError({watch.reason!r})"
+        said = f"modified(*ctx.watched[{i}])"
+        if watch.reason is not None:
+            said = f"RuntimeError({writer.literal(watch.reason)})"
         writer.line(f"    raise {said}")
     for i in range(len(part.attached)):
         writer.line(f"if is_detached(ctx.attached[{i}]()):")

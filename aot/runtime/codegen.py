@@ -39,6 +39,7 @@ from aot.runtime.source import (
     Writer,
     alias,
     as_strided,
+    attribute,
     rewrapped,
     seen_as,
     write_change,
@@ -309,7 +310,7 @@ class _Call:
         if self.plan.numbers.names:
             self.writer.line(f"b{number}[0].numbers = numbers")
         for value, view in views.items():
-            self.writer.line(f"set_creation_meta(v{value}, {view.made!r})")
+            self.writer.line(f"set_creation_meta(v{value}, {self.writer.literal(view.made)})")
 
     def _carrier(self, write: Write) -> str:
         """What is like a wrapper subclass among the arguments, or the base of one, when the call ends."""
@@ -505,7 +506,7 @@ class _Call:
 
     def _root(self, root: Root) -> str:
         if isinstance(root, ArgumentRoot):
-            return ".".join((f"t{root.tensor}", *root.path))
+            return attribute(f"t{root.tensor}", root.path)
         if isinstance(root, BaseRoot):
             return f"t{root.tensor}._base"
         if isinstance(root, ValueRoot):
@@ -528,7 +529,7 @@ class _Call:
             if tensor not in tensors or (tensor, path) in self.replaced:
                 continue
             self.replaced.add((tensor, path))
-            self.writer.line(f"{'.'.join((f't{tensor}', *path))} = o{position}")
+            self.writer.line(f"{attribute(f't{tensor}', path)} = o{position}")
 
     def _keep(self) -> None:
         """What the backward keeps besides what autograd keeps for it, and the caller's `retain_grad`s."""

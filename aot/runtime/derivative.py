@@ -24,7 +24,6 @@ from aot.capture.threads import tracing
 from aot.compilers import Compiler, example_inputs
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.geometry import Geometry
-from aot.guards import Guards
 from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
@@ -79,7 +78,6 @@ class Derivative:
 
         Raises:
             DoubleBackwardUnsupported: with ``create_graph=True``, where it cannot be exact.
-            ClosureMutation: the function's Python in this backward changes what it reads.
         """
         present = tuple(j for j, tangent in enumerate(given) if tangent is not None)
         if not present and not self._whole:
@@ -97,14 +95,16 @@ class Derivative:
                     noted = self._look()
                     differ = [j for j, k in zip(present, kinds, strict=True) if k != self._guess(j)]
                     others = {j: self._in_trace(given[j], j, numbers) for j in differ}
-                    with noted.running():
-                        step = self._record(present, create_graph, tracked, own, others)
-                    noted.guards.check()
-                    way = _Way(self._level, step, self._compiler, self._look, noted.guards, self._symbols)
-                    self._ways[key] = (way, *self._ways.get(key, ()))
+                    circumstances = present, create_graph, tracked, own, others
+                    step = noted.within_context(self._run_and_record, noted, *circumstances)
+                    way = _Way(self._level, step, self._compiler, self._look, noted, self._symbols)
+                    if not noted.changes.once:
+                        self._ways[key] = (way, *self._ways.get(key, ()))
         targets = [*(owned[e] for e in way.step.own), *edges]
         check_numbers(self._symbols, numbers)
-        return way([saved[i] for i in way.step.taken], [t for t in given if t is not None], targets, numbers)
+        given = [tangent for tangent in given if tangent is not None]
+        run = way.changes.following(way)
+        return run([saved[i] for i in way.step.taken], given, targets, numbers)
 
     @property
     def _level(self) -> Level:
@@ -121,6 +121,10 @@ class Derivative:
             return tangent  # type: ignore[no-any-return]
         with internals.with_memoryless():
             return as_in_trace(tangent, like, self._symbols, numbers)
+
+    def _run_and_record(self, noted: Noted, *circumstances: Any) -> Step:
+        with noted.running():
+            return self._record(*circumstances)
 
     def _record(
         self,
@@ -216,12 +220,13 @@ class _Way:
         step: Step,
         compiler: Compiler,
         look: Callable[[], Noted],
-        guards: Guards,
+        noted: Noted,
         symbols: Symbols | None,
     ) -> None:
         self.symbols = symbols
         self.step = step
-        self.guards = guards
+        self.guards = noted.guards
+        self.changes = noted.changes
         self.ambient = internals.backward_key()
         self.compiler = compiler
         forward: fx.GraphModule = step.graph

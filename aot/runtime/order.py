@@ -8,6 +8,7 @@ gradient goes through them. They in turn need segments' results to be made of.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from aot.capture.joint import Segment
 from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
@@ -31,7 +32,7 @@ from aot.errors import UnsupportedOperation
 
 # What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,
 # ("root", k) and ("output", i) are made.
-Item = tuple[str, int]
+Item = tuple[Literal["segment", "storage", "root", "output"], int]
 
 
 def _waits(item: Item, needs: Callable[[Item], Iterator[Item]]) -> bool:
@@ -63,6 +64,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
     """
     # (The functions below refer to themselves; they must not keep the tensors of the trace.)
     writes, roots, outputs, required = effects.writes, effects.roots, effects.outputs, effects.required
+    replaced = effects.replaced
     segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
     values = [value_of(root) for root in roots]
     made_by = [None if value is None else segment_of.get(value) for value in values]
@@ -133,7 +135,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         root = roots[number]
         if isinstance(root, (ArgumentRoot, BaseRoot)):
             yield "storage", storages[root.tensor]
-            yield from (("output", new) for tensor, _, new in effects.replaced if tensor == root.tensor)
+            yield from (("output", new) for tensor, _, new in replaced if tensor == root.tensor)
             return
         if isinstance(root, FunctionViewRoot):
             yield "root", root.base

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
+from aot import torch_internals as internals
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View, WrapperRebound
@@ -63,9 +65,8 @@ class Writer:
 
     def op(self, op: Any) -> str:
         """An ATen operation, by its full name where it has one."""
-        text = str(op)
-        if text.startswith("aten."):
-            return f"torch.ops.{text}"
+        if isinstance(op, internals.OpOverload) and op.namespace == "aten":
+            return f"torch.ops.{op}"
         return self.name("op", op)
 
     def literal(self, value: Any) -> str:
@@ -150,13 +151,25 @@ def rewrapped(
 def part_names(meta: SubclassCreationMeta, name: str) -> list[str]:
     """The tensors that the gradient `name` is made of, a wrapper subclass."""
     found: list[str] = []
-    for attribute, part in meta.parts:
-        one = f"{name}.{attribute}"
+    for part_name, part in meta.parts:
+        one = attribute(name, (part_name,))
         if isinstance(part, SubclassCreationMeta):
             found += part_names(part, one)
         elif isinstance(part, PlainTensorMeta):
             found.append(one)
     return found
+
+
+def attribute(name: str, path: Sequence[str]) -> str:
+    """The part of a wrapper subclass at the end of a path of attributes.
+
+    Raises:
+        ValueError: one of these has a name that Python's source cannot say.
+    """
+    for part in path:
+        if not part.isidentifier() or keyword.iskeyword(part):
+            raise ValueError(f"a part of a tensor subclass has the name {part!r}, which is no attribute")
+    return ".".join((name, *path))
 
 
 def memory_of(memory: Memory) -> str:
@@ -178,7 +191,7 @@ def write_storages(writer: Writer, changes: Iterable[Change]) -> None:
     rebounds = [change for change in changes if isinstance(change, WrapperRebound)]
     for name, change in {storage_of(change): change for change in rebounds}.items():
         if change.tensor is not None:
-            writer.line(f"{name} = {'.'.join((f't{change.tensor}', *change.source))}.untyped_storage()")
+            writer.line(f"{name} = {attribute(f't{change.tensor}', change.source)}.untyped_storage()")
 
 
 def alias(writer: Writer, root: AliasRoot) -> str:
@@ -196,7 +209,7 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
         mode.set(view.grad)
         writer.line(f"{name} = {seen_as(writer, source, view.where, view.reinterpreted)}")
         if view.made is not None:
-            writer.line(f"set_creation_meta({name}, {view.made!r})")
+            writer.line(f"set_creation_meta({name}, {writer.literal(view.made)})")
         for one in view.steps:
             writer.line(f"{mode.within(one.mode)}{name} = {step(writer, name, one)}")
         if view.rebound is not None:
@@ -261,7 +274,7 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
     """A change of the metadata or the storage of the tensor `name`."""
     within = mode.within(change.mode)
     if isinstance(change, Reshape):
-        name = ".".join((name, *change.path))
+        name = attribute(name, change.path)
         if change.stale:
             writer.line(f"torch.autograd.graph.increment_version({name})")
         arguments = [name, *(writer.literal(a) for a in change.args)]
@@ -271,7 +284,7 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
         writer.line(f"{within}{call}{', '.join(arguments)})")
         return
     if isinstance(change, WrapperRebound):
-        name = ".".join((name, *change.path))
+        name = attribute(name, change.path)
         size, stride = writer.literal(change.where.size), writer.literal(change.where.stride)
         storage = storage_of(change)
         if change.tensor is None and storage not in writer.storages:

@@ -29,7 +29,7 @@ from fuzz.campaign.configuration import Configuration, fingerprint, versions
 from fuzz.campaign.devices import gpus, workers
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job
-from fuzz.errors import ConfigurationError, PoolError
+from fuzz.errors import ConfigurationError, PoolError, WorkersLost
 
 LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
 # The scheduler of `local:N` gives a node up that has not been heard of for so many seconds.
@@ -104,6 +104,8 @@ class Cluster:
         self._heard: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._count = 0
         self._local: Any = None
+        self._where = where
+        self._missed: float | None = None
         self._client = self._connect(where, ttl)
 
     def __enter__(self) -> Cluster:
@@ -143,7 +145,11 @@ class Cluster:
         self._heard.put(None)
 
     def wait(self, timeout: float) -> list[Event]:
-        """The events of the leases that come back within `timeout` seconds; PoolError if a node is unfit."""
+        """The events of the leases that come back within `timeout` seconds.
+
+        Raises PoolError if a node is unfit, WorkersLost if the scheduler is gone.
+        """
+        self._require_scheduler()
         self._reissue()
         events: list[Event] = []
         try:
@@ -154,6 +160,16 @@ class Cluster:
                 heard = self._heard.get_nowait()
         except queue.Empty:
             return events
+
+    def _require_scheduler(self) -> None:
+        """Make sure that the scheduler is there; for a while it may be out of reach."""
+        if self._client.status == "running":
+            self._missed = None
+            return
+        now = time.monotonic()
+        self._missed = self._missed or now
+        if self._client.status != "connecting" or now - self._missed > CONNECT:
+            raise WorkersLost(f"the scheduler of the cluster at {self._where} is gone")
 
     def states(self) -> list[Doing]:
         """What each lease waits for; how many nodes there are comes first."""
@@ -171,17 +187,19 @@ class Cluster:
         """Leave the cluster, whose nodes end their pools when they are idle; end those of a local one."""
         import distributed
 
-        farewells = [
-            self._client.submit(leave, workers=[address], pure=False, priority=20)
-            for address in self._nodes()
-        ]
-        for farewell in farewells:
-            distributed.fire_and_forget(farewell)
-        end = time.monotonic() + FAREWELL
+        # (There may be no scheduler any more to say it to.)
         with contextlib.suppress(Exception):
+            farewells = [
+                self._client.submit(leave, workers=[address], pure=False, priority=20)
+                for address in self._nodes()
+            ]
+            for farewell in farewells:
+                distributed.fire_and_forget(farewell)
+            end = time.monotonic() + FAREWELL
             for farewell in farewells:
                 farewell.result(timeout=max(0.1, end - time.monotonic()))
-        self._client.close()
+        with contextlib.suppress(Exception):
+            self._client.close(timeout=FAREWELL)
         if self._local is not None:
             self._local.close()
 
@@ -222,7 +240,8 @@ class Cluster:
             raise PoolError(f"no Dask cluster answers at {where}: {error}") from error
 
     def _nodes(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        # Of a scheduler that is gone nothing is known.
+        found: dict[str, Any] = self._client.scheduler_info(n_workers=-1).get("workers", {})
         return found
 
     def _issue(self, lease: _Lease) -> None:
@@ -233,14 +252,20 @@ class Cluster:
         text = json.dumps(
             {"node": asdict(self._node), "items": job.items, "limit": job.limit, "fresh": job.fresh}
         )
-        future = self._client.submit(
-            work,
-            text,
-            key=f"aotfuzz-{self._client.id}-{lease.number}-{lease.attempts}",
-            pure=False,
-            priority=10 if job.urgent else 0,
-            resources={"GPU": 1} if self._node.device != "cpu" else None,
-        )
+        try:
+            future = self._client.submit(
+                work,
+                text,
+                key=f"aotfuzz-{self._client.id}-{lease.number}-{lease.attempts}",
+                pure=False,
+                priority=10 if job.urgent else 0,
+                resources={"GPU": 1} if self._node.device != "cpu" else None,
+            )
+        except Exception:
+            # The scheduler is gone, or out of reach: `wait` finds out, and issues the lease again if it can.
+            if self._client.status == "running":
+                raise
+            return
         lease.futures = (*lease.futures, future)
         future.add_done_callback(lambda done: self._heard.put((lease.number, done)))
 

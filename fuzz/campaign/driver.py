@@ -37,9 +37,10 @@ from fuzz.campaign.summary import Summary, books, summarize, write_files
 from fuzz.campaign.triage import Triage
 from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job, Workers
 from fuzz.coverage import traits
-from fuzz.errors import StoreError
+from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute import likewise
 from fuzz.targets import find
+from fuzz.text import shell
 
 LARGEST_LEASE = 256
 # After the time is up, the first finding of each signature may still be reduced for so much of that time, in
@@ -121,10 +122,11 @@ class Campaign:
     def run(self) -> Summary:
         """Run to the end, or to Ctrl-C or SIGTERM, and say what came of it.
 
-        Raises PoolError if workers cannot start. A store that can no longer be written ends the campaign
-        early; the summary then has the reason among its troubles.
+        Raises PoolError if workers cannot start. A store that can no longer be written, and workers that are
+        lost, end the campaign early; the summary then has the reason among its troubles.
         """
         writable = True
+        lost = ""
         sessions = [*self._store.get("sessions"), {"started": now(), "from": self._before, "ended": "killed"}]
         complete = False
         with self._workers() as pool, _signals(self._interrupt):
@@ -153,6 +155,9 @@ class Campaign:
             except StoreError as error:
                 self._troubles[str(error)] += 1
                 writable = False
+            except WorkersLost as error:
+                go_on = shell("aotfuzz", "resume", self._store.folder) if self._store.folder else "a new one"
+                lost = f"{error}; what was stored is intact, and `{go_on}` goes on from there"
             finally:
                 with contextlib.suppress(StoreError):
                     triage.stop()
@@ -167,6 +172,8 @@ class Campaign:
                 write_files(self._store, self._ledger.buckets())
             except StoreError as error:
                 self._troubles[str(error)] += 1
+        if lost:  # which is nothing to tell of the campaign once it has gone on
+            self._troubles[lost] += 1
         return summarize(self._store, self._ledger, interrupted=not complete, troubles=self._told())
 
     def _told(self) -> tuple[str, ...]:

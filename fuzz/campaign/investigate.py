@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from fuzz import buckets, repro
 from fuzz.call import Result
-from fuzz.campaign import jobs
+from fuzz.campaign import jobs, script
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, State, Suspect
@@ -24,6 +24,7 @@ from fuzz.campaign.work import Answer, Death, Event, Failure, Job, Workers
 from fuzz.errors import PoolError
 from fuzz.program import Program
 from fuzz.reduce import ReductionError, reduce
+from oracles import Finding
 
 T = TypeVar("T")
 EAGER = "eager"
@@ -73,10 +74,13 @@ class Runner:
         begun = None if fresh else self._begun.pop((program, target), None)
         return understand(self._ask(jobs.program_item(program, target), fresh, limit, begun))
 
-    def shows(self, script: str) -> bool:
-        """Whether a repro script shows its difference: it exits with 1, or takes its process down."""
-        event = self._ask(jobs.script_item(script), True, None)
-        return isinstance(event, Death) or (isinstance(event, Answer) and event.value == 1)
+    def shows(self, text: str, finding: Finding) -> bool:
+        """Whether a repro script shows its difference, and not another one."""
+        event = self._ask(jobs.script_item(text), True, None)
+        if isinstance(event, Death):
+            # A worker that dies of a script has died of what the script is about, or the script is not it.
+            return finding.target.startswith(("crash", "timeout")) or finding.clause != "errors"
+        return isinstance(event, Answer) and script.shows(finding, event.value)
 
     def wake(self) -> None:
         """Let the driver's loop look at what has been done."""
@@ -184,10 +188,11 @@ def _confirmed(
     suspect: Suspect, program: Program, seen: Seen, runner: Runner, *, evaluations: int
 ) -> Example:
     """A finding that fresh workers show: in a bucket, with its script tried."""
-    script = repro.script(program, suspect.target, buckets.main(seen.findings))
+    finding = buckets.main(seen.findings)
+    text = repro.script(program, suspect.target, finding)
     bucket = buckets.bucket(seen.findings, program)
-    state: State = "shown" if runner.shows(script) else "confirmed"
-    return Example(suspect, program, seen, bucket, script, state, evaluations)
+    state: State = "shown" if runner.shows(text, finding) else "confirmed"
+    return Example(suspect, program, seen, bucket, text, state, evaluations)
 
 
 def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations: int) -> Example:
@@ -206,9 +211,9 @@ def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations
     replays = [
         "as in the campaign" if alike else _words(seen) for alike, seen in zip(same, runs, strict=True)
     ]
-    script = repro.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings))
+    text = repro.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings))
     bucket = f"{state}/{suspect.seen.signature}"
-    return Example(suspect, suspect.program, suspect.seen, bucket, script, state, evaluations, tuple(replays))
+    return Example(suspect, suspect.program, suspect.seen, bucket, text, state, evaluations, tuple(replays))
 
 
 def _words(seen: Seen) -> str:

@@ -7,22 +7,21 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "script", "text": "import torch..."}
 
 The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
-last by the script's exit status. Where a target has broken its process, the answer is the worker's `Last`;
+last by `script.run`. Where a target has broken its process, the answer is the worker's `Last`;
 after a script it always is: nobody has looked whether its target did, nor is anything of it taken back.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import tempfile
 from functools import cache
 from typing import Any
 
 from fuzz.call import Result
+from fuzz.campaign import script
 from fuzz.campaign.worker import Last
 from fuzz.choices import Random
 from fuzz.coverage import traits
+from fuzz.errors import TargetError
 from fuzz.execute import execute
 from fuzz.generate import generate
 from fuzz.ir import on_device
@@ -30,9 +29,9 @@ from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
 from fuzz.sweep import sweep
 from fuzz.targets import Target, find
+from oracles.words import message_of
 
 HANDLER = "fuzz.campaign.jobs:handle"
-BROKEN_SCRIPT = 70
 
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
@@ -74,7 +73,7 @@ def handle(item: dict[str, Any]) -> Any:
         case "program":
             return _answer(_executed(from_json(item["program"]), item["target"]))
         case "script":
-            return Last(_run_script(item["text"]))
+            return Last(script.run(item["text"]))
         case kind:
             raise ValueError(f"no item of kind {kind!r}")
 
@@ -103,20 +102,9 @@ def _target(name: str) -> Target:
 def _prepared(name: str) -> Target:
     """The target, made ready once in each process."""
     target = find(name)
-    target.prepare()
+    try:
+        target.prepare()
+    except Exception as error:
+        said = f"{type(error).__name__}: {message_of(error)}"
+        raise TargetError(f"target {name!r} cannot be made ready: its prepare raises {said}") from error
     return target
-
-
-def _run_script(text: str) -> int:
-    """Execute a script of ours as `python script.py` would; its exit status, BROKEN_SCRIPT if it raised."""
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as file, contextlib.redirect_stdout(io.StringIO()):
-        file.write(text)
-        file.flush()
-        space = {"__name__": "__main__", "__file__": file.name}
-        try:
-            exec(compile(text, file.name, "exec"), space)
-        except SystemExit as leave:
-            return leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
-        except Exception:
-            return BROKEN_SCRIPT
-    return 0

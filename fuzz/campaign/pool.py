@@ -64,7 +64,8 @@ class Pool:
         `warm` names the targets that a fork server warms if this pool starts it: a process has only one.
         `gpus` are the devices that the workers are given in turn, one to each; without any they see none.
 
-        Raises PoolError from here or from `wait` if workers cannot start at all.
+        Raises PoolError from here or from `wait` if workers cannot start at all, WorkersLost if they could
+        and no longer can.
         """
         self._handler = handler
         self._jobs = jobs
@@ -278,6 +279,8 @@ class Pool:
     def _bury(self, one: Process) -> list[Event]:
         """Replace a worker that is dead, mute or over its time, and blame the item that it was at."""
         status = one.kill(patience=0.0 if one.dumping is not None else EXIT_SECONDS)
+        # Where the server is gone, nobody knows how its children end; 255 is what they are said to end with.
+        processes.require_server(EXIT_SECONDS if status == 255 else 0.0)
         job, position = one.job, one.position
         events: list[Event] = []
         if not one.ready:

@@ -23,7 +23,7 @@ from typing import Any
 
 from fuzz.campaign import worker
 from fuzz.campaign.work import Job
-from fuzz.errors import PoolError
+from fuzz.errors import PoolError, WorkersLost
 
 # One OpenMP thread, or the fork server has a second thread that its children lack; CUDA looked at through
 # NVML, because a CUDA context does not survive a fork; a fixed hash seed, so that sets iterate alike always.
@@ -123,7 +123,8 @@ class Process:
 
 
 def start(context: multiprocessing.context.ForkServerContext, setup: worker.Setup) -> Process:
-    """Fork a worker; PoolError if the server is gone."""
+    """Fork a worker; PoolError if the server cannot be had, WorkersLost if it was there and is gone."""
+    require_server()
     parent, child = context.Pipe()
     process = context.Process(target=worker.serve, args=(child, setup), daemon=False)
     try:
@@ -155,12 +156,51 @@ def start_server(
     os.environ.update(environment)
     try:
         multiprocessing.forkserver.ensure_running()
+        _server.append(_running_server())
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+_server: list[int | None] = []  # the process numbers of the servers that have been started, the last one last
+
+
+def _running_server() -> int | None:
+    server: Any = multiprocessing.forkserver._forkserver
+    found: int | None = server._forkserver_pid
+    return found
+
+
+def require_server(patience: float = 0.0) -> None:
+    """Make sure that the fork server is there, which may be seen to end up to `patience` seconds later.
+
+    The standard library would start another one without a word, not warm and with another environment.
+    Of workers whose server is gone it says that they have ended.
+
+    Raises WorkersLost if it has died.
+    """
+    end = time.monotonic() + patience
+    while _server and (pid := _server[-1]) is not None:
+        died = "ended" if _running_server() != pid else _how_it_died(pid)
+        if died:
+            raise WorkersLost(f"the fork server, which workers come from, has died ({died})")
+        if time.monotonic() >= end:
+            return
+        time.sleep(0.01)
+
+
+def _how_it_died(pid: int) -> str:
+    """How a child of this process has ended, whom nobody has waited for; "" if it runs."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return "ended"
+    if found is None:
+        return ""
+    return cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
 
 
 def cause(status: int | None) -> str:

@@ -45,6 +45,7 @@ from fuzz.campaign.records import (
 )
 from fuzz.errors import StoreError
 from fuzz.program import ProgramError
+from fuzz.text import shell
 
 VERSION = 3
 FILE = "campaign.sqlite"
@@ -111,7 +112,7 @@ class Store:
             if file.exists():
                 raise StoreError(
                     f"{folder} already holds a campaign; choose another folder with --out, "
-                    f"or go on with: aotfuzz resume {folder}"
+                    f"or go on with: {shell('aotfuzz', 'resume', folder)}"
                 )
             lock = _locked(folder)
             store = cls(folder, _connect(file), lock)
@@ -363,7 +364,7 @@ class Store:
         self._writing = False
         return StoreError(
             f"{self.folder} cannot be written any more: {error}; what was stored before is intact, and "
-            f"`aotfuzz resume {self.folder}` goes on when there is room"
+            f"`{shell('aotfuzz', 'resume', str(self.folder))}` goes on when there is room"
         )
 
 

@@ -163,18 +163,27 @@ def write_files(store: Store, found: list[Bucket]) -> None:
     if store.folder is None:
         return
     configuration, torch_version = store.configuration, store.get("versions")["torch"]
-    for bucket in found:
-        name = corpus.slug(bucket.name, bucket.target)
+    for bucket, name in zip(found, _names(found), strict=True):
         store.file("corpus", f"{name}.json", corpus.dumps(recorded(bucket, configuration, torch_version)))
         store.file("repro", f"{name}.py", bucket.example.script)
+
+
+def _names(found: list[Bucket]) -> list[str]:
+    """The names of their files: buckets that differ may have one name when they are made file names."""
+    names: Counter[str] = Counter()
+    given = []
+    for bucket in found:
+        name = corpus.slug(bucket.name, bucket.target)
+        names[name] += 1
+        given.append(name if names[name] == 1 else f"{name}-{names[name]}")
+    return given
 
 
 def _files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tuple[str, str]]:
     if store.folder is None:
         return {}
     files = {}
-    for bucket in found:
-        name = corpus.slug(bucket.name, bucket.target)
+    for bucket, name in zip(found, _names(found), strict=True):
         case, script = store.folder / "corpus" / f"{name}.json", store.folder / "repro" / f"{name}.py"
         if case.is_file() and script.is_file():
             files[bucket.target, bucket.name] = (str(case), str(script))

@@ -9,6 +9,7 @@ nothing that a target makes is ever pickled.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import json
@@ -74,11 +75,12 @@ def serve(connection: Connection, setup: Setup) -> None:
     except Exception:
         connection.send_bytes(_message("broken", traceback.format_exc()))
         return
-    connection.send_bytes(_message("ready", os.getpid()))
+    own = os.getpid()
+    connection.send_bytes(_message("ready", own))
     try:
         while True:
             lease = json.loads(connection.recv_bytes())
-            _answer(connection, handler, lease["items"], lease["limit"])
+            _answer(connection, handler, lease["items"], lease["limit"], own)
     except (EOFError, OSError):
         # The campaign is over. Interpreter shutdown would run the exit hooks of whatever was under test.
         os._exit(0)
@@ -126,7 +128,7 @@ def _check_autograd() -> None:
         raise RuntimeError(f"autograd does not work in processes forked from {PRELOAD}: {error}") from error
 
 
-def _answer(connection: Connection, handler: Handler, items: list[Any], limit: float) -> None:
+def _answer(connection: Connection, handler: Handler, items: list[Any], limit: float, own: int) -> None:
     for item in items:
         signal.alarm(math.ceil(limit) + ALARM_GRACE)
         try:
@@ -136,8 +138,13 @@ def _answer(connection: Connection, handler: Handler, items: list[Any], limit: f
         except BaseException:
             last = True
             message = _message("failure", traceback.format_exc())
-        if os.fstat(1).st_size > OUTPUT_LIMIT:
-            os.ftruncate(1, 0)
+        if os.getpid() != own:
+            # A fork that a target has made and let go on: its parent answers.
+            os._exit(0)
+        # A target may have closed it.
+        with contextlib.suppress(OSError):
+            if os.fstat(1).st_size > OUTPUT_LIMIT:
+                os.ftruncate(1, 0)
         connection.send_bytes(message)
         if last:
             # The rest of the lease is for another worker.
@@ -146,4 +153,5 @@ def _answer(connection: Connection, handler: Handler, items: list[Any], limit: f
 
 
 def _message(kind: str, value: Any) -> bytes:
-    return json.dumps([kind, value, resident()]).encode()
+    # Halves of surrogate pairs go no further: neither the campaign's file nor a page takes them.
+    return json.dumps([kind, value, resident()], ensure_ascii=False).encode("utf-8", "replace")

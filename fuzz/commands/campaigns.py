@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from fuzz.campaign.configuration import Configuration, fingerprint, versions
 from fuzz.campaign.devices import require, workers
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import Summary, summarize
-from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say
+from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.errors import ConfigurationError, StoreError
 from fuzz.known import NAME, Issue
 from fuzz.known import read as read_known
@@ -39,7 +40,8 @@ def resume(options: argparse.Namespace) -> int:
 
     issues, cases = _known(options.known)
     with Store.open(options.folder) as store:
-        configuration = store.configuration
+        with _whole(options.folder):
+            configuration = store.configuration
         if options.jobs:
             configuration = replace(configuration, jobs=options.jobs)
         if options.seconds or options.cases:
@@ -55,19 +57,20 @@ def report(options: argparse.Namespace) -> int:
     """Print a campaign and write its page."""
     from fuzz.report.page import page
 
-    with Store.read(options.folder) as store:
+    with _whole(options.folder), Store.read(options.folder) as store:
         summary = summarize(store)
-    say(tables.campaign(summary), people(options))
+        told, text = tables.campaign(summary), page(summary)
+    say(told, people(options))
     file = options.out or options.folder / REPORT
     try:
-        file.write_text(page(summary), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(
             f"cannot write {file}: {error.strerror or error}; choose another with --out"
         ) from error
     say(f"The page is {file}", sys.stderr)
     if options.json:
-        say(json.dumps(objects.campaign(summary)))
+        say_object(objects.campaign(summary))
     return NOTHING_NEW
 
 
@@ -77,12 +80,12 @@ def diff(options: argparse.Namespace) -> int:
 
     summaries = []
     for folder in (options.before, options.after):
-        with Store.read(folder) as store:
+        with _whole(folder), Store.read(folder) as store:
             summaries.append(summarize(store))
     found = compare(*summaries)
     say(table(found), people(options))
     if options.json:
-        say(json.dumps(objects.difference(found)))
+        say_object(objects.difference(found))
     return FINDINGS if found.only_before or found.only_after else NOTHING_NEW
 
 
@@ -90,7 +93,7 @@ def export(options: argparse.Namespace) -> int:
     """Print a campaign as JSON lines."""
     from fuzz.campaign.export import lines
 
-    with Store.read(options.folder) as store:
+    with _whole(options.folder), Store.read(options.folder) as store:
         if options.out is None:
             for text in lines(store):
                 say(text)
@@ -101,6 +104,17 @@ def export(options: argparse.Namespace) -> int:
         except OSError as error:
             raise StoreError(f"cannot write {options.out}: {error.strerror or error}") from error
     return NOTHING_NEW
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[None]:
+    """Say of a campaign's file that it is damaged, whatever it is that cannot be read in it."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{folder} holds no campaign of aotfuzz, or a damaged one: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _run(
@@ -115,7 +129,9 @@ def _run(
     from fuzz.report.page import page
 
     with watching(configuration, sys.stderr) as watch:
-        summary = Campaign(configuration, store, watch).run()
+        with _whole(store.folder or Path()):
+            campaign = Campaign(configuration, store, watch)
+        summary = campaign.run()
     try:
         summary = _with_standings(store, summary, issues, cases)
         if store.folder is not None:
@@ -124,7 +140,7 @@ def _run(
         summary = replace(summary, troubles=[*summary.troubles, str(error)])
     say(tables.campaign(summary), people(options))
     if options.json:
-        say(json.dumps(objects.campaign(summary)))
+        say_object(objects.campaign(summary))
     return status(summary)
 
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fuzz import corpus
 from fuzz.campaign.devices import workers
-from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
+from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.corpus import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.plugins import attribute, registered
 from fuzz.report import objects, tables
 from fuzz.targets import SHIPPED, find, usable
+from fuzz.text import shell
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -25,18 +25,47 @@ def replay(options: argparse.Namespace) -> int:
 
     targets = [target.name for target in usable(options.target)]
     cases, errors = read_all(options.paths or [Path("corpus")])
+    ungiven = {} if targets else _of_targets_that_are_not_given(cases)
+    idle = [
+        file for file, case in cases if not targets and not any(name in SHIPPED for name in case.expected)
+    ]
+    if cases and len(idle) == len(cases):
+        raise ConfigurationError(
+            f"nothing is expected of a target that ships with aotfuzz ({len(cases)} cases), and no file may "
+            f"have another one imported; name it: {_with_targets(options.paths, ungiven)}"
+        )
     rows = run(cases, targets, jobs_at_once=options.jobs or workers()) if cases else []
     if rows:
         say(tables.replay(rows), people(options))
     unexpected = sum(not row.as_expected for row in rows)
     left_out = sum(row.outcome == LEFT_OUT for row in rows)
     said = f"{len(rows) - left_out} replayed, {unexpected} not as expected, {len(errors)} unreadable"
-    say(said + (f", {left_out} left out: their device is not here" if left_out else ""), sys.stderr)
+    said += f", {left_out} left out: their device is not here" if left_out else ""
+    if ungiven:
+        count = len({file for files in ungiven.values() for file in files})
+        said += f", {count} not run on targets that are not given: {_with_targets(options.paths, ungiven)}"
+    say(said, sys.stderr)
     if options.json:
-        say(json.dumps(objects.replay(rows, errors)))
+        not_run = {name: [str(file) for file in files] for name, files in ungiven.items()}
+        say_object({**objects.replay(rows, errors), "not_run": not_run})
     if errors:
         return WRONG
     return FINDINGS if unexpected else NOTHING_NEW
+
+
+def _of_targets_that_are_not_given(cases: Iterable[tuple[Path, Case]]) -> dict[str, list[Path]]:
+    """The targets that do not ship of which something is expected, and the files that expect it."""
+    found: dict[str, list[Path]] = {}
+    for file, case in cases:
+        for name in case.expected:
+            if name not in SHIPPED:
+                found.setdefault(name, []).append(file)
+    return found
+
+
+def _with_targets(paths: Sequence[Path], names: Iterable[str]) -> str:
+    """The command that replays files on these targets."""
+    return shell("aotfuzz", "replay", *paths, *(word for name in names for word in ("--target", name)))
 
 
 def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[CorpusError]]:
@@ -111,6 +140,9 @@ def repro(options: argparse.Namespace) -> int:
     target = options.target or case.origin.target
     if options.target:
         find(target)
+    elif target not in SHIPPED:
+        what = f"{target!r} does not ship with aotfuzz, and a file must not have it imported"
+        raise CorpusError(options.file, "origin.target", what, "name it with --target to have its script")
     say(scripts.script(case.program, target, scripts.main_finding(case)).rstrip("\n"))
     return NOTHING_NEW
 
@@ -121,7 +153,7 @@ def targets(options: argparse.Namespace) -> int:
     rows += [_registered(name) for name in registered()]
     if options.json:
         keys = ("name", "description", "unavailable")
-        say(json.dumps({"targets": [dict(zip(keys, row, strict=True)) for row in rows]}))
+        say_object({"targets": [dict(zip(keys, row, strict=True)) for row in rows]})
         return NOTHING_NEW
     for name, description, reason in rows:
         say(f"{name:20} {description}" + (f" (unavailable: {reason})" if reason else ""))

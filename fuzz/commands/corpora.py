@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 from tabulate import tabulate
 
@@ -17,10 +18,11 @@ from fuzz.campaign.replay import LEFT_OUT, Replayed, replay
 from fuzz.campaign.store import FILE
 from fuzz.collection import Collection, is_canonical
 from fuzz.commands.cases import read_all
-from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say
+from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.corpus import AGREES, DIFFERS, Case
 from fuzz.errors import ConfigurationError, DeviceError
 from fuzz.targets import SHIPPED, usable
+from fuzz.text import one_line, shell
 
 
 def add(options: argparse.Namespace) -> int:
@@ -32,14 +34,22 @@ def add(options: argparse.Namespace) -> int:
     else:
         collection = Collection(folder, {}, (), ())
     cases, errors = read_all(_sources(options.paths))
-    changed = False
+    changed = lacking = False
     for file, case in cases:
         there = collection.holds(case)
         if there is not None:
             say(f"{file}: is there already, as {there}")
             continue
         names = list(dict.fromkeys([*(name for name in case.expected if name in SHIPPED), *also]))
-        rows = replay([(file, case)], names, jobs_at_once=options.jobs or workers()) if names else []
+        if not names:
+            given = shell("--target", next(iter(case.expected)))
+            say(
+                f"aotfuzz: {file}: not added: it is run first, and its target does not ship; add {given}",
+                sys.stderr,
+            )
+            lacking = True
+            continue
+        rows = replay([(file, case)], names, jobs_at_once=options.jobs or workers())
         wrong = [row for row in rows if row.outcome == LEFT_OUT or (row.expected and not row.as_expected)]
         if wrong:
             changed = True
@@ -57,13 +67,19 @@ def add(options: argparse.Namespace) -> int:
             issue=options.issue or case.issue,
             note=case.note if options.note is None else options.note,
         )
-        written = folder / f"{corpus.slug(case.bucket, case.origin.target)}.json"
+        written = _free(folder, corpus.slug(case.bucket, case.origin.target))
         _write(written, case)
         collection.cases[written] = case
         say(f"{file}: added as {written}")
-    if errors:
+    if errors or lacking:
         return WRONG
     return FINDINGS if changed else NOTHING_NEW
+
+
+def _free(folder: Path, name: str) -> Path:
+    """A file that is not there yet: buckets that differ may have one name when they are made file names."""
+    names = itertools.chain((name,), (f"{name}-{number}" for number in itertools.count(2)))
+    return next(file for one in names if not (file := folder / f"{one}.json").exists())
 
 
 def _sources(paths: Iterable[Path]) -> Iterator[Path]:
@@ -108,7 +124,7 @@ def listing(options: argparse.Namespace) -> int:
     table = [tuple(_cell(row[key]) for key in headers) for row in rows]
     say(tabulate(table, headers=headers), people(options))
     if options.json:
-        say(json.dumps({"cases": rows, "errors": [str(error) for error in collection.errors]}))
+        say_object({"cases": rows, "errors": [str(error) for error in collection.errors]})
     return WRONG if collection.errors else NOTHING_NEW
 
 
@@ -122,9 +138,9 @@ def _found(collection: Collection) -> str:
     rows = [
         (
             ", ".join(f"`{name}`" for name in differs),
-            case.torch,
-            case.note,
-            f"[{name.removesuffix('.json')}](../corpus/{name})",
+            _markdown(case.torch),
+            _markdown(case.note),
+            f"[{_markdown(name.removesuffix('.json'))}](../corpus/{quote(name)})",
             f"[{case.issue}](https://github.com/pytorch/pytorch/issues/{case.issue})" if case.issue else "",
         )
         for _, differs, _, _, name, case in cases
@@ -133,8 +149,16 @@ def _found(collection: Collection) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *rows))
 
 
+def _markdown(text: str) -> str:
+    """A stranger's text as a cell of a table: it ends no cell and no line, and is no tag and no link."""
+    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;")
+    return text.replace("|", r"\|").replace("](", r"\](")
+
+
 def _cell(value: object) -> object:
-    return ", ".join(value) if isinstance(value, list) else value
+    """A value as a cell of a table on a terminal."""
+    text = ", ".join(value) if isinstance(value, list) else value
+    return one_line(text) if isinstance(text, str) else text
 
 
 def check(options: argparse.Namespace) -> int:
@@ -147,7 +171,7 @@ def check(options: argparse.Namespace) -> int:
                 say(f"{file}: rewritten")
     problems = collection.problems()
     for file, text in problems:
-        say(f"{file}: {text}")
+        say(one_line(f"{file}: {text}"))
     say(f"{len(collection.cases)} cases, {len(problems)} problems", sys.stderr)
     return FINDINGS if problems else NOTHING_NEW
 

@@ -6,27 +6,36 @@ import os
 import sys
 from typing import Any, TextIO
 
+from fuzz.text import json_text, shown
+
 NOTHING_NEW = 0
 FINDINGS = 1
 WRONG = 2
 GONE = 3
-# Targets and strangers' files have a say in what is printed, but none in what a terminal does.
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print text, to stdout by default; control characters in it are shown and not sent.
+    """Print text, to stdout by default; what is not printable in it is shown and not sent.
+
+    Targets and strangers' files have a say in what is printed, but none in what a terminal does. What the
+    stream's encoding lacks is shown as an escape, too.
 
     A reader who has left (`aotfuzz run ... | head`) changes neither what is written to files nor the exit
     status: what is said from then on goes nowhere.
     """
     stream = stream or sys.stdout
+    encoding = stream.encoding or "utf-8"
     try:
-        print(text.translate(_CONTROLS), file=stream, flush=True)
+        print(shown(text).encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def say_object(data: object) -> None:
+    """Print plain data as one line of JSON, which holds printable characters alone."""
+    say(json_text(data))
 
 
 def people(options: Any) -> TextIO:

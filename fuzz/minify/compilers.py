@@ -8,7 +8,7 @@ import builtins
 import functools
 import importlib
 import inspect
-import re
+import json
 import textwrap
 from collections.abc import Iterator
 from types import CodeType, FunctionType
@@ -19,7 +19,7 @@ from fuzz.repro import Compiler
 
 _PLACE = """
 def compiler(function):
-    print("put your compiler here: {name}")
+    print({said})
     sys.exit(2)
 """.strip()
 
@@ -42,7 +42,7 @@ def printed(name: str, compiler: Any) -> Compiler:
     if module and module != "__main__" and _imported(module, function) is compiler:
         setup = f'sys.path.insert(0, "")  # the current folder, too\nimport {module}'
         return Compiler(name, setup, f"{module}.{function}(f)")
-    return Compiler(name, _PLACE.format(name=re.sub(r'["\\\\]', "", name)), "compiler(f)")
+    return Compiler(name, _PLACE.format(said=json.dumps(f"put your compiler here: {name}")), "compiler(f)")
 
 
 def _imported(module: str, name: str) -> Any:

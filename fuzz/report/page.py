@@ -26,6 +26,7 @@ from fuzz.known import Standing
 from fuzz.operators import OPERATORS
 from fuzz.report import charts
 from fuzz.source import render
+from fuzz.text import shell, shown
 
 if TYPE_CHECKING:
     from fuzz.campaign.summary import Summary
@@ -65,7 +66,7 @@ def page(summary: Summary) -> str:
     met = sorted(groups, key=lambda name: (order.get(name, len(order)), name))
     general = [name for name in met if not name.startswith(OPERATOR)]
     used = [name for name in met if name.startswith(OPERATOR)]
-    return _template().render(
+    text = _template().render(
         summary=summary,
         new=[entry for entry in entries if entry.standing is None],
         known=[entry for entry in entries if entry.standing is not None],
@@ -86,18 +87,21 @@ def page(summary: Summary) -> str:
             for name, tally in summary.tallies.items()
         },
     )
+    return shown(text)
 
 
 def command(summary: Summary) -> str:
     """The command line that gives the same cases again."""
     configuration = summary.configuration
-    words = ["aotfuzz run", *(f"--target {name}" for name in configuration.targets)]
-    words.append(f"--seed {configuration.seed} --profile {configuration.profile}")
+    words = ["aotfuzz", "run"]
+    for name in configuration.targets:
+        words += ["--target", name]
+    words += ["--seed", str(configuration.seed), "--profile", configuration.profile]
     if configuration.device != "cpu":
-        words.append(f"--device {configuration.device}")
+        words += ["--device", configuration.device]
     cases = configuration.cases or max((tally.cases for tally in summary.tallies.values()), default=0)
-    words.append(f"--cases {max(cases, 1)} --case-timeout {configuration.limit:g}")
-    return " ".join(words)
+    words += ["--cases", str(max(cases, 1)), "--case-timeout", f"{configuration.limit:g}"]
+    return shell(*words)
 
 
 def _entries(summary: Summary) -> list[_Entry]:

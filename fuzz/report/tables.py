@@ -13,6 +13,7 @@ from fuzz.campaign.memory import MIB
 from fuzz.corpus import Case
 from fuzz.program import Program, Root, Same, Scalar, Storage, View
 from fuzz.source import render
+from fuzz.text import one_line
 
 if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket
@@ -36,7 +37,7 @@ def campaign(summary: Summary) -> str:
     parts = [_targets(summary)]
     for word, counted in (("poisoned", "poisons"), ("refused", "refusals")):
         reasons = [
-            (target, reason, count)
+            (target, _short(reason, 200), count)
             for target, tally in summary.tallies.items()
             for reason, count in getattr(tally, counted).most_common()
         ]
@@ -64,7 +65,7 @@ def replay(rows: Sequence[Replayed]) -> str:
     headers = ("file", "target", "outcome", "expected", "as expected", "bucket or reason")
     table = [
         (
-            row.file.name,
+            one_line(row.file.name),
             row.target,
             row.outcome,
             row.expected or "-",
@@ -80,16 +81,16 @@ def case(file: Path, recorded: Case) -> str:
     """A corpus file as text: what is known of it, its arguments, its source, what differed."""
     origin = recorded.origin
     facts = [
-        ("file", file),
-        ("bucket", recorded.bucket),
-        ("note", recorded.note),
+        ("file", one_line(str(file))),
+        ("bucket", one_line(recorded.bucket)),
+        ("note", one_line(recorded.note)),
         ("upstream issue", recorded.issue or "none known"),
-        ("seen on", f"{origin.target}, torch {recorded.torch}"),
-        ("origin", f"seed {origin.seed}, case {origin.case}, profile {origin.profile}"),
+        ("seen on", one_line(f"{origin.target}, torch {recorded.torch}")),
+        ("origin", one_line(f"seed {origin.seed}, case {origin.case}, profile {origin.profile}")),
         *((f"on {target}", state) for target, state in recorded.expected.items()),
     ]
     differences = [
-        (finding.clause, finding.path, _short(finding.eager, 60), _short(finding.target, 60))
+        (finding.clause, one_line(finding.path), _short(finding.eager, 60), _short(finding.target, 60))
         for finding in recorded.findings
     ]
     parts = [
@@ -234,7 +235,7 @@ def _sources(summary: Summary) -> list[str]:
         _, script = summary.files.get((bucket.target, bucket.name), (None, None))
         lines = [
             f"--- {bucket.name} on {bucket.target}",
-            f"    {buckets.main(bucket.example.seen.findings).message}",
+            f"    {one_line(buckets.main(bucket.example.seen.findings).message)}",
         ]
         if script is not None:
             lines.append(f"    {script}")
@@ -244,4 +245,5 @@ def _sources(summary: Summary) -> list[str]:
 
 
 def _short(text: str, width: int) -> str:
+    text = one_line(text)
     return text if len(text) <= width else text[: width - 3] + "..."

@@ -195,6 +195,13 @@ def test_options_are_part_of_the_key(name: str) -> None:
     assert the_same(**OPTIONS[name])
 
 
+def test_the_order_of_sums_of_products_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_graph(product, values(2), values(2))
+    monkeypatch.setattr(type(torch.backends.opt_einsum), "enabled", True, raising=False)
+    compile_graph(product, values(2), values(2))
+    assert misses() == 2
+
+
 def test_versions_and_this_package_s_source_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = ((keys, "own_source", lambda: "another"), (torch, "__version__", "2.99"))
     for number, change in enumerate((None, *changes)):
@@ -295,6 +302,64 @@ def test_what_has_no_key_is_not_kept(reason: str) -> None:
     assert stats.entries == stats.hits == 0
 
 
+READING: list[tuple[Any, tuple[Any, ...]]] = [
+    (torch.get_num_threads, ()),
+    (torch.initial_seed, ()),
+    (torch.cuda.is_available, ()),
+    (torch._C._get_cudnn_enabled, ()),
+    (hash, ("2",)),
+]
+
+
+@pytest.mark.parametrize(("function", "args"), READING, ids=lambda value: getattr(value, "__name__", ""))
+def test_graphs_that_ask_for_the_state_of_the_process_are_not_kept(function: Any, args: Any) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(torch.mul, (x, graph.call_function(function, args))))
+    compiled = compile_graph(fx.GraphModule(nn.Module(), graph), values(2))
+    assert torch.equal(compiled(values(2)), values(2) * function(*args))
+    assert aot.cache.stats().uncached == {"a function that reads the state of the process": 1}
+
+
+def test_functions_under_the_name_of_torch_s_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    factor = 2.0
+
+    @functools.wraps(torch.nn.functional.silu)
+    def scaled(x: Tensor) -> Tensor:
+        return x * factor
+
+    monkeypatch.setattr(torch.nn.functional, "silu", scaled)
+    assert torch.equal(compile_graph(calling(scaled), values(2))(values(2)), values(2) * 2)
+    assert aot.cache.stats().uncached == {"a function or an object of the user's": 1}
+
+
+def test_replaced_methods_of_modules_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.ReLU6, "forward", lambda self, x: x * 2)
+    assert torch.equal(compile_graph(hidden(nn.ReLU6()), values(2))(values(2)), values(2) * 2)
+    assert aot.cache.stats().uncached == {"a module of the user's": 1}
+
+
+def test_partitioners_that_pass_for_others_are_not_kept() -> None:
+    class Partial(functools.partial[Any]):
+        def __call__(self, /, *args: Any, **options: Any) -> Any:
+            return aot.min_cut_rematerialization_partition(*args, **options)
+
+    compile_graph(product, values(2, 2), leaf(2, 2), partition_fn=Partial(aot.default_partition))
+    assert aot.cache.stats().uncached == {"a partitioner of the user's": 1}
+
+
+def test_replaced_methods_of_tensors_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "sinc", lambda x: x * 2, raising=False)
+    monkeypatch.setattr(Tensor, "of_mine", lambda x: x, raising=False)
+    compile_graph(product, values(2), values(2))
+    assert aot.cache.stats().uncached == {"a method of tensors that is not torch's": 1}
+    monkeypatch.undo()
+    monkeypatch.setattr(Tensor, "of_mine", lambda x: x, raising=False)
+    with aot.config.patch(cache=aot.cache.stats().folder):
+        compile_graph(product, values(2), values(2))
+        assert aot.cache.stats().misses == 1
+
+
 def test_stack_traces_are_not_kept() -> None:
     with aot.config.patch(stack_traces=True):
         compile_graph(product, values(2), values(2))
@@ -388,7 +453,8 @@ def test_the_source_of_custom_operators_is_part_of_the_key(monkeypatch: pytest.M
     monkeypatch.setitem(globals(), "SCALE", 5.0)
     op = define("aotcache", body, derivative)
     (result, gradient), count = run(), misses()
-    assert [count for _, count in seen] + [count] == [1, 1, 2, 3, 4]
+    # (The body runs at each call, and no trace depends on it.)
+    assert [count for _, count in seen] + [count] == [1, 1, 1, 2, 3]
     assert torch.equal(result, values(3) * 5) and torch.equal(gradient, torch.full((3,), 5.0))
     assert torch.equal(seen[2][0][0], values(3) * 3) and torch.equal(seen[3][0][1], torch.full((3,), 3.0))
     del op
@@ -401,10 +467,10 @@ def test_custom_operators_that_read_objects_are_not_kept() -> None:
     settings = Settings()
 
     def body(x: Tensor) -> Tensor:
-        return x * settings.factor
+        return x * 2
 
     def derivative(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 2
+        return gradient * settings.factor
 
     op = define("aotcacheobjects", body, derivative)
     compile_graph(calling(torch.ops.aotcacheobjects.scaled.default), values(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 import torch
 from agree import assert_agrees, leaf, values
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import aot
+from aot import errors
 
 aten = torch.ops.aten
 
@@ -193,3 +195,46 @@ def test_a_backward_repeats_a_draw_of_several_results(partition: str) -> None:
         return result
 
     assert_agrees(f, lambda: [leaf(3, 2)], grad=True, partition=PARTITIONERS[partition])
+
+
+class Counts(nn.Module):
+    """Moves a buffer each time it runs, as a mixture of experts that counts what its experts get."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.seen.add_(x.detach().sum(0))
+        return (x * 2).sin()
+
+
+WRITING: dict[str, Callable[[], nn.Module]] = {
+    "a buffer": Counts,
+    "a batch norm": lambda: nn.BatchNorm1d(2),
+}
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_block_that_writes_is_refused_below_torch_compile(name: str) -> None:
+    """The backward would have to write once more. The refusal comes before anything is written."""
+    torch._dynamo.reset()
+    block = WRITING[name]()
+    before = copy.deepcopy(block.state_dict())
+    compiled = torch.compile(lambda x: checkpoint(block, x, use_reentrant=False), backend="aotfuzz")
+    with pytest.raises(errors.UnsupportedOperation, match="which the backward writes to once more"):
+        compiled(leaf(4, 2))
+    assert all(torch.equal(value, before[key]) for key, value in block.state_dict().items())
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_block_that_writes_and_is_not_run_again(name: str) -> None:
+    results = []
+    for compile in (lambda f: f, lambda f: torch.compile(f, backend="aotfuzz")):
+        torch._dynamo.reset()
+        block = WRITING[name]()
+        with torch.no_grad():
+            y = compile(lambda x, block=block: checkpoint(block, x, use_reentrant=False))(values(4, 2))
+        results.append([y, *block.state_dict().values()])
+    torch.testing.assert_close(*results, rtol=0, atol=0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import entry_points
@@ -55,6 +57,20 @@ def test_forward_and_backward_are_inductors() -> None:
     assert len(codes) >= 2 and all("cpp_fused" in code for code in codes)
     (one,) = function.specializations
     assert "_softmax" in one.forward.code  # what Inductor decomposed is a copy
+
+
+_FIRST = """
+import torch, aot
+x = torch.arange(16.0).reshape(1, 1, 4, 4).requires_grad_()
+f = torch.compile(lambda x: torch.nn.functional.max_pool2d(torch.relu(x), 2), backend="aotfuzz_inductor")
+f(x).sum().backward()
+print(x.grad.sum().item())
+"""
+
+
+def test_the_first_compile_of_a_process_decomposes() -> None:
+    ran = subprocess.run([sys.executable, "-c", _FIRST], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "4.0", ran.stderr
 
 
 def test_a_graph_without_a_backward_writes_to_its_inputs() -> None:

@@ -146,9 +146,15 @@ def _hook_on_argument(x: Tensor) -> Tensor:
 RATES = [1.0]
 
 
-def _changes_what_it_reads(x: Tensor) -> Tensor:
-    RATES[0] = RATES[0] / 2 + 1
-    return x * RATES[0]
+class _ChangesWhatItReads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * RATES[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        RATES[0] = RATES[0] / 2 + 1
+        return gradient * RATES[0]
 
 
 def _seeding(x: Tensor) -> Tensor:
@@ -270,10 +276,10 @@ REFUSALS = (
     ),
     Refusal("stored outside", errors.EscapedTensor, "return it", _stores, lambda: [values(3)]),
     Refusal(
-        "changes what it reads",
+        "a backward that changes what it reads",
         errors.ClosureMutation,
-        "return the new one",
-        _write_and(_changes_what_it_reads),
+        "in a hook on a result",
+        _write_and(_ChangesWhatItReads.apply),
         lambda: [leaf(3)],
     ),
     Refusal(

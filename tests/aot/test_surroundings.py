@@ -122,44 +122,66 @@ def method_of_a_container() -> Callable[[Tensor], Any]:
     "make",
     [
         *(count_and_read, draw_from_a_list, remember, step_of_an_object, global_that_is_rebound),
-        *(attribute_that_is_made, written_by_a_helper, written_by_the_backward, method_of_a_container),
+        *(attribute_that_is_made, written_by_a_helper, method_of_a_container),
     ],
     ids=lambda make: make.__name__,
 )
-def test_what_changes_what_it_reads_is_refused(make: Callable[[], Callable[[Tensor], Any]]) -> None:
-    function = make()
+def test_what_changes_what_it_reads_is_answered_call_by_call(
+    make: Callable[[], Callable[[Tensor], Any]],
+) -> None:
+    def outcomes(compiles: Callable[[Any], Any]) -> list[Any]:
+        function = make()
 
-    def f(x: Tensor) -> Any:
-        with torch.no_grad():
-            x.mul_(2)
-        return function(x)
+        def f(x: Tensor) -> Any:
+            with torch.no_grad():
+                x.mul_(2)
+            return function(x)
 
-    compiled = aot.aot_function(f, checking_nop)
-    x = leaf(2)
-    with pytest.raises(errors.ClosureMutation, match="pass the value as an argument"):
-        compiled(x)
-    assert torch.equal(x.detach(), leaf(2).detach())
+        called, found = compiles(f), list[Any]()
+        for _ in range(4):
+            x = leaf(2)
+            try:
+                found.append((called(x).tolist(), x.tolist()))
+            except IndexError:  # of a list that is empty by now
+                found.append(IndexError)
+        return found
+
+    assert outcomes(lambda f: aot.aot_function(f, checking_nop)) == outcomes(lambda f: f)
+
+
+def test_a_backward_that_changes_what_it_reads_is_refused() -> None:
+    rates = [2.0]
+
+    class Writing(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * rates[0]
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            rates[0] = 3.0
+            return gradient * 2
+
+    compiled = aot.aot_function(lambda x: Writing.apply(x) + 1, checking_nop)
+    with pytest.raises(errors.ClosureMutation, match=r"a backward of .* changes rates, and that depends"):
+        compiled(leaf(2))
+    assert rates == [2.0]
     assert compiled.specializations == ()
 
 
 def test_a_cache_that_has_been_filled_is_read() -> None:
     compiled = aot.aot_function(remember(), checking_nop)
-    for size in (2, 3):
-        with pytest.raises(errors.ClosureMutation, match="call again"):
-            compiled(values(size))
+    for size in (2, 3, 2, 3, 3):
         assert torch.equal(compiled(values(size)), values(size) * 2)
+    assert len(compiled.specializations) == 4  # that fills it, and that finds it filled, of each size
 
 
-def test_the_refusal_names_the_place() -> None:
-    with pytest.raises(errors.ClosureMutation, match=r"itself: count\."):
-        aot.aot_function(count_and_read(), checking_nop)(values(2))
-
-
-def test_what_is_only_written_is_written_once_for_each_compilation() -> None:
+def test_what_is_only_written_is_written_at_each_call() -> None:
     log: list[int] = []
     seen: dict[int, int] = {}
     counts = [0, 0]
-    also = deque[int]().append
+    also = deque[int]()
+    note = also.append
     config = types.SimpleNamespace(log=[], calls=0)
     count = 0
 
@@ -171,18 +193,19 @@ def test_what_is_only_written_is_written_once_for_each_compilation() -> None:
         config.log.append(len(x))
         config.last = len(x)
         log.append(len(x))
-        also(len(x))
+        note(len(x))
         seen[len(x)] = 1
         return x * 2
 
     compiled = aot.aot_function(f, checking_nop)
     for size in (2, 3, 2, 3):
         compiled(values(size))
-        log.append(size)  # which is nothing that the function reads
-    assert (count, counts[1], config.calls, config.last) == (2, 2, 2, 3)
-    assert config.log == [2, 3]
+        log.append(-size)  # which is nothing that the function reads
+    assert (count, counts[1], config.calls, config.last) == (4, 4, 4, 3)
+    assert config.log == [2, 3, 2, 3]
+    assert list(also) == [2, 3, 2, 3]
     assert seen == {2: 1, 3: 1}
-    assert log == [2, 2, 3, 3, 2, 3]
+    assert log == [2, -2, 3, -3, 2, -2, 3, -3]
     assert len(compiled.specializations) == 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -305,3 +306,20 @@ def test_the_start_of_a_process_is_timed(capsys: pytest.CaptureFixture[str]) -> 
     assert rows["aotfuzz --help"]["met"] == ("yes" if rows["aotfuzz --help"]["wall"] <= 200 else "no")
     assert rows["import aot"]["CPU beyond torch"] > rows["import torch"]["CPU beyond torch"] == 0
     assert rows["import torch"]["CPU"] > rows["aotfuzz --help"]["CPU"]
+
+
+def test_processes_with_more_objects_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    (table,) = tables(capsys, "objects", "--rounds", "1", "--count", "0", "1000")
+    assert [row[:3] for row in table["rows"]] == [
+        [process, "function", mode]
+        for process in ("plain", "1,000 more tuples")
+        for mode in ("inference", "training")
+    ]
+    assert all(row[3] > 0 and row[6] > 0 for row in table["rows"])
+
+
+def test_nothing_is_frozen_while_sides_are_timed() -> None:
+    frozen: list[int] = []
+    before = gc.get_freeze_count()
+    interleaved({"one": lambda: frozen.append(gc.get_freeze_count()) or 1.0}, 2)  # type: ignore[func-returns-value]
+    assert frozen == [before, before]

@@ -585,6 +585,26 @@ def _mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return tree
 
 
+_ready: list[None] = []
+
+
+def _wrong_when_ready(function: Function) -> Function:
+    if not _ready:
+        raise RuntimeError("it was not made ready")
+    return wrong_by_one(function)
+
+
+def _fails_when_ready(function: Function) -> Function:
+    if not _ready:
+        raise RuntimeError("it was not made ready")
+    raise RuntimeError("cannot do that")
+
+
+wrong_when_ready = Target("", "", _wrong_when_ready, prepare=lambda: _ready.append(None))
+fails_when_ready = Target("", "", _fails_when_ready, prepare=lambda: _ready.append(None))
+cannot_be_ready = Target("", "", _fails_when_ready, prepare=lambda: cannot_compile(len) and None)
+
+
 crashes_as_its_control = Target(
     "", "", crashes_on_exp, controls=("bad_targets:good", "bad_targets:crashes_on_exp")
 )

@@ -483,6 +483,36 @@ def test_a_corpus_file_cannot_make_a_module_be_imported(capsys: pytest.CaptureFi
     assert not Path("imported").exists()
 
 
+def test_replay_says_which_targets_are_to_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        _record(f"a folder/{name}.json", program=SINE, expected={"bad_targets:good": "agrees"})
+    assert main(["replay", "a folder"]) == 2
+    command = "aotfuzz replay 'a folder' --target bad_targets:good"
+    assert capsys.readouterr().err.endswith(f"name it: {command}\n")
+    assert main(["replay", "a folder", "--target", "bad_targets:good"]) == 0
+    assert "2 replayed, 0 not as expected, 0 unreadable\n" in capsys.readouterr().err
+    _record(
+        "a folder/c.json", program=SINE, expected={"eager": "agrees", "bad_targets:wrong_by_one": "differs"}
+    )
+    assert main(["replay", "a folder", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert (
+        f"1 replayed, 0 not as expected, 0 unreadable, 3 not run on targets that are not given: {command}"
+        in err
+    )
+    files = ["a folder/a.json", "a folder/b.json"]
+    expected = {"bad_targets:good": files, "bad_targets:wrong_by_one": ["a folder/c.json"]}
+    assert json.loads(out)["not_run"] == expected
+
+
+def test_a_case_that_is_not_run_is_not_added(capsys: pytest.CaptureFixture[str]) -> None:
+    _record("new/a.json", program=SINE, expected={"bad_targets:good": "agrees"})
+    assert main(["corpus", "add", "new"]) == 2
+    assert "a.json: not added" in (said := capsys.readouterr().err) and "--target bad_targets:good" in said
+    assert not Path("corpus").exists()
+    assert main(["corpus", "add", "new", "--target", "bad_targets:good"]) == 0
+
+
 def test_reduce_prints_a_smaller_case(capsys: pytest.CaptureFixture[str]) -> None:
     padded = replace(
         LOST_THROUGH_EXPAND,

@@ -122,7 +122,7 @@ def test_what_a_script_leaves_behind_costs_no_case() -> None:
     with Pool(jobs.HANDLER, jobs=1) as pool:
         shown, after = pool.run([Job((item,), 20.0) for item in items])
     assert isinstance(shown, Answer)
-    assert shown.value == 1
+    assert shown.value["status"] == 1
     assert isinstance(after, Answer)
     assert after.value["outcome"] == "agree"
 

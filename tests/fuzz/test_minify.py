@@ -484,6 +484,7 @@ def test_compilers_are_printed() -> None:
     assert printed("", bad.drops_mutation).compiled == "bad_targets.drops_mutation(f)"
     assert "import bad_targets" in printed("", bad.drops_mutation).setup
     assert "put your compiler here: mine" in printed("mine", lambda f: chain(f, 0)).setup
+    compile(printed("a\"'\n\\", lambda f: chain(f, 0)).setup, "setup", "exec")
 
 
 def example() -> tuple[Function, tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import bad_targets
@@ -27,6 +28,7 @@ from small_programs import (
 )
 
 from fuzz import buckets, repro
+from fuzz.campaign import script
 from fuzz.execute import execute
 from fuzz.program import Program
 from fuzz.targets import SHIPPED, find
@@ -147,6 +149,74 @@ def test_every_shipped_target_has_a_script(name: str, capsys: pytest.CaptureFixt
         )
         assert _status(text) == 0, capsys.readouterr().out
     target.reset()
+
+
+@pytest.mark.parametrize("fault", ["wrong_when_ready", "fails_when_ready"])
+def test_a_script_makes_its_target_ready(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr(bad_targets, "_ready", [])
+    (tmp_path / "bad_targets.py").write_text((HERE / "bad_targets.py").read_text())
+    finding = _found(SINE, f"bad_targets:{fault}")
+    text = repro.script(SINE, f"bad_targets:{fault}", finding)
+    environment = f"import sys; sys.path.insert(0, {str(HERE.parents[1])!r})\n"
+    done = _run(environment + text, tmp_path)
+    assert done.returncode == 1, done
+    assert "not made ready" not in done.stdout
+    assert "cannot do that" in done.stdout or "-0." in done.stdout
+    bad_targets._ready.clear()
+    assert script.shows(finding, script.run(text))
+    bad_targets._ready.clear()
+    unready = text.replace(f"bad_targets.{fault}.prepare()", "pass")
+    assert unready != text
+    assert not script.shows(finding, script.run(unready))
+
+
+def test_a_target_that_cannot_be_used_shows_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(1)")
+    (tmp_path / "fails_at_import.py").write_text("raise RuntimeError('no')")
+    finding = Finding("errors", "call", "no exception", "RuntimeError: no", "")
+    for name in (
+        "bad_targets:cannot_be_ready",
+        "exits_at_import:f",
+        "fails_at_import:f",
+        "bad_targets:absent",
+    ):
+        text = repro.script(SINE, name, finding)
+        assert _status(text) == 2
+        assert "cannot be used" in capsys.readouterr().out
+        assert not script.shows(finding, script.run(text))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "told", "shown"),
+    [
+        ("RuntimeError: size 3 of 'x' is wrong", "RuntimeError: size 4 of 'y' is wrong\nand more", True),
+        ("somewhere.Refused: cannot do that", "Refused: cannot do that", True),
+        ("fuzz.call.Escape: SystemExit: 0", "SystemExit: 0", True),
+        ("RuntimeError: cannot do that", "RuntimeError: it was not made ready", False),
+        ("RuntimeError: cannot do that", "NameError: cannot do that", False),
+        ("no exception", "RuntimeError: cannot do that", False),
+        ("crash, killed by SIGSEGV", "crash, killed by SIGSEGV", True),
+        ("crash, killed by SIGSEGV", "crash, exited with status 1", False),
+        ("timeout", "timeout", True),
+    ],
+)
+def test_a_script_shows_the_exception_that_was_recorded(recorded: str, told: str, shown: bool) -> None:
+    finding = Finding("errors", "call", "no exception", recorded, "")
+    assert script.shows(finding, {"status": 1, "ends": [["no exception", told]]}) is shown
+    assert not script.shows(finding, {"status": 0, "ends": [["no exception", told]]})
+    later = replace(finding, clause="repeat", path="call 2: errors: call")
+    assert script.shows(later, {"status": 1, "ends": [["no exception", told]]}) is shown
+
+
+def test_a_script_carries_what_inductor_is_prepared_with() -> None:
+    text = repro.script(SINE, "torch-inductor", Finding("values", "out", "", "", ""))
+    for name in ("deterministic", "fx_graph_cache"):
+        assert f"torch._inductor.config.{name} = " in text
 
 
 def test_a_script_counts_how_often_the_function_runs(

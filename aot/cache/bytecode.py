@@ -1,0 +1,577 @@
+"""What a function reads of what is outside of it, followed through its bytecode.
+
+In: a function, and `Objects`, which make data of objects. Out: the reads, as data that differs where any of
+them does. Code is interpreted on two kinds of values: what follows from arguments and from data in the key
+(`ANY`), and objects that were found outside (`Found`), which turn into the former where they are used. A read
+is followed only where each step of it is known: a variable, an attribute of a module, of a class or of a
+function, an import. What is not known to be harmless has no data (`Uncacheable`): an object that goes where
+its attributes may be read, a function of a library in no table (`purity`), an instruction that is none of
+those below.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import importlib.util
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from aot import torch_internals as internals
+from aot.cache import purity
+from aot.cache.data import Data, Uncacheable
+
+OBJECTS = "a custom operator that reads Python objects"
+CALLS = "a custom operator that calls what may read anything"
+CHANGES = "a custom operator that changes what is outside of it"
+CODE = "a custom operator with code that is not followed"
+VERSION = (3, 11)  # of the instructions below
+_MOST_STEPS = 20_000
+EMPTY = types.CellType()  # of no kind that is followed
+_CONTAINERS = (list, dict)
+SETS = (set, frozenset)
+_READING = frozenset(("get", "keys", "values", "items", "index", "count", "copy"))  # of containers
+
+
+class _Any:
+    """What follows from arguments, and from what is in the key."""
+
+
+class _Null:
+    """No value, where an instruction leaves a place for one."""
+
+
+ANY, NULL = _Any(), _Null()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """An object from outside."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Found) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+Value = _Any | _Null | Found
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is on the stack, and in the variables, before an instruction."""
+
+    stack: tuple[Value, ...]
+    names: Mapping[str, Value]
+
+
+class Objects(Protocol):
+    """What is known of the objects that code comes by."""
+
+    def data(self, value: Any) -> Data:
+        """An object that goes where any value may go, as data."""
+
+    def contained(self, value: Any) -> Data:
+        """A container of which the entries do."""
+
+    def ask(self, name: str) -> None:
+        """An attribute of some value is read."""
+
+    def store(self, name: str) -> None:
+        """An attribute of some value is written."""
+
+
+def title(value: Any) -> str:
+    """What to call an object in a message."""
+    kind: Any = type(value)
+    if kind is types.ModuleType:
+        return f"module {vars(value).get('__name__')}"
+    if kind in (types.FunctionType, types.BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    of = value if issubclass(kind, type) else kind
+    # (A metaclass may say anything of what is asked for otherwise.)
+    names = [type.__getattribute__(of, name) for name in ("__module__", "__qualname__")]
+    return ".".join(name for name in names if type(name) is str)
+
+
+def reads_of_function(objects: Objects, function: types.FunctionType) -> list[Data]:
+    """What a function reads; the code that it runs is in the key by itself.
+
+    Raises:
+        Uncacheable: that is not known.
+    """
+    if sys.version_info[:2] != VERSION:
+        raise Uncacheable(CODE, f"Python {sys.version_info[0]}.{sys.version_info[1]}")
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    scope = {name: Found(_content(cell)) for name, cell in cells}
+    frame = Frame(objects, function.__code__, function, scope)
+    try:
+        frame.run()
+    except (AssertionError, LookupError, RecursionError, ValueError) as error:
+        # (Of code that no compiler has made, or of functions that call each other too deep.)
+        raise Uncacheable(CODE, f"{function.__qualname__}: {type(error).__name__}") from None
+    return frame.reads
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return EMPTY
+
+
+def _imported(name: str, level: int, space: Mapping[str, Any], whole: bool) -> Any:
+    """The module that an import gives, if all of the path is there already: its first, or the `whole`."""
+    package = space.get("__package__")
+    if level:
+        try:
+            name = importlib.util.resolve_name("." * level + name, package if type(package) is str else "")
+        except ImportError as error:
+            raise Uncacheable(OBJECTS, error) from None
+    parts = name.split(".")
+    modules = [sys.modules.get(".".join(parts[: count + 1])) for count in range(len(parts))]
+    if any(type(module) is not types.ModuleType for module in modules):
+        raise Uncacheable(OBJECTS, f"the import of {name}")
+    return modules[-1 if whole or level else 0]
+
+
+class Frame:
+    """One function's code, as it is followed."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        code: types.CodeType,
+        function: types.FunctionType,
+        scope: Mapping[str, Value],
+    ) -> None:
+        self.reads: list[Data] = []
+        self._objects = objects
+        self._steps = 0
+        self._code = code
+        self._owner = function
+        self._space = function.__globals__
+        own: Any = function
+        self._builtins: Mapping[str, Any] = own.__builtins__
+        self._scope = scope
+        self._within: set[types.CodeType] = set()
+        self._at = 0
+
+    def run(self) -> None:
+        """Follow all ways through the code."""
+        bytecode = dis.Bytecode(self._code)
+        instructions = list(bytecode)
+        places = {one.offset: i for i, one in enumerate(instructions)}
+        handlers: Any = getattr(bytecode, "exception_entries", ())
+        states: dict[int, State] = {}
+        ahead = [(0, State((), dict.fromkeys(_parameters(self._code), ANY)))]
+        while ahead:
+            i, state = ahead.pop()
+            known = states.get(i)
+            joined = state if known is None else self._join(known, state)
+            if known is not None and joined == known:
+                continue
+            states[i] = joined
+            one = instructions[i]
+            self._at = one.offset
+            for entry in handlers:
+                if entry.start <= one.offset < entry.end:
+                    caught = joined.stack[: entry.depth] + (ANY,) * (2 if entry.lasti else 1)
+                    ahead.append((places[entry.target], State(caught, joined.names)))
+            ahead += [(i + 1 if to is None else places[to], after) for to, after in self._step(one, joined)]
+
+    def _join(self, one: State, other: State) -> State:
+        if len(one.stack) != len(other.stack):
+            raise Uncacheable(CODE, self._code.co_name)
+        stack = tuple(map(self._either, one.stack, other.stack))
+        both = [*one.names, *(name for name in other.names if name not in one.names)]
+        # (Where a variable has no value on one way, that way ends where it is read.)
+        return State(
+            stack,
+            {name: self._either(one.names.get(name), other.names.get(name)) for name in both},
+        )
+
+    def _either(self, one: Value | None, other: Value | None) -> Value:
+        if one is None or other is None or one == other:
+            found = other if one is None else one
+            assert found is not None
+            return found
+        if NULL in (one, other):
+            raise Uncacheable(CODE, self._code.co_name)
+        return self._use(one, other)
+
+    def _use(self, *values: Value) -> Value:
+        """They go where any value may go."""
+        for value in values:
+            if isinstance(value, Found):
+                self.reads.append([self._at, self._objects.data(value.value)])
+            elif value is NULL:
+                raise Uncacheable(CODE, self._code.co_name)
+        return ANY
+
+    def _look_into(self, *values: Value) -> Value:
+        """The same of what is read and kept nowhere, which may be containers."""
+        for value in values:
+            if isinstance(value, Found) and type(value.value) in _CONTAINERS:
+                self.reads.append([self._at, self._objects.contained(value.value)])
+            else:
+                self._use(value)
+        return ANY
+
+    def _step(self, one: dis.Instruction, state: State) -> list[tuple[int | None, State]]:
+        """The states after an instruction, and where they lead."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise Uncacheable(CODE, f"{self._code.co_name} is too long")
+        stack, names = list(state.stack), dict(state.names)
+        if one.opname in _ENDS:
+            self._use(*[stack.pop() for _ in range(_ENDS[one.opname](one))])
+            return []
+        if one.opname in _JUMPS:
+            return self._jump(one, stack, names)
+        step = _STEPS.get(one.opname)
+        if step is None:
+            raise Uncacheable(CODE, one.opname)
+        step(self, one, stack, names)
+        return [(None, State(tuple(stack), names))]
+
+    def _jump(
+        self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]
+    ) -> list[tuple[int | None, State]]:
+        name, here = one.opname, tuple(stack)
+        if name in ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"):
+            return [(one.argval, State(here, names))]
+        if name == "FOR_ITER":
+            return [(None, State((*here, ANY), names)), (one.argval, State(here[:-1], names))]
+        self._look_into(here[-1])
+        kept = here if name in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP") else here[:-1]
+        return [(None, State(here[:-1], names)), (one.argval, State(kept, names))]
+
+    # The instructions, each as what it does to the stack and the variables.
+
+    def _nothing(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        pass
+
+    def _null(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(NULL)
+
+    def _value(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(ANY)
+
+    def _pop(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.pop()
+
+    def _copy(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(stack[-one.argval])
+
+    def _swap(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack[-1], stack[-one.argval] = stack[-one.argval], stack[-1]
+
+    def _load_constant(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(Found(one.argval))
+
+    def _load_fast(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(names.get(one.argval, ANY))
+
+    def _store_fast(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        names[one.argval] = stack.pop()
+
+    def _delete_fast(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        names.pop(one.argval, None)
+
+    def _load_deref(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(self._scope.get(one.argval, ANY))
+
+    def _store_deref(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        if self._scope.get(one.argval, ANY) is not ANY:
+            raise Uncacheable(CHANGES, one.argval)
+        self._use(stack.pop())
+
+    def _delete_deref(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        if self._scope.get(one.argval, ANY) is not ANY:
+            raise Uncacheable(CHANGES, one.argval)
+
+    def _load_global(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        if type(self._space) is not dict or type(self._builtins) is not dict:
+            raise Uncacheable(OBJECTS, one.argval)
+        value = self._space.get(one.argval, self._builtins.get(one.argval, EMPTY))
+        if value is EMPTY:
+            raise Uncacheable(OBJECTS, one.argval)
+        stack += [NULL, Found(value)] if one.arg and one.arg & 1 else [Found(value)]
+
+    def _load_attribute(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(self._attribute(stack.pop(), one.argval))
+
+    def _load_method(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack += [NULL, self._attribute(stack.pop(), one.argval)]
+
+    def _store_attribute(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        owner = stack.pop()
+        if isinstance(owner, Found):
+            raise Uncacheable(CHANGES, f"{title(owner.value)}.{one.argval}")
+        if one.opname == "STORE_ATTR":
+            self._use(stack.pop())
+        self._objects.store(one.argval)
+
+    def _subscript(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        key, container = stack.pop(), stack.pop()
+        self._use(key)
+        stack.append(self._look_into(container))
+
+    def _store_subscript(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        key, container = stack.pop(), stack.pop()
+        if isinstance(container, Found):
+            raise Uncacheable(CHANGES, title(container.value))
+        self._use(key)
+        if one.opname == "STORE_SUBSCR":
+            self._use(stack.pop())
+
+    def _contains(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        container, sought = stack.pop(), stack.pop()
+        self._use(sought)
+        if isinstance(container, Found) and type(container.value) in SETS:
+            self.reads.append([self._at, self._objects.contained(container.value)])
+        else:
+            self._look_into(container)
+        stack.append(ANY)
+
+    def _unary(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(self._use(stack.pop()))
+
+    def _binary(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(self._use(stack.pop(), stack.pop()))
+
+    def _iterate(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(self._look_into(stack.pop()))
+
+    def _build(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        count: int = one.argval
+        parts = {"BUILD_MAP": 2 * count, "BUILD_CONST_KEY_MAP": count + 1}.get(one.opname, count)
+        self._use(*[stack.pop() for _ in range(parts)])
+        stack.append(ANY)
+
+    def _extend(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        """(The container is new. What is added to it may be one that is only read.)"""
+        self._look_into(stack.pop())
+
+    def _add_pair(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        self._use(stack.pop(), stack.pop())
+
+    def _unpack(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        self._look_into(stack.pop())
+        count: int = one.argval
+        stack += [ANY] * (count if one.opname == "UNPACK_SEQUENCE" else (count & 0xFF) + 1 + (count >> 8))
+
+    def _format(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        spec = stack.pop() if one.arg and one.arg & 4 else None
+        if spec is not None and not (isinstance(spec, Found) and "n" not in str(spec.value)):
+            raise Uncacheable(CALLS, "format, with the locale")
+        stack.append(self._use(stack.pop()))
+
+    def _make_function(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        code = stack.pop()
+        flags = one.arg or 0
+        self._use(*[stack.pop() for flag in (1, 2, 4, 8) if flags & flag])
+        assert isinstance(code, Found) and isinstance(code.value, types.CodeType)
+        if code.value not in self._within:
+            self._within.add(code.value)
+            own = self._code.co_cellvars
+            scope = {n: ANY if n in own else self._scope[n] for n in code.value.co_freevars}
+            frame = Frame(self._objects, code.value, self._owner, scope)
+            frame.run()
+            self.reads.append([self._at, ["within", frame.reads]])
+        stack.append(ANY)
+
+    def _call(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        args = [stack.pop() for _ in range(one.argval)][::-1]
+        second, first = stack.pop(), stack.pop()
+        if first is NULL:
+            stack.append(self._called(second, args))
+        else:
+            stack.append(self._called(first, [second, *args]))
+
+    def _call_with(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        args = [stack.pop() for _ in range(2 if one.arg and one.arg & 1 else 1)]
+        function = stack.pop()
+        if stack.pop() is not NULL:
+            raise Uncacheable(CODE, one.opname)
+        self._look_into(*args)
+        stack.append(self._use(function))
+
+    def _called(self, function: Value, args: list[Value]) -> Value:
+        if isinstance(function, Found):
+            if function.value is getattr and len(args) in (2, 3) and isinstance(args[1], Found):
+                name = args[1].value
+                if type(name) is str and len(args) == 2:
+                    return self._attribute(args[0], name)
+                if type(name) is str and args[0] is ANY:
+                    self._objects.ask(name)
+                    return self._use(args[2])
+            if purity.is_reader(function.value):
+                self._use(function)
+                return self._look_into(*args)
+        return self._use(function, *args)
+
+    def _import(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        wanted, level = stack.pop(), stack.pop()
+        if self._builtins.get("__import__") is not _IMPORT or vars(builtins)["__import__"] is not _IMPORT:
+            raise Uncacheable(CALLS, "__import__")
+        assert isinstance(wanted, Found) and isinstance(level, Found)
+        module = _imported(one.argval, level.value, self._space, bool(wanted.value))
+        stack.append(Found(module))
+
+    def _import_from(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.append(self._attribute(stack[-1], one.argval))
+
+    def _caught(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        stack.insert(-1, ANY)
+
+    def _matches(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        self._use(stack.pop())
+        stack.append(ANY)
+
+    def _enter(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+        self._use(stack.pop())
+        stack += [ANY, ANY]
+
+    def _attribute(self, owner: Value, name: str) -> Value:
+        """An attribute of a value, or of what was found."""
+        if not isinstance(owner, Found):
+            self._objects.ask(name)
+            return self._use(owner)
+        value = owner.value
+        if name.startswith("__") and name.endswith("__"):
+            raise Uncacheable(OBJECTS, f"attribute {name}")
+        if type(value) is types.ModuleType and name in vars(value):
+            return Found(vars(value)[name])
+        if type(value) is types.FunctionType and name in vars(value):
+            return Found(vars(value)[name])
+        if type(value) is type and not purity.is_value(value):
+            return Found(_of_class(value, name))
+        if type(value) in _OPERATORS:
+            return Found(_operator(value, name))
+        if type(value) in _CONTAINERS and name in _READING:
+            return self._look_into(owner)
+        if not purity.is_value(value):
+            raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
+        self._objects.ask(name)
+        return self._use(owner)
+
+
+def _of_class(cls: type, name: str) -> Any:
+    """What a class of the user's has, as it is read from the class."""
+    if any(type(base) is not type for base in cls.__mro__) or hasattr(type, name):
+        raise Uncacheable(OBJECTS, title(cls))
+    found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), EMPTY)
+    if isinstance(found, staticmethod):
+        return found.__func__
+    if type(found) is types.FunctionType or not hasattr(type(found), "__get__"):
+        return found
+    raise Uncacheable(OBJECTS, f"{title(cls)}.{name}")
+
+
+def _operator(value: Any, name: str) -> Any:
+    """What `torch.ops`, a namespace in it, or an operator has under a name."""
+    ops: Any = torch.ops
+    if value is ops and not name.startswith("_"):
+        return getattr(ops, name)
+    if type(value) is type(ops.aten):
+        found = getattr(value, name, None)
+        if type(found) is internals.OpOverloadPacket:
+            return found
+    if type(value) is internals.OpOverloadPacket:
+        found = getattr(value, name, None)
+        if type(found) is internals.OpOverload:
+            return found
+    raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
+
+
+def _parameters(code: types.CodeType) -> tuple[str, ...]:
+    flags = (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS)
+    count = code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & flag) for flag in flags)
+    return code.co_varnames[:count]
+
+
+_IMPORT = builtins.__import__
+_OPERATORS = (type(torch.ops), type(torch.ops.aten), internals.OpOverloadPacket)
+_Step = Callable[["Frame", dis.Instruction, list[Value], dict[str, Value]], None]
+# How many values an instruction takes that nothing comes after.
+_ENDS: Mapping[str, Callable[[dis.Instruction], int]] = {
+    "RETURN_VALUE": lambda one: 1,
+    "RAISE_VARARGS": lambda one: one.arg or 0,
+    "RERAISE": lambda one: 1,
+}
+_JUMPS = frozenset(
+    (
+        *("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "FOR_ITER"),
+        *("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"),
+        *(
+            f"POP_JUMP_{where}_IF_{what}"
+            for where in ("FORWARD", "BACKWARD")
+            for what in ("TRUE", "FALSE", "NONE", "NOT_NONE")
+        ),
+    )
+)
+_STEPS: Mapping[str, _Step] = {
+    **dict.fromkeys(
+        (
+            *("NOP", "RESUME", "PRECALL", "KW_NAMES", "MAKE_CELL", "COPY_FREE_VARS", "EXTENDED_ARG"),
+            *("LIST_TO_TUPLE", "CACHE"),
+        ),
+        Frame._nothing,
+    ),
+    "PUSH_NULL": Frame._null,
+    **dict.fromkeys(
+        ("LOAD_CLOSURE", "LOAD_ASSERTION_ERROR", "RETURN_GENERATOR", "WITH_EXCEPT_START"), Frame._value
+    ),
+    "POP_TOP": Frame._pop,
+    "POP_EXCEPT": Frame._pop,
+    "COPY": Frame._copy,
+    "SWAP": Frame._swap,
+    "LOAD_CONST": Frame._load_constant,
+    "LOAD_FAST": Frame._load_fast,
+    "STORE_FAST": Frame._store_fast,
+    "DELETE_FAST": Frame._delete_fast,
+    "LOAD_DEREF": Frame._load_deref,
+    "STORE_DEREF": Frame._store_deref,
+    "DELETE_DEREF": Frame._delete_deref,
+    "LOAD_GLOBAL": Frame._load_global,
+    "LOAD_ATTR": Frame._load_attribute,
+    "LOAD_METHOD": Frame._load_method,
+    "STORE_ATTR": Frame._store_attribute,
+    "DELETE_ATTR": Frame._store_attribute,
+    "BINARY_SUBSCR": Frame._subscript,
+    "STORE_SUBSCR": Frame._store_subscript,
+    "DELETE_SUBSCR": Frame._store_subscript,
+    "CONTAINS_OP": Frame._contains,
+    **dict.fromkeys(
+        ("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_NOT", "UNARY_INVERT", "YIELD_VALUE"), Frame._unary
+    ),
+    **dict.fromkeys(("BINARY_OP", "COMPARE_OP", "IS_OP"), Frame._binary),
+    "GET_ITER": Frame._iterate,
+    **dict.fromkeys(
+        ("BUILD_TUPLE", "BUILD_LIST", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BUILD_STRING", "BUILD_SLICE"),
+        Frame._build,
+    ),
+    **dict.fromkeys(("LIST_EXTEND", "LIST_APPEND", "DICT_UPDATE", "DICT_MERGE"), Frame._extend),
+    "MAP_ADD": Frame._add_pair,
+    **dict.fromkeys(("UNPACK_SEQUENCE", "UNPACK_EX"), Frame._unpack),
+    "FORMAT_VALUE": Frame._format,
+    "MAKE_FUNCTION": Frame._make_function,
+    "CALL": Frame._call,
+    "CALL_FUNCTION_EX": Frame._call_with,
+    "IMPORT_NAME": Frame._import,
+    "IMPORT_FROM": Frame._import_from,
+    "PUSH_EXC_INFO": Frame._caught,
+    "CHECK_EXC_MATCH": Frame._matches,
+    "BEFORE_WITH": Frame._enter,
+}

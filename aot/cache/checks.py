@@ -1,0 +1,230 @@
+"""Whether the parts of what was read belong together: a number of a tensor, a value or an output is of one.
+
+In: a `Blueprint` whose parts have been parsed, each by itself. The wrapper's source is made of numbers
+(``t0``, ``v3``), and one that is of nothing would be found when a call runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot.blueprint import Blueprint
+from aot.cache import operators as table
+from aot.cache.data import Corrupt
+from aot.capture.joint import Entrance, Gradient, Segment
+from aot.capture.kept import Kept
+from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
+from aot.effects import (
+    AliasRoot,
+    ArgumentRoot,
+    BaseRoot,
+    FunctionViewRoot,
+    Memory,
+    Repeat,
+    ValueRoot,
+    View,
+    Whole,
+    Write,
+)
+from aot.geometry import Geometry
+from aot.runtime.order import arrange
+from aot.runtime.plan import Input, Plan
+from aot.runtime.saving import Own, Saved, Watch
+from aot.subclasses import Layout
+
+# Of what the numbers in a field are, for each class.
+_NUMBERS: Mapping[type, Mapping[str, str]] = {
+    Plan: {
+        **dict.fromkeys(("storages", "leaves", "together", "required", "released", "detached"), "tensor"),
+        **dict.fromkeys(("pinned", "moves", "retaining", "aware"), "tensor"),
+        **dict.fromkeys(("returned", "bare", "resident"), "value"),
+        "converted": "returned",
+        "retaining_outputs": "output",
+    },
+    Input: {"tensor": "tensor"},
+    Write: {"tensor": "tensor", "value": "value"},
+    Memory: {"tensor": "tensor", "value": "returned"},
+    ArgumentRoot: {"tensor": "tensor"},
+    BaseRoot: {"tensor": "tensor"},
+    ValueRoot: {"value": "returned"},
+    AliasRoot: {"root": "root", "history": "returned"},
+    FunctionViewRoot: {"base": "root", "history": "returned"},
+    Whole: {"root": "root"},
+    View: {"root": "root", "required": "tensor or root", "through": "output"},
+    Repeat: {"output": "output"},
+    ArgumentEdge: {"tensor": "tensor"},
+    WrittenEdge: {"tensor": "tensor"},
+    OutputEdge: {"output": "output"},
+    EntranceEdge: {"segment": "segment"},
+    Kept: {"tensor": "tensor", "root": "root"},
+    Watch: {"tensor": "tensor", "root": "root"},
+    Saved: {"index": "saved", "tensor": "tensor", "primal": "input", "values": "value"},
+    Entrance: {"value": "returned"},
+}
+_LARGEST = 1 << 62  # bytes
+
+
+def check(blueprint: Blueprint) -> None:
+    """See that the parts belong together.
+
+    Raises:
+        Corrupt: they do not.
+    """
+    plan = blueprint.plan
+    if not len(blueprint.backwards) == len(blueprint.again) == len(plan.parts):
+        raise Corrupt("parts of several compiles")
+    _check_whole(plan, blueprint.forward)
+    _check_numbers(plan)
+    for part in plan.parts:
+        _check_segment(part.segment, part.own, len(part.saved), plan)
+    for backward, part in zip(blueprint.backwards, plan.parts, strict=True):
+        wanted = len(part.saved) + len(part.segment.tangents), part.segment.results
+        if backward is not None and _shape(backward) != wanted:
+            raise Corrupt("a plan for another graph")
+        if (backward is None and part.segment.results) or (backward is not None and _copies(backward)):
+            raise Corrupt("no backward")
+    if not blueprint.differentiated <= set(range(plan.tensors)):
+        raise Corrupt("no tensor")
+    if blueprint.spec.num_leaves != len(plan.outputs):
+        raise Corrupt("a tree of other results")
+
+
+def _check_whole(plan: Plan, forward: fx.GraphModule) -> None:
+    results = len(plan.returned) + len(plan.generators) + plan.saved
+    if _shape(forward) != (len(plan.inputs), results):
+        raise Corrupt("a plan for another graph")
+    # (Without symbols and wrapper subclasses; and functionalized draws are not kept.)
+    if plan.replaced or plan.scripted or plan.wrapped or plan.generators or plan.visible != len(plan.outputs):
+        raise Corrupt("a plan of another kind")
+    if len(plan.storages) != plan.tensors or len(set(plan.returned)) != len(plan.returned):
+        raise Corrupt("no storages, or no values")
+    written = {write.tensor for write in plan.kept}
+    inputs = [plan.inputs[i] for i in _copies(forward)]
+    places = {one.tensor: place for place, one in enumerate(inputs) if one.stretch is None}
+    if len(inputs) != len(places) or places.keys() != written:
+        raise Corrupt("a graph that writes to other inputs than the plan says")
+    if plan.idle and (results or any(node.op == "call_function" for node in forward.graph.nodes)):
+        raise Corrupt("a graph that is said to do nothing")
+    if plan.order != arrange(plan, [part.segment for part in plan.parts], plan.storages):  # type: ignore[arg-type]
+        raise Corrupt("another order")
+
+
+def _copies(module: fx.GraphModule) -> Sequence[int]:
+    """The inputs of a graph that it copies something into, in order."""
+    inputs = {node: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
+    copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    return [inputs[node.args[0]] for node in copies]
+
+
+def _check_numbers(plan: Plan) -> None:
+    known: Mapping[str, Collection[int]] = {
+        "tensor": range(plan.tensors),
+        "value": range(len(plan.values)),
+        "returned": frozenset(plan.returned),
+        "root": range(len(plan.roots)),
+        "tensor or root": range(max(plan.tensors, len(plan.roots))),
+        "output": range(len(plan.outputs)),
+        "segment": range(len(plan.parts)),
+        "saved": range(plan.saved),
+        "input": range(len(plan.inputs)),
+    }
+    stack: list[Any] = [plan]
+    while stack:
+        value = stack.pop()
+        if type(value) is Geometry:
+            _check_geometry(value)
+            continue
+        if type(value) in (tuple, frozenset):
+            stack += [one for one in value if type(one) not in _LEAVES]
+            continue
+        for name, counted in _fields(type(value)):
+            inner = getattr(value, name)
+            if inner is None:
+                continue
+            if counted is None:
+                if type(inner) not in _LEAVES:
+                    stack.append(inner)
+            elif not all(number in known[counted] for number in _ints(inner)):
+                raise Corrupt(f"no {counted}: {inner!r:.80}")
+    for tensor, _ in (*plan.changes, *plan.grown):
+        if tensor >= plan.tensors:
+            raise Corrupt(f"no tensor: {tensor}")
+    returned = frozenset(plan.returned)
+    if not all(write.value in returned for write in plan.writes):
+        raise Corrupt("a value that the graph does not return")
+
+
+_LEAVES = frozenset((int, bool, str, type(None), torch.dtype, torch.device))
+
+
+@functools.cache
+def _fields(kind: type) -> tuple[tuple[str, str | None], ...]:
+    """The fields of a dataclass, and of what the numbers in each are; none of what is no dataclass."""
+    if not dataclasses.is_dataclass(kind):
+        return ()
+    numbers = _NUMBERS.get(kind, {})
+    return tuple((field.name, numbers.get(field.name)) for field in dataclasses.fields(kind))
+
+
+def _ints(value: Any) -> Iterable[int]:
+    if type(value) is int:
+        return (value,)
+    return [number for one in value for number in _ints(one)]
+
+
+def _check_geometry(where: Geometry) -> None:
+    if len(where.size) != len(where.stride) or where.stop * where.dtype.itemsize >= _LARGEST:
+        raise Corrupt("no geometry")
+
+
+def _check_segment(segment: Segment, own: tuple[Own, ...], saved: int, plan: Plan) -> None:
+    entrances = range(len(segment.entrances))
+    everything = 1 << len(segment.tangents)
+    results = [number for gradient in segment.gradients for number in gradient.results]
+    masks = [*segment.needed, *(gradient.tangents for gradient in segment.gradients)]
+    layouts = [one.tangent for one in segment.entrances] + [one.layout for one in segment.gradients]
+    extra = [one.position for one in own if one.position >= saved]
+    if (
+        not segment.entrances
+        or results != list(range(segment.results))
+        or any(mask >= everything for mask in masks)
+        or not all(map(_is_plain, layouts))
+        or any(one.entrance not in entrances for one in own)
+        or extra != list(range(saved, saved + len(extra)))
+        or any(gradient.shared for gradient in segment.gradients)
+        or any(edge >= len(segment.gradients) + len(segment.further) for edge in segment.vain)
+    ):
+        raise Corrupt("no segment")
+    for target in (*map(_target, segment.gradients), *segment.further):
+        if isinstance(target, EntranceEdge):
+            there = plan.parts[target.segment].segment.entrances
+            if target.entrance >= len(there):
+                raise Corrupt("no entrance")
+
+
+def _target(gradient: Gradient) -> object:
+    return gradient.target
+
+
+def _is_plain(layout: Layout | None) -> bool:
+    """Whether it is none, or that of one plain tensor."""
+    return layout is None or (layout.meta is None and len(layout.wheres) == 1)
+
+
+def _is_one(value: object) -> bool:
+    return isinstance(value, fx.Node) and table.results_of(value) in ("Tensor", "int")
+
+
+def _shape(module: fx.GraphModule) -> tuple[int, int]:
+    """How many inputs and results a graph has."""
+    nodes = list(module.graph.nodes)
+    results = nodes[-1].args[0] if nodes[-1].args else None
+    if type(results) is tuple and not all(one is None or _is_one(one) for one in results):
+        raise Corrupt("a result that is no tensor")
+    return sum(node.op == "placeholder" for node in nodes), len(results) if type(results) is tuple else -1

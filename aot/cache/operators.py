@@ -1,0 +1,345 @@
+"""The table of operators that a stored graph may name, and what each argument of a call may be.
+
+In: names of a file. Out: `OpOverload`s. An operator is in the table because of its schema: it writes to none
+of its arguments, it returns tensors, and its arguments are tensors, numbers, flags and names that torch
+checks. What has such a schema and does something else (opens a file, takes memory without a check of its
+bounds, calls packed code) is listed here by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import keyword
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from aot import torch_internals as internals
+from aot.capture.calls import call_by_name, call_with_grad
+from aot.capture.operations import BATCH_NORM, READS_GRAD_MODE, Kind, call_on_clones, classify, given
+
+Names = frozenset[tuple[str, str]]  # custom operators, by name and overload
+
+TORCHS = ("aten", "prims")
+TENSOR = object()  # stands for a tensor among the arguments of a call, as nodes do
+
+# Packets without the namespace, each because of what it does.
+_DENIED = re.compile(
+    "|".join(
+        (
+            "from_file",  # opens a file
+            r"_print|.*_(?:make|sink)_tokens?|_make_dep_token",  # act outside, or stand for what does
+            # Views of memory whose bounds are not checked, and results in memory that is larger.
+            r"_reshape_alias.*|_nested_.*|_padded_dense.*|_jagged_to.*|to_padded_tensor|_lazy_clone",
+            r"set|resize.*|_resize.*|_copy_from.*|copy_strided|copy_to|device_put",
+            # Layouts whose parts are taken on trust.
+            r".*sparse.*|_?(?:indices|values)(?:_copy)?|c?(?:row|col)_indices(?:_copy)?",
+            r"_?coalesced?|hspmm|_spdiags",
+            r"_cslt.*|_spsolve|_dim[IV]|_nnz|segment_reduce|_segment_reduce.*|is_coalesced|dense_dim",
+            r"to_mkldnn.*|_mkldnn.*|mkldnn_reorder.*",
+            # Quantized tensors, and memory that holds packed weights or pointers to them.
+            r".*quantized.*|quantize_.*|dequantize|int_repr|q_.*|qscheme|_make_per_.*",
+            r".*int[48]pack.*|_dyn_quant.*",
+            r"fbgemm.*|_wrapped.*|_nnpack.*|_mixed_dtypes.*",
+            r"_pin_memory|pin_memory|is_pinned",
+            # Autograd's own, and tests of torch.
+            r"_fw_primal.*|_make_dual.*|_backward|set_data|requires_grad_|retain_grad|.*_version",
+            r"_test.*|_foobar|.*_debug.*",
+            # These write to arguments, of which their schemas say nothing.
+            r"batch_norm_(?:update|gather)_stats.*|_cudnn_rnn_flatten_weight",
+        )
+    )
+)
+
+# The texts that operators take: names of modes, which kernels compare, and texts of errors.
+_TEXTS = frozenset(
+    (
+        *("rounding_mode", "approximate", "reduce", "driver", "UPLO", "mode", "side"),
+        *("assert_msg", "api_name"),
+    )
+)
+
+
+def find(name: str, overload: str, operators: Names) -> internals.OpOverload | None:
+    """The operator of a schema's name (``aten::add``) and overload; None if torch has none, or if it is a
+    custom one that is not among `operators`."""
+    namespace, _, packet = name.partition("::")
+    if namespace not in TORCHS and (name, overload) not in operators:
+        return None
+    if not all(_WORD.fullmatch(part) for part in (namespace, packet, overload)):
+        return None
+    if any(part.startswith("__") and part not in _SHIFTS for part in (packet, overload)):
+        return None
+    op = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+    is_it = type(op) is internals.OpOverload and (op._schema.name, op._overloadname) == (name, overload)
+    return op if is_it else None
+
+
+_WORD = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_SHIFTS = ("__lshift__", "__rshift__", "__ilshift__", "__irshift__")
+
+
+@functools.cache
+def computes(op: internals.OpOverload) -> bool:
+    """Whether a graph may call an operator: it reads its arguments and returns tensors, or checks them."""
+    operation = classify(op)
+    if op.namespace in TORCHS:
+        if operation.kind not in (Kind.PURE, Kind.VIEW) and op not in READS_GRAD_MODE:
+            return False
+        if not _has_plain_schema(op):
+            return False
+    elif operation.kind not in (Kind.PURE, Kind.VIEW, Kind.COMPOSITE):
+        return False
+    return not op._schema.is_mutable
+
+
+@functools.cache
+def runs_on_clones(op: internals.OpOverload) -> bool:
+    """Whether `call_on_clones` may call an operator: it writes to arguments, of which it gets copies."""
+    custom = op.namespace not in TORCHS
+    if (
+        classify(op).kind is not Kind.MUTATION
+        and op not in BATCH_NORM
+        and not (custom and op._schema.is_mutable)
+    ):
+        return False
+    return op.namespace not in TORCHS or _has_plain_schema(op)
+
+
+@functools.cache
+def is_view_step(op: internals.OpOverload) -> bool:
+    """Whether the wrapper may take a view by an operator."""
+    return classify(op).kind is Kind.VIEW and computes(op)
+
+
+@functools.cache
+def changes_metadata(op: internals.OpOverload) -> bool:
+    """Whether the wrapper may change an argument's sizes, strides or offset, or its place in autograd, by an
+    operator."""
+    return op.namespace in TORCHS and (
+        classify(op).kind is Kind.RESHAPE or op is torch.ops.aten.resize_.default
+    )
+
+
+def _has_plain_schema(op: internals.OpOverload) -> bool:
+    schema = op._schema
+    if _DENIED.fullmatch(op._schema.name.partition("::")[2].removesuffix("_")):
+        return False
+    if any(_kind_of(argument) not in _KINDS for argument in schema.arguments):
+        return False
+    if any("str" in _kind_of(argument) and argument.name not in _TEXTS for argument in schema.arguments):
+        return False
+    returned = [str(result.type) for result in schema.returns]
+    return not returned or any("Tensor" in kind for kind in returned)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """What an operator's schema says of an argument; `takes` holds for the values that it may have."""
+
+    name: str
+    takes: Callable[[Any], bool]
+    by_name: bool
+    is_needed: bool
+
+
+@functools.cache
+def _parameters(op: internals.OpOverload) -> tuple[_Parameter, ...]:
+    return tuple(
+        _Parameter(
+            argument.name,
+            _KINDS.get(_kind_of(argument), _anything),  # (Custom operators take other things as well.)
+            argument.kwarg_only,
+            not argument.has_default_value(),
+        )
+        for argument in op._schema.arguments
+    )
+
+
+def fits(op: internals.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator's schema takes these arguments; nodes stand for tensors and for whole numbers."""
+    parameters = _parameters(op)
+    if len(args) > len(parameters):
+        return False
+    named = 0
+    for i, parameter in enumerate(parameters):
+        if i < len(args):
+            if parameter.by_name or not parameter.takes(args[i]):
+                return False
+        elif parameter.name in kwargs:
+            named += 1
+            if not parameter.takes(kwargs[parameter.name]):
+                return False
+        elif parameter.is_needed:
+            return False
+    return named == len(kwargs)
+
+
+@functools.cache
+def _named(text: str) -> internals.OpOverload | None:
+    packet, _, overload = text.partition(".")
+    return find(f"aten::{packet}", overload, frozenset()) if keyword.iskeyword(overload) else None
+
+
+def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operators: Names) -> bool:
+    """Whether a node's target, or the operator that one of our functions calls, may be called, and so."""
+    if isinstance(target, internals.OpOverload):
+        known = _is_listed(target, operators) and computes(target) and fits(target, args, kwargs)
+        return known and not _updates_statistics(target, args, kwargs)
+    if not args:
+        return False
+    op, *rest = args
+    if target is call_with_grad:
+        return op in READS_GRAD_MODE and fits(op, rest, kwargs)
+    if target is call_by_name:
+        op = _named(op) if type(op) is str else None
+        return op is not None and computes(op) and fits(op, rest, kwargs)
+    return target is call_on_clones and _is_right_on_clones(op, rest, kwargs, operators)
+
+
+def _updates_statistics(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of a batch norm writes to the statistics that it is given."""
+    if op not in BATCH_NORM:
+        return False
+    written, training = BATCH_NORM[op]
+    is_plain = not kwargs and len(args) > training
+    return not is_plain or (args[training] is not False and any(args[i] is not None for i in written))
+
+
+def _is_right_on_clones(op: Any, rest: Sequence[Any], kwargs: Mapping[str, Any], operators: Names) -> bool:
+    if type(op) is str:
+        op = _named(op)
+    if kwargs or len(rest) != 3 or not isinstance(op, internals.OpOverload):
+        return False
+    written, args, named = rest
+    if type(written) is not tuple or not isinstance(args, (tuple, list)) or not isinstance(named, dict):
+        return False
+    if not (_is_listed(op, operators) and runs_on_clones(op) and fits(op, args, named)):
+        return False
+    # All that it writes to is copied first: what was left out would be the caller's.
+    return written == tuple(where for where in written_by(op) if given(where, tuple(args), named))
+
+
+def _is_listed(op: internals.OpOverload, operators: Names) -> bool:
+    return op.namespace in TORCHS or (op._schema.name, op._overloadname) in operators
+
+
+def written_by(op: internals.OpOverload) -> tuple[int | str, ...]:
+    """The arguments that an operator writes to, by position or name."""
+    return BATCH_NORM[op][0] if op in BATCH_NORM else classify(op).written
+
+
+_KEPT_OUT = re.compile(r"^Optional\[(.*)\]$")  # (None is among the results of any graph.)
+
+
+def results_of(node: fx.Node) -> tuple[str, ...] | str:
+    """What a node gives: the type of its result, as schemas have it, or those of several results."""
+    target: Any = node.target
+    if node.op != "call_function":
+        return "Tensor"
+    if target is operator.getitem:
+        source, number = node.args
+        given = results_of(source) if isinstance(source, fx.Node) else ()
+        if isinstance(given, str):
+            return given.removeprefix("List[").removesuffix("]")
+        return given[number] if isinstance(number, int) and 0 <= number < len(given) else ()
+    if target is call_on_clones:
+        return "List[Tensor]"
+    if target in (call_by_name, call_with_grad):
+        target = _named(node.args[0]) if isinstance(node.args[0], str) else node.args[0]
+    return _results(target)
+
+
+@functools.cache
+def _results(op: internals.OpOverload) -> tuple[str, ...] | str:
+    returned = tuple(_KEPT_OUT.sub(r"\1", str(result.type)) for result in op._schema.returns)
+    return returned[0] if len(returned) == 1 else returned
+
+
+def _kind_of(argument: Any) -> str:
+    return str(argument.type)
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def _is_one(value: Any) -> bool:
+    """Whether it is a node with one result."""
+    if not isinstance(value, fx.Node):
+        return False
+    given = results_of(value)
+    return isinstance(given, str) and not given.startswith("List")
+
+
+def _is_tensor(value: Any) -> bool:
+    if isinstance(value, fx.Node):
+        return results_of(value) == "Tensor"
+    return _is_number(value) or value is TENSOR  # (A number stands for a tensor of it.)
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) in (int, torch.dtype, torch.layout, torch.memory_format) or _is_one(value)
+
+
+def _is_float(value: Any) -> bool:
+    return type(value) in (int, float) or _is_one(value)
+
+
+def _is_bool(value: Any) -> bool:
+    return type(value) is bool or _is_one(value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float, bool, complex) or _is_one(value)
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_device(value: Any) -> bool:
+    return type(value) is torch.device
+
+
+def _is_nothing(value: Any) -> bool:
+    return value is None
+
+
+def _optional(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or kind(value)
+
+
+def _list_of(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def is_list(value: Any) -> bool:
+        if isinstance(value, (list, tuple)):
+            return all(map(kind, value))
+        if kind is _is_tensor:
+            return isinstance(value, fx.Node) and results_of(value) == "List[Tensor]"
+        return kind(value)  # one stands for several that are alike
+
+    return is_list
+
+
+_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+    "Tensor": _is_tensor,
+    "int": _is_int,
+    "float": _is_float,
+    "bool": _is_bool,
+    "number": _is_number,
+    "str": _is_text,
+    "Device": _is_device,
+}
+_KINDS: Mapping[str, Callable[[Any], bool]] = {
+    **_PLAIN,
+    **{f"Optional[{name}]": _optional(kind) for name, kind in _PLAIN.items()},
+    **{f"List[{name}]": _list_of(kind) for name, kind in _PLAIN.items()},
+    **{f"Optional[List[{name}]]": _optional(_list_of(kind)) for name, kind in _PLAIN.items()},
+    "List[Optional[Tensor]]": _list_of(_optional(_is_tensor)),
+    "Optional[Generator]": _is_nothing,
+}

@@ -1,0 +1,92 @@
+"""Torch function modes of the caller: off while this compiler works, part of the specialization key.
+
+A mode is asked at each call of a function of torch's, those of this compiler and of its generated code
+included. It is meant for the user's function alone. So modes are set aside for a compiled call, and restored
+where the user's function is traced. (A default device is a mode as well; that one stays on.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from aot import torch_internals as internals
+from aot.constants import identified
+from aot.errors import UnsupportedOperation
+from aot.objects import namespace_of
+from aot.reads import is_library
+
+_state = threading.local()
+
+
+def are_on() -> bool:
+    """Whether a mode of the user's is asked by this thread's calls of torch."""
+    return internals.function_modes_are_on() and not all(
+        map(internals.is_device_mode, internals.function_modes())
+    )
+
+
+def aside() -> tuple[Any, ...]:
+    """The modes that this thread has set aside, outermost first; default devices among them."""
+    stack: tuple[Any, ...] = getattr(_state, "aside", ())
+    return stack
+
+
+@contextlib.contextmanager
+def set_aside(*, for_good: bool = False) -> Iterator[None]:
+    """While this lasts, the user's modes are off in this thread.
+
+    Args:
+        for_good: they are not `restored` either.
+    """
+    stack, before = internals.function_modes(), aside()
+    devices = tuple(filter(internals.is_device_mode, stack))
+    _state.aside = devices if for_good else stack
+    try:
+        with internals.function_modes_replaced(devices):
+            yield
+    finally:
+        _state.aside = before
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """While this lasts, the modes that were set aside are on again.
+
+    Raises:
+        UnsupportedOperation: others are on at the end.
+    """
+    stack = aside()
+    if not stack:
+        yield
+        return
+    with internals.function_modes_replaced(stack):
+        yield
+        if [*map(id, internals.function_modes())] != [*map(id, stack)]:
+            raise UnsupportedOperation(
+                "the function leaves a torch function mode on, or takes one off that was on before; enter "
+                "and leave a mode in one function, or outside"
+            )
+
+
+def key() -> tuple[object, ...]:
+    """Equal for two calls if their modes do the same, as long as what their code reads stays the same."""
+    return tuple(map(_key_of_mode, aside()))
+
+
+def _key_of_mode(mode: Any) -> object:
+    if internals.is_device_mode(mode):
+        return "device", str(mode.device)
+    attributes = [*(namespace_of(mode) or {}).items(), *_slots(mode)]
+    return type(mode), tuple((name, identified(value)) for name, value in attributes)
+
+
+def _slots(mode: Any) -> Iterator[tuple[str, Any]]:
+    for kind in type(mode).__mro__[:-1]:
+        if not is_library(kind.__module__):
+            for name, slot in vars(kind).items():
+                if isinstance(slot, types.MemberDescriptorType) and hasattr(mode, name):
+                    yield name, getattr(mode, name)

@@ -1,0 +1,52 @@
+"""Type checks against ``torch.FloatTensor`` and its like, and what fakes answer them.
+
+``isinstance(x, torch.FloatTensor)`` asks `x` for its highest dispatch key. The key that fakes have is no
+device's (`internals.memoryless`). The metaclass of these classes cannot be changed, so Python's `isinstance`
+is replaced while a function is traced that names one of them.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from aot import torch_internals as internals
+
+_lock = threading.Lock()
+_checking = 0
+
+
+@contextlib.contextmanager
+def checking_legacy_types() -> Iterator[None]:
+    """While this lasts, in every thread, `isinstance` knows fakes as instances of ``torch.FloatTensor`` and
+    its like."""
+    global _checking
+    with _lock:
+        _checking += 1
+        if _checking == 1:
+            builtins.isinstance = _checking_instances(builtins.isinstance)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        with _lock:
+            _checking -= 1
+            if _checking == 0:
+                builtins.isinstance = builtins.isinstance.__wrapped__  # type: ignore[attr-defined]
+
+
+def _checking_instances(original: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    @functools.wraps(original)
+    def check(value: Any, classes: Any, /) -> bool:
+        if original(value, classes):
+            return True
+        if not (original(value, Tensor) and internals.is_memoryless(value)):
+            return False
+        return original(internals.tensor_without_elements(value.dtype, value.device), classes)
+
+    return check

@@ -1,0 +1,130 @@
+"""Settings of the process and of the thread that a function may change, as `config` has the compiler's own.
+
+In: nothing. Out: `SETTINGS`, each of which is read as a value and set to one.
+Invariant: to read one changes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aot import torch_internals as internals
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        name: what users call it.
+        read: the value now; equal to an earlier one if nothing has changed.
+        write: sets it to a value that was read.
+        followed: whether a call may leave it changed (and the trace sees to that), or is refused otherwise.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    followed: bool = False
+
+
+def _attribute(path: str, owner: Any) -> Setting:
+    name = path.rpartition(".")[2]
+    return Setting(path, lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
+
+
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _random_states() -> tuple[Any, ...]:
+    """Those of Python's generator and, if it is in use, of numpy's."""
+    numpy = sys.modules.get("numpy.random")
+    if numpy is None:
+        return (random.getstate(),)
+    name, keys, *rest = numpy.get_state()
+    return random.getstate(), name, keys.tobytes(), *rest
+
+
+def _set_random_states(states: tuple[Any, ...]) -> None:
+    python, *rest = states
+    random.setstate(python)
+    if rest:
+        numpy: Any = sys.modules["numpy"]
+        name, keys, *more = rest
+        numpy.random.set_state((name, numpy.frombuffer(keys, numpy.uint32), *more))
+
+
+# (In the order in which they are set: a default device is a mode of functions as well.)
+SETTINGS: tuple[Setting, ...] = (
+    Setting("grad mode", torch.is_grad_enabled, internals.set_grad_mode, followed=True),
+    Setting("the random generators of Python and numpy", _random_states, _set_random_states, followed=True),
+    Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    Setting(
+        "deterministic mode",
+        lambda: (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        _set_deterministic,
+    ),
+    _attribute("torch.utils.deterministic.fill_uninitialized_memory", torch.utils.deterministic),
+    Setting(
+        "anomaly mode",
+        lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+        lambda value: torch.set_anomaly_enabled(*value),
+    ),
+    Setting("the state of autocast", internals.autocast_states, internals.set_autocast_states),
+    Setting("the number of threads", torch.get_num_threads, torch.set_num_threads),
+    Setting(
+        "the precision of matrix products",
+        torch.get_float32_matmul_precision,
+        torch.set_float32_matmul_precision,
+    ),
+    *(
+        _attribute(f"torch.backends.cudnn.{name}", torch.backends.cudnn)
+        for name in ("enabled", "benchmark", "deterministic")
+    ),
+    Setting("the modes of torch functions", internals.function_modes, internals.set_function_modes),
+    Setting("the dispatch modes", internals.dispatch_modes, internals.set_dispatch_modes),
+    Setting("the default device", internals.default_device, internals.set_default_device),
+    Setting(
+        "the hooks on saved tensors",
+        internals.hooks_on_saved_tensors,
+        internals.set_hooks_on_saved_tensors,
+    ),
+)
+DISPATCH_MODES = [setting.name for setting in SETTINGS].index("the dispatch modes")
+
+
+def read_settings() -> tuple[Any, ...]:
+    """All of them."""
+    return tuple(setting.read() for setting in SETTINGS)
+
+
+def changed_settings(before: Sequence[Any]) -> list[Setting]:
+    """Those that are otherwise now."""
+    return [setting for setting, value in zip(SETTINGS, before, strict=True) if setting.read() != value]
+
+
+def write_settings(before: Sequence[Any]) -> None:
+    """Set all to what they were.
+
+    Example:
+        >>> before = read_settings()
+        >>> torch.set_default_dtype(torch.float64)
+        >>> [setting.name for setting in changed_settings(before)]
+        ['the default dtype']
+        >>> write_settings(before)
+        >>> changed_settings(before)
+        []
+    """
+    for setting, value in zip(SETTINGS, before, strict=True):
+        if setting.read() != value:
+            setting.write(value)

@@ -1,0 +1,625 @@
+"""What a function changes of the Python program around it: attributes, variables, containers, generators.
+
+In: what the walk from a function has come to (`Writable`). Out: `SideEffects`, which make the changes of the
+one run again at each call. Until then the program is as it was before the run.
+
+A change is made again by its result, if a guard says what was there before, or if that does not matter. A
+number that the function only updates is updated by the same steps. A list that the function only lets grow
+gets the same items at its end. In all other cases what was there before becomes a guard. Some changes cannot
+be made again: an object that is new, an iterator that has moved on. They stay, and the compile answers that
+one call.
+Invariant: after a refusal everything is as it was before the call.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import operator
+import types
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aot import torch_internals as internals
+from aot.constants import CONSTANTS
+from aot.containers import SEQUENCES, raw
+from aot.errors import EscapedTensor, UnsupportedOperation
+from aot.guards import Guard, Kind, guard
+from aot.objects import parts_in
+from aot.reads import KINDS, is_library
+from aot.settings import read_settings, write_settings
+from aot.states import QUEUES
+from aot.updates import Update, noting, repeat
+from aot.variables import (
+    Entries,
+    Holder,
+    Items,
+    Memo,
+    Memory,
+    ModuleVariables,
+    Objects,
+    Queued,
+    State,
+    Variables,
+    changed,
+    holders_of,
+)
+
+Place = tuple[int, Kind, str]
+"""Where a guard looks: the owner's id, how, and the name."""
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_LASTING = (*CONSTANTS, bytes, range, slice, type(...), type(NotImplemented), enum.Enum, types.ModuleType)
+_GROWING = frozenset(("append", "extend", "+=", "put", "put_nowait"))
+_STORING = frozenset(("[]", "[]=", "update"))
+
+
+@dataclass(frozen=True, slots=True)
+class Writable:
+    """What a function may change.
+
+    Attributes:
+        objects: all that can hold others, with a path to each.
+        caches: variables that torch's modules keep for themselves: the namespace's id and the name.
+        guarded: what guards look at.
+        written: what the function does nothing with but write: the path and the value.
+        ways: how it writes to what has a name (`Reads.writes`), by kind and name.
+        spaces: the namespaces of classes, as guards know them.
+        read: the attributes that it reads of anything.
+    """
+
+    objects: tuple[tuple[str, Any], ...]
+    caches: frozenset[tuple[int, str]]
+    guarded: Collection[Place]
+    written: Mapping[Place, tuple[str, Any]]
+    ways: Mapping[tuple[str, str], Set[str]]
+    spaces: Mapping[type, Mapping[str, Any]]
+    read: Set[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SideEffects:
+    """What each call changes.
+
+    Attributes:
+        effects: what there is to do, and the path of what it changes.
+        guards: what has to be there before.
+        once: the paths of what has been changed for good, by the run itself: no other call is to be answered.
+        resting: the paths of what is changed to something that depends on what was there before.
+    """
+
+    effects: tuple[tuple[str, Callable[[], None]], ...] = ()
+    guards: tuple[Guard, ...] = ()
+    once: tuple[str, ...] = ()
+    resting: tuple[str, ...] = ()
+
+    def following(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that makes these changes when it is done."""
+        if not self.effects or self.once:
+            return call
+        changes = tuple(change for _, change in self.effects)
+
+        def changing(*args: Any, **options: Any) -> Any:
+            result = call(*args, **options)
+            for change in changes:
+                change()
+            return result
+
+        return changing
+
+
+NO_SIDE_EFFECTS = SideEffects()
+
+
+_Stored = Variables | Entries | Items
+
+
+class Snapshot:
+    """The state of a program before a function runs, and what it has changed since.
+
+    Attributes:
+        places: where stand-ins for a module's tensors are: names, keys or numbers, by the id of their owner.
+
+    Args:
+        with_settings: whether it is of torch's settings as well.
+
+    While it lasts, numbers that the function only updates are such as note that (`aot.updates`).
+    """
+
+    def __init__(self, with_settings: bool = True) -> None:
+        self._held: dict[tuple[type, int], tuple[Holder, Any]] = {}
+        self._seen: dict[int, Any] = {}
+        self._settings = read_settings() if with_settings else ()
+        self.places: Mapping[int, Set[Any]] = {}
+        self._noted: dict[tuple[int, Kind, Any], tuple[_Stored, Any, Update, Any]] = {}
+
+    def extend(self, writable: Writable) -> None:
+        """Take in what the walk has come to since."""
+        fresh: list[tuple[Holder, Any]] = []
+        for path, value in writable.objects:
+            if id(value) in self._seen:
+                continue
+            self._seen[id(value)] = value
+            for holder in holders_of(path, value, writable.spaces):
+                key = type(holder), id(holder.owner)
+                if key not in self._held:
+                    self._held[key] = holder, holder.read()
+                    fresh.append(self._held[key])
+        self._note(writable, fresh)
+
+    def _note(self, writable: Writable, fresh: Iterable[tuple[Holder, Any]]) -> None:
+        """Put values that note what is done to them in the places of those that are only written."""
+        names = _names_of_containers(writable)
+        written = _stored(writable, updated=True)
+        for holder, before in fresh:
+            if isinstance(holder, Variables):
+                here = written[holder.named]
+                for name in before.keys() & here:
+                    if (id(holder.owner), holder.kind, name) not in writable.guarded:
+                        self._watch(holder, name, before[name])
+            elif (
+                (isinstance(holder, Entries) or (isinstance(holder, Items) and holder.is_list))
+                and _ways(writable, names, holder.owner) & _STORING
+                and (id(holder.owner), holder.kind, "") not in writable.guarded
+            ):
+                entries = before.items() if isinstance(holder, Entries) else enumerate(before)
+                for key, value in entries:
+                    self._watch(holder, key, value)
+
+    def _watch(self, holder: Variables | Entries | Items, name: Any, value: Any) -> None:
+        noted = noting(value)
+        if noted is not None:
+            holder.store(name, noted)
+            self._noted[id(holder.owner), holder.kind, name] = holder, name, noted, value
+
+    def _settle(self) -> dict[tuple[int, Kind, Any], Callable[[], None] | None]:
+        """Put plain values back, and tell what was done to them: None where that cannot be told."""
+        found: dict[tuple[int, Kind, Any], Callable[[], None] | None] = {}
+        for place, (holder, name, noted, value) in self._noted.items():
+            now = _at(holder, name)
+            if now is noted:
+                holder.store(name, value)
+            elif isinstance(now, Update):
+                holder.store(name, now.plain)
+                known = now.origin is noted and not noted.leaked
+                found[place] = functools.partial(_update, holder, name, now, noted) if known else None
+        if self._noted:
+            self._settle_elsewhere(found)
+        self._noted.clear()
+        return found
+
+    def _settle_elsewhere(self, found: dict[tuple[int, Kind, Any], Callable[[], None] | None]) -> None:
+        """Put plain values in the places of what was made of a value that stood in another place: an object
+        gets an attribute of its own when the one of its class is updated."""
+        places = {id(noted): place for place, (_, _, noted, _) in self._noted.items()}
+        for holder, before in self._held.values():
+            if isinstance(holder, (Variables, Entries, Items)) and holder.differs(before):
+                state = holder.read()
+                for name, now in enumerate(state) if isinstance(state, tuple) else state.items():
+                    if isinstance(now, Update):
+                        holder.store(name, now.plain)
+                        found[id(holder.owner), holder.kind, name] = None
+                        found[places[id(now.origin)]] = None
+
+    def put_back(self) -> None:
+        """Let everything be as it was."""
+        self._settle()
+        if self._settings:
+            write_settings(self._settings)
+        for holder, before in self._held.values():
+            self._put_back(holder, before)
+
+    def _put_back(self, holder: Holder, before: Any) -> bool:
+        """Let one object hold what it held; whether it does."""
+        if self.state_of(holder, before) is before:
+            return True
+        return holder.write(self._but_for_places(holder, before, holder.read()))
+
+    def state_of(self, holder: Holder, before: Any) -> Any:
+        """What an object holds now: the very state `before` if it is no other one. (What is in `places` is
+        not asked: tensors of the trace.)"""
+        if not holder.differs(before):
+            return before
+        now = self._but_for_places(holder, holder.read(), before)
+        return before if now is not before and _are_same(now, before) else now
+
+    def _but_for_places(self, holder: Holder, state: Any, other: Any) -> Any:
+        """A state, with what is in the places of another one."""
+        names = self.places.get(id(holder.owner), ())
+        if not names or not isinstance(holder, (Variables, Entries, Items)):
+            return state
+        if isinstance(holder, Items):
+            both = range(min(len(state), len(other)))
+            return tuple(other[i] if i in names and i in both else one for i, one in enumerate(state))
+        return {name: other[name] if name in names and name in other else one for name, one in state.items()}
+
+    def may_stay(self, writable: Writable) -> bool:
+        """Whether nothing of the trace has been stored, if the function ends here."""
+        self._settle()
+        try:
+            self.check(writable)
+        except (EscapedTensor, UnsupportedOperation):
+            return False
+        return True
+
+    def check(self, writable: Writable) -> None:
+        """Refuse a function that has stored what is of the trace alone.
+
+        Raises:
+            EscapedTensor: a tensor.
+            UnsupportedOperation: a size that is a symbol.
+        """
+        known: set[int] | None = None
+        for holder, path, value in self._changes(writable):
+            if isinstance(value, _LASTING) and not isinstance(value, _SYMBOLIC):
+                continue
+            known = self._known() if known is None else known
+            for where, one in _within(path, value, known):
+                if isinstance(one, Tensor):
+                    kept = " in what functools.lru_cache keeps" if isinstance(holder, Memo) else ""
+                    raise EscapedTensor(
+                        f"the function stores a tensor somewhere else than in its result, at {where}{kept}; "
+                        f"return it instead, or let it be stored before the function is compiled"
+                    )
+                raise UnsupportedOperation(
+                    f"the function stores a size that is a symbol, at {where}; compile it for each size"
+                )
+
+    def _changes(self, writable: Writable) -> Iterator[tuple[Holder, str, Any]]:
+        """What is somewhere now and was not, with a path to it."""
+        for holder, before in self._held.values():
+            now = self.state_of(holder, before)
+            if now is before:
+                continue
+            if isinstance(holder, Variables):
+                for name in changed(before, now):
+                    if name in now and (id(holder.owner), name) not in writable.caches:
+                        yield holder, holder.where(name), now[name]
+            elif isinstance(holder, Entries):
+                for key in changed(before, now):
+                    if key in now:
+                        yield holder, f"{holder.path}[{key!r:.40}]", now[key]
+                        yield holder, f"a key of {holder.path}", key
+            elif isinstance(holder, (Items, Queued, Objects, Memo)):
+                memo = isinstance(holder, Memo)
+                old, new = (before[1], now[1]) if memo else (before, now)
+                ids = set(map(id, old))
+                for i, one in enumerate(new):
+                    if id(one) not in ids:
+                        yield holder, f"{holder.path}(...)" if memo else f"{holder.path}[{i}]", one
+
+    def tell(self, writable: Writable) -> SideEffects:
+        """What the function has changed.
+
+        Raises:
+            EscapedTensor, UnsupportedOperation: see `check`.
+        """
+        updates = self._settle()
+        self.check(writable)
+        found = _Found(self, writable, updates)
+        for holder, before in tuple(self._held.values()):
+            found.add(holder, before)
+        return found.told()
+
+    def undo(self, changes: SideEffects) -> SideEffects:
+        """Put everything back, unless it is changed for good."""
+        if changes.once:
+            return changes
+        once: list[str] = []
+        for holder, before in self._held.values():
+            if not isinstance(holder, Memo) and not self._put_back(holder, before):
+                once.append(holder.path)
+        if once:  # all else is as it was by now, and is changed for good once more
+            for _, change in changes.effects:
+                change()
+        return replace(changes, once=tuple(once))
+
+    def _known(self) -> set[int]:
+        """The objects, by id, that were somewhere before."""
+        known = set(self._seen)
+        for holder, before in self._held.values():
+            if isinstance(holder, (Variables, Entries)):
+                known.update(map(id, before.values()))
+                known.update(map(id, before))
+            elif isinstance(holder, (Items, Queued, Objects)):
+                known.update(map(id, before))
+            elif isinstance(holder, Memo):
+                known.update(map(id, before[1]))
+        return known
+
+    @functools.cached_property
+    def known(self) -> set[int]:
+        return self._known()
+
+
+class _Found:
+    """The changes of one run, being worked out."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        writable: Writable,
+        updates: Mapping[tuple[int, Kind, Any], Callable[[], None] | None],
+    ) -> None:
+        self.effects: list[tuple[str, Callable[[], None]]] = []
+        self.guards: list[Guard] = []
+        self.once: list[str] = []
+        self.resting: list[str] = []
+        self._snapshot = snapshot
+        self._writable = writable
+        self._updates = updates
+        self._names = _names_of_containers(writable)
+        self._stored = _stored(writable)
+
+    def told(self) -> SideEffects:
+        """All of them."""
+        lists = (self.effects, self.guards, self.once, self.resting)
+        return SideEffects(*map(tuple, lists))  # type: ignore[arg-type]
+
+    def add(self, holder: Holder, before: Any) -> None:
+        """Look at what one object held."""
+        if isinstance(holder, Variables):
+            self._variables(holder, before)
+        elif isinstance(holder, Entries):
+            self._entries(holder, before)
+        elif isinstance(holder, (Items, Queued)):
+            self._items(holder, before)
+        elif isinstance(holder, Objects) and holder.differs(before):
+            self._pin(holder, holder.expected(before))
+            self.resting.append(holder.path)
+            makers = [self._maker(holder.path, one) for one in holder.read()]
+            self.effects.append((holder.path, functools.partial(_refill, holder, makers)))
+        elif isinstance(holder, (Memory, State)) and holder.differs(before):
+            self._pin(holder, before[0])
+            self.resting.append(holder.path)
+            now = holder.read()
+            if isinstance(holder, State) and (now[1] is None or before[1] is None):
+                self.once.append(holder.path)
+            self.effects.append((holder.path, functools.partial(_write, holder, now)))
+
+    def _is_guarded(self, holder: Any, name: str = "") -> bool:
+        return (id(holder.owner), holder.kind, name) in self._writable.guarded
+
+    def _pin(self, holder: Any, before: Any, name: str = "") -> None:
+        """Let what was there be a guard, if it is none."""
+        path = holder.where(name) if isinstance(holder, Variables) else holder.path
+        if not self._is_guarded(holder, name):
+            self.guards.append(guard(path, holder.kind, holder.owner, name, before))
+
+    def _variables(self, holder: Variables, before: Mapping[str, Any]) -> None:
+        now = self._snapshot.state_of(holder, before)
+        names = [] if now is before else changed(before, now)
+        whole = isinstance(holder, ModuleVariables)
+        for name in names:
+            imported = isinstance(now.get(name), types.ModuleType)
+            own = (id(holder.owner), name) in self._writable.caches  # torch's own
+            if not own and not (whole and (name.startswith("__") or imported)):
+                self._variable(holder, name, before, now)
+        for name, value in before.items():
+            if self._updates.get((id(holder.owner), holder.kind, name), _NONE) is None and name not in names:
+                self._pin(holder, value, name)
+        for name in self._stored[holder.named]:
+            # (It may have been stored just as it was, which nobody can see.)
+            if name in before and name not in names and noting(before[name]) is None:
+                self._pin(holder, before[name], name)
+
+    def _variable(
+        self, holder: Variables, name: str, before: Mapping[str, Any], now: Mapping[str, Any]
+    ) -> None:
+        where, place = holder.where(name), (id(holder.owner), holder.kind, name)
+        if name not in now:
+            self._pin(holder, before[name], name)
+            self.resting.append(where)
+            self.effects.append((where, functools.partial(holder.delete, name)))
+            return
+        update = self._updates.get(place, _NONE)
+        if update not in (_NONE, None) and not self._is_guarded(holder, name):
+            assert callable(update)
+            self.effects.append((where, update))
+            return
+        rests = update is not _NONE or self._may_update(holder, name)  # on what was there
+        if name in before and (rests or self._is_guarded(holder, name)):
+            self._pin(holder, before[name], name)
+            self.resting.append(where)
+        elif name not in before and rests and holder.kind is Kind.ENTRY:
+            self.resting.append(where)
+            self.guards.append(guard(where, Kind.ABSENT, holder.owner, "", frozenset((name,))))
+        elif rests or self._is_read(holder, name):
+            self.resting.append(where)
+        make = self._maker(where, now[name])
+        self.effects.append((where, functools.partial(_store, holder, name, make)))
+
+    def _is_read(self, holder: Variables, name: str) -> bool:
+        """Whether it matters that a variable was not there."""
+        return holder.named != "attributes" or name in self._writable.read
+
+    def _may_update(self, holder: Variables, name: str) -> bool:
+        ways = self._writable.ways.get((holder.named, name), ())
+        return any(map(_is_operator, ways))
+
+    def _by_key(self, holder: Entries | Items, before: Mapping[Any, Any], now: Mapping[Any, Any]) -> bool:
+        """Take what is in a container key by key, if the function does nothing but store and update entries;
+        whether that is so. (What was stored as it was can be told of numbers and strings alone.)"""
+        ways = _ways(self._writable, self._names, holder.owner)
+        if not ways or not ways <= _STORING or self._is_guarded(holder):
+            return False
+        if any(noting(value) is None for value in before.values()) or not before.keys() <= now.keys():
+            return False
+        found: list[tuple[str, Callable[[], None]]] = []
+        names = changed(before, now)
+        if "[]=" in ways and not before.keys() >= set(names):
+            return False  # a `defaultdict` has made what was updated
+        for key in names:
+            update = self._updates.get((id(holder.owner), holder.kind, key), _NONE)
+            where = f"{holder.path}[{key!r:.40}]"
+            if update is None:
+                return False
+            if update is _NONE:
+                make, name = self._maker(where, now[key]), self._maker(where, key)
+                update = functools.partial(_enter, holder, name, make)
+            found.append((where, update))
+        self.effects += found
+        return True
+
+    def _entries(self, holder: Entries, before: Mapping[Any, Any]) -> None:
+        now = self._snapshot.state_of(holder, before)
+        differs = now is not before
+        ways = _ways(self._writable, self._names, holder.owner)
+        if (not differs and not ways) or self._by_key(holder, before, now):
+            return
+        self._pin(holder, (tuple(before), tuple(before.values())))
+        if differs:
+            self.resting.append(holder.path)
+            entries = [(self._maker(holder.path, k), self._maker(holder.path, v)) for k, v in now.items()]
+            self.effects.append((holder.path, functools.partial(_rewrite, holder, entries)))
+
+    def _items(self, holder: Items | Queued, before: tuple[Any, ...]) -> None:
+        ways = _ways(self._writable, self._names, holder.owner)
+        now = self._snapshot.state_of(holder, before)
+        differs = now is not before
+        if not differs and (not ways or (not before and "clear" not in ways)):
+            return
+        most = getattr(holder.owner, "maxlen", None)  # of a deque, which drops what is too much
+        only_grows = ways and ways <= _GROWING and (most is None or len(now) < most)
+        begins = len(now) >= len(before) and all(a is b for a, b in zip(before, now, strict=False))
+        if only_grows and begins and not self._is_guarded(holder):
+            makers = [self._maker(holder.path, one) for one in now[len(before) :]]
+            if makers:
+                self.effects.append((holder.path, functools.partial(_extend, holder, makers)))
+            return
+        numbered = dict(enumerate(before)), dict(enumerate(now))
+        if isinstance(holder, Items) and holder.is_list and self._by_key(holder, *numbered):
+            return
+        self._pin(holder, before if isinstance(holder, Items) else holder.expected(before))
+        if differs:
+            self.resting.append(holder.path)
+            makers = [self._maker(holder.path, one) for one in now]
+            self.effects.append((holder.path, functools.partial(_refill, holder, makers)))
+
+    def _maker(self, path: str, value: Any) -> Callable[[], Any]:
+        """What gives this value at each call; it is for this call alone where there is no such thing."""
+        make = _maker(value, self._snapshot.known)
+        if make is None:
+            self.once.append(path)
+            return lambda: value
+        return make
+
+
+_NONE: Any = object()
+
+
+def _are_same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict) and isinstance(second, dict):
+        return list(first) == list(second) and not changed(first, second)
+    if isinstance(first, tuple) and isinstance(second, tuple):
+        return len(first) == len(second) and all(map(operator.is_, first, second))
+    return False
+
+
+def _maker(value: Any, known: Set[int]) -> Callable[[], Any] | None:
+    kind = type(value)
+    if id(value) in known or isinstance(value, _LASTING):
+        return lambda: value
+    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+        return (lambda: value) if is_library(getattr(value, "__module__", None)) else None
+    if kind in (tuple, list, set, frozenset, deque, torch.Size):
+        makers = [_maker(one, known) for one in value]
+        if None in makers:
+            return None
+        return lambda: kind([make() for make in makers])  # type: ignore[misc]
+    if kind in (dict, OrderedDict):
+        pairs = [(_maker(key, known), _maker(one, known)) for key, one in value.items()]
+        if any(None in pair for pair in pairs):
+            return None
+        return lambda: kind((key(), one()) for key, one in pairs)  # type: ignore[misc]
+    return None
+
+
+def _stored(writable: Writable, updated: bool = False) -> Mapping[str, Set[str]]:
+    """The names that are stored, or `updated`, by kind."""
+    found: dict[str, set[str]] = {kind: set() for kind in KINDS}
+    for (kind, name), ways in writable.ways.items():
+        if "=" in ways or (updated and any(map(_is_operator, ways))):
+            found[kind].add(name)
+    return found
+
+
+def _is_operator(way: str) -> bool:
+    return way.endswith("=") and way not in ("=", "[]=")
+
+
+def _names_of_containers(writable: Writable) -> dict[int, set[str]]:
+    """The names under which the function writes to containers, by their ids."""
+    found: dict[int, set[str]] = {}
+    for (_, _, name), (_, value) in writable.written.items():
+        if isinstance(value, (dict, *SEQUENCES, *QUEUES)):
+            found.setdefault(id(value), set()).add(name)
+    return found
+
+
+def _ways(writable: Writable, names: Mapping[int, set[str]], owner: Any) -> frozenset[str]:
+    """How the function writes to a container that it does nothing else with; none where it does not."""
+    own = names.get(id(owner), ())
+    ways = (writable.ways.get((kind, name), ()) for name in own for kind in KINDS)
+    return frozenset(way for some in ways for way in some if way != "=")
+
+
+def _within(path: str, value: Any, known: Set[int]) -> Iterator[tuple[str, Any]]:
+    """The tensors and symbols of a trace that an object leads to by others that were not there before."""
+    ahead, seen = [(path, value)], set[int]()
+    while ahead:
+        path, value = ahead.pop()
+        if isinstance(value, _SYMBOLIC) or (isinstance(value, Tensor) and internals.is_memoryless(value)):
+            yield path, value
+        if isinstance(value, (*_LASTING, Tensor)) or id(value) in known or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, types.MethodType):
+            ahead.append((path, value.__self__))
+        elif isinstance(value, functools.partial):
+            ahead += [(path, one) for one in (*value.args, *value.keywords.values())]
+        elif isinstance(value, (set, frozenset)):
+            ahead += [(path, one) for one in raw(value)]
+        elif not (isinstance(value, type) and is_library(value.__module__)):
+            ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
+
+
+def _at(holder: _Stored, name: Any) -> Any:
+    """What is under a name, a key or a number."""
+    state = holder.read()
+    if isinstance(state, tuple):
+        return state[name] if name < len(state) else None
+    return state.get(name)
+
+
+def _update(holder: _Stored, name: Any, made: Update, noted: Update) -> None:
+    state: Any = holder.read()
+    holder.store(name, repeat(made, noted, state[name]))
+
+
+def _store(holder: Variables, name: str, make: Callable[[], Any]) -> None:
+    holder.store(name, make())
+
+
+def _enter(holder: Entries | Items, key: Callable[[], Any], make: Callable[[], Any]) -> None:
+    holder.store(key(), make())
+
+
+def _write(holder: Memory | State, state: Any) -> None:
+    holder.write(state)
+
+
+def _rewrite(holder: Entries, entries: Sequence[tuple[Callable[[], Any], Callable[[], Any]]]) -> None:
+    holder.write({key(): make() for key, make in entries})
+
+
+def _extend(holder: Items | Queued, makers: Sequence[Callable[[], Any]]) -> None:
+    holder.extend(tuple(make() for make in makers))
+
+
+def _refill(holder: Items | Queued | Objects, makers: Sequence[Callable[[], Any]]) -> None:
+    holder.write(tuple(make() for make in makers))

@@ -1,0 +1,580 @@
+"""What holds the state of a Python program: variables under names, contents of containers, states of
+iterators and generators.
+
+In: an object that a function may change. Out: its `Holder`s. Each reads the state as a value, tells whether
+it has changed since, and writes it back.
+Invariant: nothing here calls code of the user's: a container is read and written past what its class says.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import operator
+import queue
+import random
+import threading
+import types
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import numpy
+import torch
+from torch import Tensor, nn
+
+from aot import torch_internals as internals
+from aot.containers import SEQUENCES, raw
+from aot.guards import MISSING, Kind, contents
+from aot.objects import content_of, has_memory, namespace_of
+from aot.reads import is_compiler, is_library
+from aot.states import QUEUES, has_state, state_of
+
+_REGISTRIES = frozenset(vars(nn.Module())) - {"training"}
+_LRU = type(functools.lru_cache(lambda: None))
+
+
+class Holder(Protocol):
+    """One object's state.
+
+    Attributes:
+        path: how the function gets to the object.
+        owner: what guards look into, which is the object or what it keeps its variables in.
+    """
+
+    path: str
+    owner: Any
+
+    def read(self) -> Any:
+        """The state as it is."""
+
+    def differs(self, before: Any) -> bool:
+        """Whether the state is another one than this."""
+
+    def write(self, before: Any) -> bool:
+        """Put a state back; whether that could be done."""
+
+
+class Variables:
+    """Variables under names; a state maps names to values.
+
+    Args:
+        owner: what guards of these variables look into.
+    """
+
+    kind = Kind.ENTRY
+    named = "attributes"  # which of `reads.KINDS` code means that stores to them
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+
+    def where(self, name: str) -> str:
+        """How one would write a variable."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def read(self) -> dict[str, Any]:
+        return dict(self.owner)
+
+    def store(self, name: str, value: Any) -> None:
+        """Let a variable be this."""
+        self.owner[name] = value
+
+    def delete(self, name: str) -> None:
+        """Take a variable away."""
+        self.owner.pop(name, None)
+
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return not _is_same(before, self.owner)
+
+    def write(self, before: Mapping[str, Any]) -> bool:
+        for name in changed(before, now := self.read()):
+            if name in before:
+                self.store(name, before[name])
+            elif name in now:
+                self.delete(name)
+        return True
+
+
+class ModuleVariables(Variables):
+    """Those of a module or of a function's globals. What is imported while a function runs stays."""
+
+    named = "names"
+
+    def write(self, before: Mapping[str, Any]) -> bool:
+        now = self.read()
+        for name in changed(before, now):
+            if name.startswith("__") or isinstance(now.get(name), types.ModuleType):
+                continue
+            if name in before:
+                self.store(name, before[name])
+            else:
+                self.delete(name)
+        return True
+
+
+class ClassVariables(ModuleVariables):
+    """Those of a class."""
+
+    named = "attributes"
+
+    def __init__(self, path: str, cls: type, space: Mapping[str, Any]) -> None:
+        super().__init__(path, space)
+        self._class = cls
+
+    def store(self, name: str, value: Any) -> None:
+        type.__setattr__(self._class, name, value)
+
+    def delete(self, name: str) -> None:
+        if name in vars(self._class):
+            type.__delattr__(self._class, name)
+
+
+class Slots(Variables):
+    """Those of an instance that are in no namespace."""
+
+    kind = Kind.ATTRIBUTE
+
+    def __init__(self, path: str, owner: Any, slots: Mapping[str, Any]) -> None:
+        super().__init__(path, owner)
+        self._slots = slots
+
+    def read(self) -> dict[str, Any]:
+        found = {}
+        for name, slot in self._slots.items():
+            try:
+                found[name] = slot.__get__(self.owner)
+            except AttributeError:
+                continue
+        return found
+
+    def store(self, name: str, value: Any) -> None:
+        self._slots[name].__set__(self.owner, value)
+
+    def delete(self, name: str) -> None:
+        self._slots[name].__delete__(self.owner)
+
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return not _is_same(before, self.read())
+
+
+class Cell(Variables):
+    """The variable of a closure."""
+
+    kind = Kind.CELL
+    named = "cells"
+
+    def __init__(self, name: str, cell: types.CellType) -> None:
+        super().__init__("", cell)
+        self._name = name
+
+    def read(self) -> dict[str, Any]:
+        content = content_of(self.owner)
+        return {} if content is MISSING else {self._name: content}
+
+    def store(self, name: str, value: Any) -> None:
+        self.owner.cell_contents = value
+
+    def delete(self, name: str) -> None:
+        del self.owner.cell_contents
+
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return content_of(self.owner) is not before.get(self._name, MISSING)
+
+
+class Context(Variables):
+    """A `ContextVar`."""
+
+    kind = Kind.CONTEXT
+
+    def read(self) -> dict[str, Any]:
+        content = self.owner.get(MISSING)
+        return {} if content is MISSING else {"": content}
+
+    def where(self, name: str) -> str:
+        return f"{self.path}.get()"
+
+    def store(self, name: str, value: Any) -> None:
+        self.owner.set(value)
+
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return self.owner.get(MISSING) is not before.get("", MISSING)
+
+    def write(self, before: Mapping[str, Any]) -> bool:
+        if "" in before:
+            self.owner.set(before[""])
+        return True  # (It has no value again where this context is left.)
+
+
+class LocalVariables(Variables):
+    """Those that the thread has which calls."""
+
+    kind = Kind.LOCAL
+
+    def read(self) -> dict[str, Any]:
+        return dict(self.owner.__dict__)
+
+    def store(self, name: str, value: Any) -> None:
+        self.owner.__dict__[name] = value
+
+    def delete(self, name: str) -> None:
+        self.owner.__dict__.pop(name, None)
+
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return not _is_same(before, self.owner.__dict__)
+
+
+class Entries:
+    """What a dict holds; a state is a dict."""
+
+    kind = Kind.ENTRIES
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+        self._own: Any = OrderedDict if isinstance(owner, OrderedDict) else dict
+
+    def read(self) -> dict[Any, Any]:
+        return dict(raw(self.owner).items())
+
+    def differs(self, before: Mapping[Any, Any]) -> bool:
+        return not _is_same(before, raw(self.owner))
+
+    def write(self, before: Mapping[Any, Any]) -> bool:
+        self._own.clear(self.owner)
+        for key, value in before.items():
+            self._own.__setitem__(self.owner, key, value)
+        return True
+
+    def store(self, key: Any, value: Any) -> None:
+        """Let an entry be this."""
+        self._own.__setitem__(self.owner, key, value)
+
+
+class Items:
+    """What a list, a deque or a set holds; a state is a tuple."""
+
+    kind = Kind.ITEMS
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+        self._own: Any = next(own for own in SEQUENCES if isinstance(owner, own))
+
+    def read(self) -> tuple[Any, ...]:
+        return tuple(raw(self.owner))
+
+    def differs(self, before: tuple[Any, ...]) -> bool:
+        now = raw(self.owner)
+        return len(now) != len(before) or not all(map(operator.is_, now, before))
+
+    def write(self, before: tuple[Any, ...]) -> bool:
+        self._own.clear(self.owner)
+        self.extend(before)
+        return True
+
+    @property
+    def is_list(self) -> bool:
+        """Whether items have numbers that one stores to."""
+        return self._own is list
+
+    def store(self, number: int, value: Any) -> None:
+        """Let an item of a list be this."""
+        self._own.__setitem__(self.owner, number, value)
+
+    def extend(self, items: tuple[Any, ...]) -> None:
+        """Put more in, at the end."""
+        (set.update if self._own is set else self._own.extend)(self.owner, items)
+
+
+class Memory:
+    """What an array or a `bytearray` holds; a state has its bytes."""
+
+    kind = Kind.BYTES
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+
+    def read(self) -> tuple[object, bytes]:
+        """What guards know it by, and the bytes."""
+        told = contents(self.owner)
+        return told, told[2]
+
+    def differs(self, before: tuple[object, bytes]) -> bool:
+        return bool(contents(self.owner) != before[0])
+
+    def write(self, state: tuple[object, bytes]) -> bool:
+        view, before = memoryview(self.owner), state[1]
+        if view.readonly or view.nbytes != len(before):
+            return False
+        if view.c_contiguous and view.nbytes:
+            view.cast("B")[:] = before
+        elif view.nbytes and isinstance(self.owner, numpy.ndarray):
+            self.owner[...] = numpy.frombuffer(before, self.owner.dtype).reshape(self.owner.shape)
+        return not self.differs(state)
+
+
+class Objects:
+    """What an array of numpy's holds whose elements are objects; a state is a tuple."""
+
+    kind = Kind.BYTES
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+
+    def read(self) -> tuple[Any, ...]:
+        return tuple(self.owner.flat)
+
+    def expected(self, before: tuple[Any, ...]) -> object:
+        """The state as guards know it."""
+        memory = memoryview(self.owner)
+        return memory.format, memory.shape, numpy.array(before, object).tobytes()
+
+    def differs(self, before: tuple[Any, ...]) -> bool:
+        return not all(map(operator.is_, self.owner.flat, before))
+
+    def write(self, before: tuple[Any, ...]) -> bool:
+        for i, one in enumerate(before):
+            self.owner.flat[i] = one
+        return True
+
+
+class Queued:
+    """What is in a queue; a state is a tuple."""
+
+    kind = Kind.STATE
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+
+    def read(self) -> tuple[Any, ...]:
+        if isinstance(self.owner, queue.Queue):
+            return tuple(self.owner.queue)
+        items = self._emptied()
+        self.extend(items)
+        return items
+
+    def expected(self, before: tuple[Any, ...]) -> object:
+        """The state as guards know it."""
+        known = isinstance(self.owner, queue.Queue)
+        return len(before), [id(one) for one in before] if known else []
+
+    def differs(self, before: tuple[Any, ...]) -> bool:
+        now = self.read()
+        return len(now) != len(before) or not all(map(operator.is_, now, before))
+
+    def write(self, before: tuple[Any, ...]) -> bool:
+        self._emptied()
+        self.extend(before)
+        return True
+
+    def extend(self, items: tuple[Any, ...]) -> None:
+        """Put more in, at the end."""
+        for one in items:
+            self.owner.put(one)
+
+    def _emptied(self) -> tuple[Any, ...]:
+        items: list[Any] = []
+        while not self.owner.empty():
+            items.append(self.owner.get_nowait())
+            if isinstance(self.owner, queue.Queue):
+                self.owner.task_done()
+        return tuple(items)
+
+
+class State:
+    """Where an iterator is, what a random generator draws next."""
+
+    kind = Kind.STATE
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+
+    def read(self) -> tuple[object, Any]:
+        """What tells two states apart, and what sets one."""
+        return state_of(self.owner), self._settable()
+
+    def differs(self, before: tuple[object, Any]) -> bool:
+        return bool(state_of(self.owner) != before[0])
+
+    def write(self, before: tuple[object, Any]) -> bool:
+        owner, state = self.owner, before[1]
+        if state is None:
+            return False
+        if isinstance(owner, random.Random):
+            owner.setstate(state)
+        elif isinstance(owner, torch.Generator):
+            with internals.modes_off():
+                owner.set_state(state)
+        elif isinstance(owner, numpy.random.RandomState):
+            owner.set_state(state)
+        elif isinstance(owner, numpy.random.Generator):
+            owner.bit_generator.state = state
+        elif isinstance(owner, numpy.random.BitGenerator):
+            owner.state = state
+        else:
+            owner.__setstate__(state)
+        return not self.differs(before)
+
+    def _settable(self) -> Any:
+        owner = self.owner
+        if isinstance(owner, random.SystemRandom):
+            return None
+        if isinstance(owner, random.Random):
+            return owner.getstate()
+        if isinstance(owner, torch.Generator):
+            with internals.modes_off():
+                return owner.get_state()
+        if isinstance(owner, numpy.random.RandomState):
+            return owner.get_state(legacy=False)
+        if isinstance(owner, numpy.random.Generator):
+            return owner.bit_generator.state
+        if isinstance(owner, numpy.random.BitGenerator):
+            return owner.state
+        if type(owner) in _ITERATORS:
+            told = owner.__reduce__()
+            return told[2] if len(told) == 3 else None
+        return None
+
+
+_ITERATORS = tuple(type(iter(one)) for one in ([], (), range(0), "", b"", bytearray()))
+
+
+class Memo:
+    """What ``functools.lru_cache`` keeps for a function; a state is what it has computed, and how often."""
+
+    def __init__(self, path: str, owner: Any) -> None:
+        self.path = path
+        self.owner = owner
+
+    def read(self) -> tuple[int, list[Any]]:
+        return self.owner.cache_info().misses, self._kept()
+
+    def differs(self, before: tuple[int, list[Any]]) -> bool:
+        return bool(self.owner.cache_info().misses != before[0])
+
+    def write(self, before: tuple[int, list[Any]]) -> bool:
+        self.owner.cache_clear()  # nothing else takes out what is in there
+        return not before[1]
+
+    def _kept(self) -> list[Any]:
+        """Keys and results. (Those of a bounded one are what the wrapper itself refers to.)"""
+        own = (self.owner.__dict__, self.owner.__wrapped__)
+        found = [one for one in gc.get_referents(self.owner) if not any(one is part for part in own)]
+        if self.owner.cache_parameters()["maxsize"] is None:
+            return [part for one in found if type(one) is dict for part in (*one, *one.values())]
+        return [one for one in found if not isinstance(one, type)]
+
+
+def _is_same(before: Mapping[Any, Any], now: Any) -> bool:
+    """Whether the same keys lead to the same objects, in the same order."""
+    return (
+        len(before) == len(now)
+        and all(map(operator.is_, before.values(), now.values()))
+        and all(map(operator.is_, before, now))
+    )
+
+
+def changed(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> list[Any]:
+    """The keys that do not lead to what they led to: those that are gone first."""
+    gone = [key for key in before if key not in now]
+    return gone + [key for key, value in now.items() if before.get(key, MISSING) is not value]
+
+
+def holders_of(path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]) -> Iterator[Holder]:
+    """What holds the state of an object.
+
+    Args:
+        space_of: the namespaces of classes, as guards know them.
+    """
+    kind = type(value)
+    if isinstance(value, types.FunctionType):
+        if not is_library(value.__globals__.get("__name__")):
+            for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                yield Cell(name, cell)
+            yield Variables(path, value.__dict__)
+        return
+    if isinstance(value, types.ModuleType):
+        yield ModuleVariables(path, vars(value))
+        return
+    if isinstance(value, type):
+        yield ClassVariables(path, value, space_of.get(value) or vars(value))
+        return
+    if isinstance(value, ContextVar):
+        yield Context(path, value)
+        return
+    if isinstance(value, _LRU):
+        yield Memo(path, value)
+        return
+    if isinstance(value, threading.local):
+        yield LocalVariables(path, value)
+        return
+    if isinstance(value, dict):
+        if kind is dict and not path and "__builtins__" in value:
+            yield ModuleVariables(path, value)
+            return
+        yield Entries(path, value)
+    elif isinstance(value, SEQUENCES):
+        yield Items(path, value)
+    elif not isinstance(value, (tuple, frozenset, Tensor)):
+        if isinstance(value, QUEUES):
+            yield Queued(path, value)
+            return
+        if has_state(value):
+            yield State(path, value)
+            return
+        if has_memory(value):
+            if "O" not in memoryview(value).format:
+                yield Memory(path, value)
+            elif isinstance(value, numpy.ndarray):
+                yield Objects(path, value)
+    yield from _of_instance(path, value, kind)
+
+
+def _of_instance(path: str, value: Any, kind: Any) -> Iterator[Holder]:
+    space = namespace_of(value)
+    library = is_library(kind.__module__) and not isinstance(value, nn.Module)
+    if library and (space is None or is_compiler(kind.__module__)):
+        return
+    if library and kind.__module__.split(".", 1)[0] != "torch" and kind.__module__ not in _RECORDS:
+        return
+    if space is not None:
+        yield Variables(path, space)
+        if isinstance(value, nn.Module):
+            for name in _REGISTRIES & space.keys():
+                if isinstance(space[name], dict):
+                    yield Entries(f"{path}.{name}", space[name])
+        elif library:
+            for name, one in space.items():
+                yield from _nested(f"{path}.{name}", one, set())
+    if not library:
+        slots = {
+            name: slot
+            for base in reversed(kind.__mro__)
+            if not is_library(base.__module__)
+            for name, slot in vars(base).items()
+            if isinstance(slot, types.MemberDescriptorType)
+        }
+        if slots:
+            yield Slots(path, value, slots)
+
+
+_RECORDS = ("types", "argparse", "collections")
+
+
+def _nested(path: str, value: Any, seen: set[int]) -> Iterator[Holder]:
+    """Containers that an object of torch's keeps (the state of an optimizer)."""
+    if id(value) in seen or not isinstance(value, (dict, list, deque, set, tuple)):
+        return
+    seen.add(id(value))
+    if isinstance(value, dict):
+        yield Entries(path, value)
+    elif not isinstance(value, tuple):
+        yield Items(path, value)
+    for one in raw(value).values() if isinstance(value, dict) else raw(value):
+        yield from _nested(f"{path}[...]", one, seen)

@@ -1,0 +1,88 @@
+"""Repro scripts tried: what one gives, and whether that is the difference that it is about.
+
+A script exits with 1 whatever it is that differs. One that ends in an exception may have met another one than
+the campaign: of a compiler that was not made ready, of a module that the script lacks. So how both sides
+ended is compared with what was recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import tempfile
+from typing import Any
+
+from fuzz import buckets
+from fuzz.campaign.process import cause
+from oracles import Finding
+from oracles.gradients import gist
+from oracles.words import encodable
+
+BROKEN = 70
+# What `fuzz.call` makes of an exception that is no way to end a call.
+_ESCAPE = "fuzz.call.Escape: "
+_RETURNED = "no exception"
+_IN_A_CALL = re.compile(r"call \d+: errors: ")
+
+
+def run(text: str) -> dict[str, Any]:
+    """Execute a script of ours as `python script.py` would.
+
+    `status` is its exit status, BROKEN if it raised; `ends` how eager and the target ended, pair by pair,
+    where what differs is that.
+    """
+    space: dict[str, Any] = {"__name__": "__main__"}
+    status = 0
+    with (
+        tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        file.write(text)
+        file.flush()
+        space["__file__"] = file.name
+        try:
+            exec(compile(text, file.name, "exec"), space)
+        except SystemExit as leave:
+            status = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
+        except Exception:
+            status = BROKEN
+    return {"status": status, "ends": list(_ends(space)) if status == 1 else []}
+
+
+def _ends(space: dict[str, Any]) -> list[list[str]]:
+    """How both sides ended, where a script has noted that."""
+    status = space.get("status")
+    if status is not None:  # of the process that the target ran in
+        return [[_RETURNED, f"crash, {cause(status)}" if isinstance(status, int) else "timeout"]]
+    eager, target, keys = (space.get(name) for name in ("eager", "target", "differences"))
+    if not (isinstance(eager, dict) and isinstance(target, dict) and isinstance(keys, list)):
+        return []
+    pairs = [[side.get(key, _RETURNED) for side in (eager, target)] for key in keys]
+    return [
+        [encodable(text) for text in pair] for pair in pairs if all(isinstance(text, str) for text in pair)
+    ]
+
+
+def shows(finding: Finding, answer: Any) -> bool:
+    """Whether what a script gave is the difference that it is about."""
+    if answer["status"] != 1:
+        return False
+    if finding.clause != "errors" and not _IN_A_CALL.match(finding.path):
+        return True
+    wanted = [_end(text) for text in (finding.eager, finding.target)]
+    return any(all(map(_alike, wanted, map(_end, pair))) for pair in answer["ends"])
+
+
+def _end(text: str) -> list[str]:
+    """How a side ended, in the words that are the same on every run: the class of an exception, without its
+    module, and the first words of its message."""
+    kind, _, message = text.removeprefix(_ESCAPE).partition(": ")
+    return [kind.rpartition(".")[2], *buckets.words_of(gist(message))]
+
+
+def _alike(wanted: list[str], found: list[str]) -> bool:
+    """Whether one begins like the other: messages are recorded up to a length."""
+    return all(one == other for one, other in zip(wanted, found, strict=False)) and bool(wanted) == bool(
+        found
+    )

@@ -1,0 +1,55 @@
+"""Text of strangers made harmless: for a terminal, a file, a comment in a script, a shell.
+
+A target's exception, a corpus file and the name of a file may hold any characters: terminal escapes, marks
+that turn the direction of writing, halves of surrogate pairs that no encoding has. What is not printable is
+written as Python's escape of it, so that it is seen and does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+_PERHAPS = re.compile(r"[^\n\t -~]")
+
+
+def shown(text: str) -> str:
+    r"""Text in which each character is printable, a line feed or a tab.
+
+    >>> print(shown("\x1b[2J and \ud800, but not é"))
+    \x1b[2J and \ud800, but not é
+    """
+    return _PERHAPS.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    return character if character.isprintable() else ascii(character)[1:-1]
+
+
+def one_line(text: str) -> str:
+    r"""The same on one line: no text can pretend to be the next line of a list or a message.
+
+    >>> print(one_line("a\nb"))
+    a\nb
+    """
+    return shown(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
+def shell(*words: str | Path) -> str:
+    """A command line that a reader may copy: each word is one word of the shell, whatever is in it.
+
+    >>> shell("aotfuzz", "resume", Path("a b"))
+    "aotfuzz resume 'a b'"
+    """
+    return shlex.join(str(word) for word in words)
+
+
+def json_text(data: object, *, ascii_only: bool = True) -> str:
+    """Plain data as one line of JSON in which each character is printable."""
+    text = json.dumps(data, ensure_ascii=ascii_only)
+    return _PERHAPS.sub(
+        lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text
+    )

@@ -1,0 +1,180 @@
+"""Python attributes of tensors, which tell calls apart where the function reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from subclasses import TwoTensor
+from torch import Tensor, nn
+
+import aot
+from aot.errors import ClosureTensor, UnsupportedOutput
+
+Function = Callable[..., Any]
+NAME = "quantized"
+
+
+def helper(w: Tensor) -> bool:
+    return hasattr(w, "quantized") and w.quantized
+
+
+READERS: dict[str, Function] = {
+    "getattr": lambda w: w * 2 if getattr(w, "quantized", False) else w * 1,
+    "hasattr": lambda w: w * 2 if hasattr(w, "quantized") else w * 1,
+    "a plain attribute": lambda w: w * 2 if w.quantized else w * 1,
+    "its dict": lambda w: w * 2 if "quantized" in w.__dict__ else w * 1,
+    "vars": lambda w: w * 2 if vars(w).get("quantized") else w * 1,
+    "dir": lambda w: w * 2 if "quantized" in dir(w) else w * 1,
+    "a computed name": lambda w: w * 2 if getattr(w, NAME, False) else w * 1,
+    "another function": lambda w: w * 2 if helper(w) else w * 1,
+    "a number": lambda w: w * getattr(w, "quantized", 1),
+    "an intermediate": lambda w: w * 2 if hasattr(w * 1, "quantized") else w * 1,
+}
+ABSENT: Any = object()
+VALUES = [ABSENT, True, ABSENT, False, 3, 3.0, True, ABSENT]
+
+
+def tensor(value: Any, make: Callable[[], Tensor] = lambda: torch.ones(2)) -> Tensor:
+    made = make()
+    if value is not ABSENT:
+        made.quantized = value  # type: ignore[attr-defined]
+    return made
+
+
+def outcome(function: Function, w: Any) -> Any:
+    try:
+        return function(w).tolist()
+    except AttributeError as error:
+        return str(error)
+
+
+MAKERS: dict[str, Callable[[], Tensor]] = {
+    "tensor": lambda: torch.ones(2),
+    "parameter": lambda: nn.Parameter(torch.ones(2)),
+    "view": lambda: torch.ones(4)[:2],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("name", READERS)
+def test_an_attribute_is_what_it_is_in_each_call(name: str, make: str, dynamic: bool) -> None:
+    compiled = aot.aot_function(READERS[name], aot.nop, dynamic=dynamic)
+    for value in VALUES:
+        found, expected = (outcome(f, tensor(value, MAKERS[make])) for f in (compiled, READERS[name]))
+        assert found == expected
+
+
+def test_an_attribute_comes_and_goes_on_one_tensor() -> None:
+    compiled, w = aot.aot_function(READERS["getattr"], aot.nop), torch.ones(2)
+    for value in (None, True, None, True):
+        vars(w).clear() if value is None else setattr(w, "quantized", value)
+        assert compiled(w).tolist() == READERS["getattr"](w).tolist()
+    assert len(compiled.specializations) == 2
+
+
+def test_attributes_that_nothing_reads_are_of_no_account() -> None:
+    compiled = aot.aot_function(lambda w: w * 2, aot.nop)
+    for step in range(3):
+        w = torch.ones(2)
+        w.step = step  # type: ignore[attr-defined]
+        compiled(w)
+    assert len(compiled.specializations) == 1
+
+
+def test_what_is_in_an_attribute_is_guarded() -> None:
+    meta = {"scale": 3.0}
+    compiled = aot.aot_function(lambda w: w * w.quantized["scale"], aot.nop)
+    for scale in (3.0, 4.0, 3.0):
+        meta["scale"] = scale
+        assert compiled(tensor(meta)).tolist() == [scale] * 2
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_each_tensor_of_a_call_has_its_own(many: bool) -> None:
+    count = 6 if many else 2
+
+    def f(*tensors: Tensor) -> list[Tensor]:
+        return [READERS["getattr"](one) for one in tensors]
+
+    compiled = aot.aot_function(f, aot.nop)
+    for at in (None, 1, None, 0, 1):
+        given = [tensor(True if i == at else ABSENT) for i in range(count)]
+        assert [one.tolist() for one in compiled(*given)] == [one.tolist() for one in f(*given)]
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("table", torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * READERS["getattr"](self.weight) + READERS["hasattr"](self.table)
+
+
+FRONT_ENDS: dict[str, Callable[[nn.Module], Function]] = {
+    "aot_module": lambda module: aot.aot_module(module, aot.nop),
+    "torch_compile": lambda module: torch.compile(module, backend="aotfuzz"),
+}
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+def test_parameters_and_buffers_have_them_too(front_end: str) -> None:
+    torch._dynamo.reset()
+    module = Layer()
+    compiled = FRONT_ENDS[front_end](module)
+    for owner in (None, module.weight, None, module.table, None):
+        for one in (module.weight, module.table):
+            vars(one).pop("quantized", None)
+        if owner is not None:
+            owner.quantized = True
+        for _ in range(2):
+            assert compiled(torch.ones(2)).tolist() == module(torch.ones(2)).tolist()
+
+
+def test_wrapper_subclasses_have_them_too() -> None:
+    compiled = aot.aot_function(READERS["getattr"], aot.nop)
+    for value in (ABSENT, True, ABSENT):
+        given = [tensor(value, lambda: TwoTensor(torch.ones(2), torch.ones(2))) for _ in range(2)]
+        result, expected = compiled(given[0]), READERS["getattr"](given[1])
+        assert type(result) is TwoTensor and result.a.tolist() == expected.a.tolist()
+
+
+def sets(w: Tensor) -> Tensor:
+    w.quantized = 5  # type: ignore[attr-defined]
+    return w * 1
+
+
+def sets_a_private_one(w: Tensor) -> Tensor:
+    w._is_initialized = True  # type: ignore[attr-defined]
+    return w * 1
+
+
+def deletes(w: Tensor) -> Tensor:
+    del w.quantized  # type: ignore[attr-defined]
+    return w * 1
+
+
+def sets_at_a_result(w: Tensor) -> Tensor:
+    result = w * 1
+    result.quantized = True  # type: ignore[attr-defined]
+    return result
+
+
+@pytest.mark.parametrize("function", [sets, sets_a_private_one, deletes, sets_at_a_result])
+def test_a_change_of_an_attribute_is_refused(function: Function) -> None:
+    w = tensor(True)
+    with pytest.raises(UnsupportedOutput, match="is given a Python attribute"):
+        aot.aot_function(function, aot.nop)(w)
+    assert vars(w) == {"quantized": True}
+
+
+def test_a_tensor_in_an_attribute_is_refused_where_it_is_used() -> None:
+    compiled = aot.aot_function(lambda w: w * w.quantized, aot.nop)
+    with pytest.raises(ClosureTensor):
+        compiled(tensor(torch.ones(2)))
+    assert compiled(tensor(2.0)).tolist() == [2.0, 2.0]
