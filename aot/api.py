@@ -553,7 +553,8 @@ class CompiledFunction:
         def again(number: int) -> Level:
             with tracing():
                 if not levels:
-                    lifetimes, noted = Lifetimes(), Noted(self.__wrapped__, runs=True)
+                    lifetimes = Lifetimes()
+                    noted = Noted(self.__wrapped__, runs=True, in_places=self._in_places)
                     try:
                         with ambient(), internals.plain_autograd():
                             recorded = self._record(flat, arguments, lifetimes, noted, False, None)

@@ -29,6 +29,11 @@ def are_on() -> bool:
     )
 
 
+def are_aside() -> bool:
+    """Whether a mode of the user's is set aside."""
+    return not all(map(internals.is_device_mode, aside()))
+
+
 def aside() -> tuple[Any, ...]:
     """The modes that this thread has set aside, outermost first; default devices among them."""
     stack: tuple[Any, ...] = getattr(_state, "aside", ())

@@ -16,7 +16,7 @@ from aot.capture.calls import call_with_grad, is_custom
 from aot.capture.operations import BATCH_NORM, call_on_clones, is_written
 from aot.capture.visible import is_act, moves_generator
 from aot.compilers import Compiled, static_inputs
-from aot.inductor_graphs import SCATTERS, copies_count, keep_apart, writes_within
+from aot.inductor_graphs import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
 from aot.names import get_aot_compilation_context
 from aot.symbols import at, has_symbols, hinted
 from aot.tokens import threaded
@@ -136,6 +136,7 @@ class Inductor:
         donated = module.meta.get("donated", ())
         graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
         settings = dict(self.settings)
+        multiply_apart(graph.graph)
         if keep_apart(graph.graph) or copies_count(graph.graph):
             settings["pattern_matcher"] = False
         acts = sum(node.target is internals.WITH_EFFECTS for node in graph.graph.nodes)

@@ -48,6 +48,32 @@ _INDEXED = {
 _RETYPED = {torch.ops.aten.view.dtype, torch.ops.aten.view_as_complex.default}
 
 
+# A sum with one of these becomes one operation, which knows no `alpha` of the sum.
+_PRODUCTS = {torch.ops.aten.mm.default}
+
+
+def multiply_apart(graph: fx.Graph) -> None:
+    """Multiply with the `alpha` of a sum before it, where one operand is a matrix product: Inductor makes
+    ``addmm`` of such a sum, and drops its `alpha`."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
+        alpha, (first, second) = node.kwargs.get("alpha", 1), node.args
+        products = [one for one in (first, second) if isinstance(one, fx.Node) and one.target in _PRODUCTS]
+        if alpha == 1 or not products or not isinstance(second, fx.Node):
+            continue
+        dtype = node.meta["val"].dtype
+        with graph.inserting_before(node):
+            if second.meta["val"].dtype is not dtype:
+                second = _called(graph, torch.ops.prims.convert_element_type.default, second, dtype)
+            second = _called(graph, torch.ops.aten.mul.Tensor, second, alpha)
+        node.args, node.kwargs = (first, second), {}
+
+
+def _called(graph: fx.Graph, operation: Any, tensor: fx.Node, other: Any) -> fx.Node:
+    node = graph.call_function(operation, (tensor, other))
+    node.meta["val"] = operation(tensor.meta["val"], other)
+    return node
+
+
 def keep_apart(graph: fx.Graph) -> bool:
     """Copy what Inductor must not compute in one place with something else; returns whether anything is.
     Inductor's pattern matcher would take the copies away.

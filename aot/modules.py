@@ -62,7 +62,7 @@ class Noted:
         self._libraries: set[types.CodeType] = set()
         self._guards: Guards | None = None
         self._entries: list[Guard] = []
-        self._snapshot = Snapshot(with_settings=False)
+        self._snapshot = Snapshot(of_backward=True)
         self._of_backward: Snapshot | None = None
         self._stays = False  # what they have changed so far
         self.changes = self.changes_of_backward = NO_SIDE_EFFECTS
@@ -189,7 +189,7 @@ class Noted:
             places.setdefault(id(owner), set()).add(name)
         self._snapshot.places = places
         self.changes = self._snapshot.tell(self._walk.writable())
-        self._of_backward = Snapshot(with_settings=False)  # which the trace has changed for now
+        self._of_backward = Snapshot(of_backward=True)
         self._of_backward.places = places
         self._of_backward.extend(self._walk.writable())
 

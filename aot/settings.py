@@ -43,7 +43,7 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(value[0], warn_only=value[1])
 
 
-def _random_states() -> tuple[Any, ...]:
+def random_states() -> tuple[Any, ...]:
     """Those of Python's generator and, if it is in use, of numpy's."""
     numpy = sys.modules.get("numpy.random")
     if numpy is None:
@@ -52,7 +52,8 @@ def _random_states() -> tuple[Any, ...]:
     return random.getstate(), name, keys.tobytes(), *rest
 
 
-def _set_random_states(states: tuple[Any, ...]) -> None:
+def set_random_states(states: tuple[Any, ...]) -> None:
+    """Set those, as `random_states` has told them."""
     python, *rest = states
     random.setstate(python)
     if rest:
@@ -64,7 +65,7 @@ def _set_random_states(states: tuple[Any, ...]) -> None:
 # (In the order in which they are set: a default device is a mode of functions as well.)
 SETTINGS: tuple[Setting, ...] = (
     Setting("grad mode", torch.is_grad_enabled, internals.set_grad_mode, followed=True),
-    Setting("the random generators of Python and numpy", _random_states, _set_random_states, followed=True),
+    Setting("the random generators of Python and numpy", random_states, set_random_states, followed=True),
     Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting(
         "deterministic mode",

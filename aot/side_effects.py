@@ -125,16 +125,17 @@ class Snapshot:
         places: where stand-ins for a module's tensors are: names, keys or numbers, by the id of their owner.
 
     Args:
-        with_settings: whether it is of torch's settings as well.
+        of_backward: whether a backward is what runs. The trace has changed torch's settings by then.
 
     While it lasts, numbers that the function only updates are such as note that (`aot.updates`).
     """
 
-    def __init__(self, with_settings: bool = True) -> None:
+    def __init__(self, of_backward: bool = False) -> None:
         self._held: dict[tuple[type, int], tuple[Holder, Any]] = {}
         self._seen: dict[int, Any] = {}
-        self._settings = read_settings() if with_settings else ()
+        self._settings = () if of_backward else read_settings()
         self.places: Mapping[int, Set[Any]] = {}
+        self.of_backward = of_backward
         self._noted: dict[tuple[int, Kind, Any], tuple[_Stored, Any, Update, Any]] = {}
 
     def extend(self, writable: Writable) -> None:
@@ -374,6 +375,8 @@ class _Found:
             makers = [self._maker(holder.path, one) for one in holder.read()]
             self.effects.append((holder.path, functools.partial(_refill, holder, makers)))
         elif isinstance(holder, (Memory, State)) and holder.differs(before):
+            if self._snapshot.of_backward and holder.differs(holder.read()):
+                return  # it never tells; the forward is for one call already
             self._pin(holder, before[0])
             self.resting.append(holder.path)
             now = holder.read()

@@ -558,6 +558,8 @@ class Walk:
         self._namespace(space, self._names, path, {*called, *self._everything(cls, space, path)})
         for base in cls.__mro__[1:]:
             self._reach(base, base.__name__)
+        if type(cls) is not type:  # whose attributes are the class's, too
+            self._reach(type(cls), type(cls).__name__)
 
     def _instance(self, value: Any, path: str) -> None:
         cls: Any = type(value)

@@ -83,9 +83,14 @@ def check_attributes(what: str, fake: Tensor, before: dict[str, Any]) -> None:
         UnsupportedOutput: the function has set an attribute, or deleted one.
     """
     space = vars(fake)
-    if space == before == {}:
+    if not space and not before:
         return
-    changed = [name for name in space if name not in before or before[name] is not space[name]]
+    if internals.is_wrapper(fake):  # whose class says itself what its attributes mean
+        parts = fake.__tensor_flatten__()[0]  # type: ignore[attr-defined]
+        changed = [name for name in space.keys() - before.keys() - set(parts) if not name.startswith("_")]
+        before = space
+    else:
+        changed = [name for name in space if name not in before or before[name] is not space[name]]
     changed += [name for name in before if name not in space]
     mine = [name for name in changed if not name.startswith(_TORCHS)]
     if mine:

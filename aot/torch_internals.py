@@ -766,16 +766,17 @@ _IN_A_LIST = next(map(sys.getrefcount, [object()]))
 _use_count: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 0)
 
 
+@functools.cache
 def _keeps_its_object() -> bool:
-    """Whether C++ holds a reference to a tensor's Python object for as long as C++ refers to the tensor."""
+    """Whether C++ holds a reference to a tensor's Python object for as long as C++ refers to the tensor.
+
+    (It is not asked at import: ``python -W error::aot.RecompileWarning`` imports so early that torch aborts.)
+    """
     with torch.inference_mode(False):
         tensor = torch.empty(0, device="cpu")
         before = sys.getrefcount(tensor)
         view = tensor.view(-1)
         return view._base is tensor and sys.getrefcount(tensor) > before
-
-
-_KEPT = _keeps_its_object()
 
 
 def python_references(tensors: list[Tensor]) -> list[int]:
@@ -784,7 +785,8 @@ def python_references(tensors: list[Tensor]) -> list[int]:
     Where torch does not tell what of it C++ holds, the count may be one too high, and is never too low.
     """
     counts = list(map(sys.getrefcount, tensors))
-    shared = [_KEPT and uses > 1 for uses in map(_use_count, tensors)]
+    kept = _keeps_its_object()
+    shared = [kept and uses > 1 for uses in map(_use_count, tensors)]
     return [count - _IN_A_LIST - by_torch for count, by_torch in zip(counts, shared, strict=True)]
 
 

@@ -556,7 +556,7 @@ def _of_instance(path: str, value: Any, kind: Any) -> Iterator[Holder]:
         slots = {
             name: slot
             for base in reversed(kind.__mro__)
-            if not is_library(base.__module__)
+            if "__slots__" in vars(base) and not is_library(base.__module__)
             for name, slot in vars(base).items()
             if isinstance(slot, types.MemberDescriptorType)
         }

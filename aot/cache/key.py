@@ -97,7 +97,7 @@ def key_of(
         raise Uncacheable("stack traces")
     if arguments.metas:
         raise Uncacheable("a tensor subclass")
-    if function_modes.aside() or internals.modes_are_on():
+    if function_modes.are_aside() or internals.modes_are_on():
         raise Uncacheable("a mode that is on")
     require_methods_of_torch()
     front = _Front(places)

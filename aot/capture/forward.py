@@ -146,13 +146,16 @@ def run_once(
     except errors.Unsupported:
         torch.set_grad_enabled(grad)
         raise
+    except internals.GuardOnDataDependentSymNode as error:
+        raise errors.DataDependentValue(
+            f"the function asks for a size that depends on the values of a tensor "
+            f"({str(error).splitlines()[0]}); compute it outside"
+        ) from error
     except RuntimeError as error:
-        if internals.asked_for_memory(error):
-            raise errors.DataDependentValue(
-                f"something that the function calls reads the memory of a tensor "
-                f"({str(error).splitlines()[0]}); compute with the tensor instead"
-            ) from error
-        raise
+        refusal = _refusal(error)
+        if refusal is None:
+            raise
+        raise refusal from error
     torch.set_grad_enabled(grad)
     check_apart(arguments.tensors, entry.fakes)
     check_current(arguments.tensors, entry.fakes, entry.versions, entry.edges, recorder.journal.turned)
@@ -193,6 +196,26 @@ def run_once(
         replaced,
         visible,
     )
+
+
+def _refusal(error: RuntimeError) -> errors.Unsupported | None:
+    """What is said instead of an error that a trace has made torch raise; None where eager raises it."""
+    said = str(error).splitlines()[0] if str(error) else ""
+    if internals.asked_for_memory(error):
+        return errors.DataDependentValue(
+            f"something that the function calls reads the memory of a tensor ({said}); compute with the "
+            f"tensor instead"
+        )
+    if isinstance(error, NotImplementedError) and said.startswith("Could not run 'aten::"):
+        return errors.UnsupportedOperation(
+            f"the function calls an operation that torch cannot do without values ({said.split('. ')[0]}); "
+            f"compute it outside"
+        )
+    if said.startswith("Cannot swap t"):
+        return errors.StorageMutation(
+            "the function swaps tensors (torch.utils.swap_tensors), which others refer to; swap them outside"
+        )
+    return None
 
 
 def _check_settings(before: Sequence[Any]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.errors import RandomStateMutation
+from aot.settings import random_states, set_random_states
 from aot.states import default_generator, default_generators
 
 
@@ -63,13 +64,13 @@ def _same(
     return bool(first == second)
 
 
-def _other_states() -> tuple[Any, ...]:
-    """The states of the random generators of Python and, if it is in use, of numpy."""
+def _move_others_on() -> tuple[Any, ...]:
+    """Put the random generators of Python and numpy in states that nobody has seen, and tell them."""
+    random.random()
     numpy = sys.modules.get("numpy.random")
-    if numpy is None:
-        return (random.getstate(),)
-    name, keys, *rest = numpy.get_state()
-    return random.getstate(), name, keys.tobytes(), *rest
+    if numpy is not None:
+        numpy.random_sample()
+    return random_states()
 
 
 class Draws:
@@ -141,19 +142,22 @@ class Draws:
         Raises:
             RandomStateMutation: random numbers were drawn that are not torch's.
         """
-        others = _other_states()
+        others = random_states()
         try:
+            moved = _move_others_on() if self.may_be_set else others  # so that seeding is seen as well
             for line in self._lines:
                 line.enter(self.may_be_set)
             yield
+            if random_states() != moved:
+                raise RandomStateMutation(
+                    "the function draws random numbers of Python's or numpy's, or seeds their generators, "
+                    "which would be the same in every later call; draw outside of the function and pass the "
+                    "numbers, or draw with torch"
+                )
         finally:
             for line in self._lines:
                 line.set(line.callers)
-        if _other_states() != others:
-            raise RandomStateMutation(
-                "the function draws random numbers of Python's or numpy's, which would be the same in every "
-                "later call; draw outside of the function and pass the numbers, or draw with torch"
-            )
+            set_random_states(others)
 
     def _line(self, device: torch.device) -> _Line:
         """The line of the generator that draws on a device come from."""

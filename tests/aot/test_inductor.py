@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -704,3 +705,40 @@ def test_zeros_with_gaps_for_a_gradient_that_is_not_given(dtype: torch.dtype) ->
         expected = torch.zeros(2, 3, 3, dtype=dtype)
         expected[:, 2, :] = torch.tensor(1.0, dtype=dtype)
         assert torch.equal(gradient, expected)
+
+
+def _operands(dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
+    return [torch.arange(math.prod(shape)).reshape(shape).to(dtype) + 1 for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda t, a, b: t.add(a @ b, alpha=2),
+        lambda t, a, b: (a @ b).add(t, alpha=3),
+        lambda t, a, b: t[0].add(a @ b, alpha=2),
+        lambda t, a, b: (t + a @ b).add(a @ b, alpha=2),
+        lambda t, a, b: t.sub(a @ b, alpha=2),
+        lambda t, a, b: (
+            torch.baddbmm(t[None], a[None], b[None], alpha=2, beta=3)
+            if t.is_floating_point()
+            else t.add(a @ b, alpha=2).abs()
+        ),
+    ],
+)
+def test_a_sum_with_a_product_keeps_its_alpha(f: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """Inductor makes `addmm` of them."""
+    args = _operands(dtype, (2, 3), (2, 4), (4, 3))
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="aotfuzz_inductor")
+    torch.testing.assert_close(compiled(*args), f(*args))
+
+
+def test_a_sum_of_two_dtypes_with_a_product_keeps_its_alpha() -> None:
+    def f(t: Tensor, a: Tensor, b: Tensor) -> Tensor:
+        return t.add(a @ b, alpha=0.5)
+
+    args = [*_operands(torch.float64, (2, 3)), *_operands(torch.int64, (2, 4), (4, 3))]
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(f, backend="aotfuzz_inductor")(*args), f(*args))

@@ -592,6 +592,38 @@ def test_a_refused_draw_draws_nothing(draw: Callable[[], float]) -> None:
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == states
 
 
+@pytest.mark.parametrize("seed", [random.seed, numpy.random.seed], ids=["python", "numpy"])
+def test_seeding_is_refused_if_the_seed_is_there_already(seed: Callable[[int], None]) -> None:
+    def f(x: Tensor) -> Tensor:
+        seed(0)
+        return x * 2
+
+    seed(0)
+    states = random.getstate(), numpy.random.get_state()[1].tolist()
+    with pytest.raises(errors.RandomStateMutation):
+        aot.aot_function(f, checking_nop)(values(3))
+    assert (random.getstate(), numpy.random.get_state()[1].tolist()) == states
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("f", "kind"),
+    [
+        (torch.combinations, errors.DataDependentValue),
+        (
+            lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(),
+            errors.UnsupportedOperation,
+        ),
+        (lambda x: torch.utils.swap_tensors(x, x * 1), errors.StorageMutation),
+    ],
+)
+def test_what_a_trace_cannot_do_is_refused_by_name(
+    f: Callable[[Tensor], Any], kind: type[Exception], dynamic: bool
+) -> None:
+    with pytest.raises(kind):
+        aot.aot_function(f, checking_nop, dynamic=dynamic)(values(3))
+
+
 def test_what_a_function_changes_before_it_raises_stays_as_in_eager() -> None:
     holder = types.SimpleNamespace(calls=0)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import io
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +21,29 @@ class Device:
     """One that notes what it is told."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, str, str]] = []
+        self.said = _Said()
         self.stream = self.default = _Stream("default", self)
         self.capturing = False
 
     def synchronize(self) -> None:
         self.said.append(("device", "synchronize", ""))
+
+
+class _Said:
+    """What was said to a device, as text: a compiled call repeats what is put into a list."""
+
+    def __init__(self) -> None:
+        self._text = io.StringIO()
+
+    def append(self, words: tuple[str, str, str]) -> None:
+        self._text.write(f"{words!r}\n")
+
+    def clear(self) -> None:
+        self._text.seek(0)
+        self._text.truncate()
+
+    def __iter__(self) -> Iterator[tuple[str, str, str]]:
+        return map(ast.literal_eval, self._text.getvalue().splitlines())
 
 
 class _Stream:
@@ -99,7 +118,7 @@ def _said(device: Device, function: Callable[[Tensor], Any]) -> list[tuple[str, 
     device.said.clear()
     assert torch.equal(compiled(values(3)), values(3) * 3)
     assert len(compiled.specializations) == 1
-    return device.said
+    return list(device.said)
 
 
 def test_a_function_that_stays_where_it_is_says_nothing(device: Device) -> None:
@@ -156,7 +175,7 @@ def test_another_event_is_another_call(device: Device) -> None:
         for _ in range(2):
             device.said.clear()
             compiled(values(3))
-            assert device.said[-1:] == [("default", "records", name)]
+            assert list(device.said)[-1:] == [("default", "records", name)]
 
 
 def test_who_waits_waits_at_the_end(device: Device) -> None:

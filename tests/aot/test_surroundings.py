@@ -209,6 +209,19 @@ def test_what_is_only_written_is_written_at_each_call() -> None:
     assert len(compiled.specializations) == 2
 
 
+def test_attributes_of_a_metaclass_are_read() -> None:
+    class Meta(type):
+        scale = 2.0
+
+    class Scaled(metaclass=Meta):
+        pass
+
+    compiled = aot.aot_function(lambda x: x * Scaled.scale, checking_nop)
+    assert torch.equal(compiled(values(2)), values(2) * 2)
+    Meta.scale = 3.0
+    assert torch.equal(compiled(values(2)), values(2) * 3)
+
+
 def test_an_object_whose_python_is_run_by_a_write_is_read() -> None:
     class Log:
         scale = 2.0
