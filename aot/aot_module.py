@@ -48,6 +48,7 @@ class CompiledModule(CompiledFunction):
         def lifted(state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return self._lifted(module, state, args, kwargs)  # the guards look at what is named here
 
+        lifted.__name__ = type(module).__name__  # as messages have it
         super().__init__(lifted, *options)
         self._made_of = (module, *options)
         self.__name__ = type(module).__name__

@@ -671,7 +671,8 @@ def aot_function(
 
     The user's Python runs once per kind of call (shapes, dtypes, strides, aliasing, ``requires_grad``,
     grad mode, Python scalars, what `fn` reads from its closure, globals and objects, ...); a later call
-    of a known kind runs compiled code only, so prints and other effects of the Python itself happen once.
+    of a known kind runs compiled code only, so what it prints is printed once. What it changes of the program
+    around it (attributes, variables, containers) is changed at each call.
     Everything else is as in eager: input mutations, aliasing outputs, gradients, randomness.
 
     Args:

@@ -137,9 +137,9 @@ class ClosureTensor(Unsupported):
 
 
 class ClosureMutation(Unsupported):
-    """The function changes something that it reads: a variable of its closure or of a module, an attribute,
-    an entry of a container (those among its arguments included), the state of an iterator or of a random
-    generator of the caller's. A compiled call runs none of its Python, and would leave it as it is."""
+    """The function changes a container among its arguments, or its backward something that it reads (a
+    variable of its closure, an attribute, the state of an iterator). A compiled call runs none of its Python,
+    and would leave it as it is."""
 
 
 class EscapedTensor(Unsupported):
