@@ -240,8 +240,8 @@ class _NotedOfModule(Noted):
         self._recording = recording
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        with super().running(), self._recording():
+    def running(self, again: bool = False) -> Iterator[None]:
+        with super().running(again), self._recording():
             yield
 
 

@@ -30,7 +30,7 @@ def checking_legacy_types() -> Iterator[None]:
     with _lock:
         _checking += 1
         if _checking == 1:
-            builtins.isinstance = _checking_instances(builtins.isinstance)  # type: ignore[assignment]
+            builtins.isinstance = _checking_instances(builtins.isinstance)
     try:
         yield
     finally:

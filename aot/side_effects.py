@@ -199,8 +199,9 @@ class Snapshot:
         places = {id(noted): place for place, (_, _, noted, _) in self._noted.items()}
         for holder, before in self._held.values():
             if isinstance(holder, (Variables, Entries, Items)) and holder.differs(before):
-                state = holder.read()
-                for name, now in enumerate(state) if isinstance(state, tuple) else state.items():
+                state: Any = holder.read()
+                entries: Any = enumerate(state) if isinstance(state, tuple) else state.items()
+                for name, now in entries:
                     if isinstance(now, Update):
                         holder.store(name, now.plain)
                         found[id(holder.owner), holder.kind, name] = None

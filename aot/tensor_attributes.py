@@ -6,8 +6,8 @@ reaches are in the key: numbers and strings by value, all else by identity, with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -66,35 +66,50 @@ class AttributeNames:
                 yield value
 
 
-def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Give fakes the attributes of what they stand for; what each of them has then."""
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The Python attributes of a fake when the function starts.
+
+    Attributes:
+        known: the names of all, those that a wrapper subclass has of itself included.
+        own: what the user has set.
+    """
+
+    known: frozenset[str] = frozenset()
+    own: Mapping[str, Any] = field(default_factory=dict)
+
+
+def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[Given]:
+    """Give fakes the attributes of what they stand for."""
+    found = []
     for tensor, fake in zip(tensors, fakes, strict=True):
         space = vars(fake)
-        for name, value in vars(tensor).items():
-            if name not in space and not name.startswith(_TORCHS):
-                space[name] = value
-    return [dict(vars(fake)) for fake in fakes]
+        own = {
+            name: value
+            for name, value in vars(tensor).items()
+            if name not in space and not name.startswith(_TORCHS)
+        }
+        space.update(own)
+        found.append(Given(frozenset(space), own))
+    return found
 
 
-def check_attributes(what: str, fake: Tensor, before: dict[str, Any]) -> None:
+def check_attributes(what: str, fake: Tensor, before: Given) -> None:
     """Look at a tensor of the trace when the function has run.
 
     Raises:
         UnsupportedOutput: the function has set an attribute, or deleted one.
     """
     space = vars(fake)
-    if not space and not before:
-        return
-    if internals.is_wrapper(fake):  # whose class says itself what its attributes mean
-        parts = fake.__tensor_flatten__()[0]  # type: ignore[attr-defined]
-        changed = [name for name in space.keys() - before.keys() - set(parts) if not name.startswith("_")]
-        before = space
-    else:
-        changed = [name for name in space if name not in before or before[name] is not space[name]]
-    changed += [name for name in before if name not in space]
-    mine = [name for name in changed if not name.startswith(_TORCHS)]
-    if mine:
+    # (What a wrapper subclass keeps for itself, its class sets.)
+    private = "_" if internals.is_wrapper(fake) else _TORCHS
+    changed = [name for name in space if name not in before.known and not name.startswith(private)]
+    changed += [name for name, value in before.own.items() if space.get(name, _GONE) is not value]
+    if changed:
         raise UnsupportedOutput(
-            f"{what} is given a Python attribute {mine[0]}, or loses it, which a compiled call would not do; "
-            f"return the value beside it"
+            f"{what} is given a Python attribute {changed[0]}, or loses it, which a compiled call would not "
+            f"do; return the value beside it"
         )
+
+
+_GONE = object()

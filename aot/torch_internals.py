@@ -1604,7 +1604,7 @@ def set_dispatch_modes(modes: Sequence[Any]) -> None:
     now = dispatch_modes()
     same = _common(now, modes)
     for mode in reversed(now[same:]):
-        TorchDispatchMode.__exit__(mode, None, None, None)
+        TorchDispatchMode.__exit__(mode, None, None, None)  # type: ignore[no-untyped-call]
     for mode in modes[same:]:
         TorchDispatchMode.__enter__(mode)  # type: ignore[no-untyped-call]
 

@@ -47,7 +47,7 @@ class Update:
     @property
     def plain(self) -> Any:
         """The value as Python has it."""
-        return _plain(self)
+        return _PLAIN[type(self)](self)
 
     def __reduce__(self) -> tuple[Any, ...]:  # a copy is a plain value
         return type(self.plain), (self.plain,)
@@ -72,13 +72,7 @@ class _Str(Update, str):
 
 
 _KINDS: dict[type, Any] = {int: _Int, float: _Float, str: _Str}
-
-
-def _plain(value: Any) -> Any:
-    for kind, noting in _KINDS.items():
-        if type(value) is noting:
-            return kind.__add__(value, kind())  # (Its own operators note nothing.)
-    return value
+_PLAIN: dict[type, Any] = {noting: kind for kind, noting in _KINDS.items()}
 
 
 def noting(value: Any) -> Update | None:

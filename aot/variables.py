@@ -442,7 +442,8 @@ class State:
         return None
 
 
-_ITERATORS = tuple(type(iter(one)) for one in ([], (), range(0), "", b"", bytearray()))
+_ITERATED: tuple[Any, ...] = ([], (), range(0), "", b"", bytearray())
+_ITERATORS = tuple(type(iter(one)) for one in _ITERATED)
 
 
 class Memo:

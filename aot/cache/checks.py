@@ -143,7 +143,7 @@ def _check_numbers(plan: Plan) -> None:
         if type(value) in (tuple, frozenset):
             stack += [one for one in value if type(one) not in _LEAVES]
             continue
-        for name, counted in _fields(type(value)):
+        for name, counted in _fields(type(value)):  # type: ignore[arg-type]
             inner = getattr(value, name)
             if inner is None:
                 continue

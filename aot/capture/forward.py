@@ -36,7 +36,7 @@ from aot.subclasses import (
     unwrapped,
 )
 from aot.symbols import SYMBOLIC, Symbols
-from aot.tensor_attributes import check_attributes, give_attributes
+from aot.tensor_attributes import Given, check_attributes, give_attributes
 from aot.views import physical, seen_as
 from aot.wrapper_inputs import WrapperEntry
 
@@ -171,7 +171,7 @@ def run_once(
     for position, value in enumerate(flat):
         if isinstance(value, Tensor) and id(value) not in numbers:
             what = f"output {position} (counting the leaves of the output tree)"
-            check_attributes(what, value, {})
+            check_attributes(what, value, Given())
             if type(value) is not Tensor:
                 raise errors.UnsupportedOutput(
                     f"{what} is a {type(value).__name__} that the function makes, and would come back as a "

@@ -13,6 +13,7 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
 import linecache
 import re
 import sys
@@ -107,10 +108,17 @@ class Handlers:
                     return
             elif (
                 code.co_exceptiontable
+                and str(module).split(".", 1)[0] != "torch"  # which tidies up, and lets exceptions go on
                 and (code, frame.f_lasti) not in self._seen
                 and _is_covered(code, frame.f_lasti)
             ):
                 self._seen.add((code, frame.f_lasti))
+                if not linecache.getlines(code.co_filename):
+                    if _catches_by_code(code, frame.f_lasti):
+                        where = f"{code.co_filename}:{frame.f_lineno}"
+                        self.found[where] = Handler(where, None)
+                    frame = frame.f_back
+                    continue
                 scope = {**vars(builtins), **frame.f_globals, **frame.f_locals}
                 for handler in handlers_at(code.co_filename, frame.f_lineno, code.co_name, scope):
                     self.found[handler.where] = handler
@@ -123,53 +131,81 @@ def _is_covered(code: CodeType, instruction: int) -> bool:
     return any(entry.start <= instruction < entry.end for entry in entries)
 
 
+def _catches_by_code(code: CodeType, instruction: int) -> bool:
+    """Whether an `except` is around an instruction, of code without a source. (Of what `with` does with
+    exceptions there is nothing to tell, but for a name.)"""
+    bytecode = dis.Bytecode(code)
+    every = [*bytecode]
+    instructions = {one.offset: i for i, one in enumerate(every)}
+    targets = [
+        every[instructions[entry.target] :]
+        for entry in bytecode.exception_entries  # type: ignore[attr-defined]
+        if entry.start <= instruction < entry.end
+    ]
+    names = [[one.opname for one in itertools.islice(target, 40)] for target in targets]
+    with_statement = any("WITH_EXCEPT_START" in found[:3] for found in names)
+    if with_statement:
+        return "suppress" in code.co_names
+    first = (list(itertools.takewhile(lambda name: name != "RERAISE", found)) for found in names)
+    return any("CHECK_EXC_MATCH" in found or found[1:2] == ["POP_TOP"] for found in first)
+
+
 def handlers_of(graph: torch.fx.Graph) -> tuple[Handler, ...]:
     """Those around the operations of a front end's graph, as far as its nodes tell where they come from."""
     found: dict[str, Handler] = {}
     for trace in {node.meta.get("stack_trace") or "" for node in graph.nodes}:
         for file, line, name in _ON_THE_STACK.findall(trace):
-            for handler in handlers_at(file, int(line), name, vars(builtins)):
+            for handler in handlers_at(file, int(line), name, _scope_of(file), doubts=False):
                 found[handler.where] = handler
     return tuple(found.values())
 
 
-def handlers_at(file: str, line: int, name: str, scope: Scope) -> Iterator[Handler]:
-    """Those around a line of a function; one of everything where there is no source to look at.
+def _scope_of(file: str) -> Scope:
+    """What is behind the global names in a file."""
+    for module in tuple(sys.modules.values()):
+        if getattr(module, "__file__", None) == file:
+            return {**vars(builtins), **vars(module)}
+    return vars(builtins)
+
+
+def handlers_at(file: str, line: int, name: str, scope: Scope, *, doubts: bool = True) -> Iterator[Handler]:
+    """Those around a line of a function, as far as there is a source.
 
     Args:
         name: of the function.
         scope: what is behind the names there.
+        doubts: whether a context manager that is not in there counts as one that may catch exceptions.
     """
     tree = _tree(file, "".join(linecache.getlines(file)))
     if tree is None:
-        yield Handler(f"{file}:{line}", None)
         return
     for node in _around(tree, line, name):
         where = f"{file}:{node.lineno}"
         if isinstance(node, ast.Try):
             yield from _of_try(node, line, where, scope)
-        elif _is_in(node.body, line) and not _is_torchs(scope):
+        elif _is_in(node.body, line):
             managers = (_resolved(item.context_expr, scope) for item in node.items)
-            if any(map(_may_swallow, managers)):
+            if any(_may_swallow(one) for one in managers if doubts or one is not _UNKNOWN):
                 yield Handler(where, None)
-
-
-def _is_torchs(scope: Scope) -> bool:
-    return str(scope.get("__name__")).split(".", 1)[0] == "torch"
 
 
 def _of_try(node: ast.Try, line: int, where: str, scope: Scope) -> Iterator[Handler]:
     if _is_in(node.body, line):
         for handler in node.handlers:
-            last = handler.body[-1]
-            goes_on = isinstance(last, ast.Raise) and last.exc is None
-            if not goes_on:
+            if not _raises_it_again(handler):
                 types = Exception if handler.type is None else _types(handler.type, scope)
                 yield Handler(where, types)
     if not _is_in(node.finalbody, line):
         ends = (one for part in node.finalbody for one in ast.walk(part))
         if any(isinstance(one, _LEAVES) for one in ends):
             yield Handler(where, None)
+
+
+def _raises_it_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    if not isinstance(last, ast.Raise):
+        return False
+    return last.exc is None or (isinstance(last.exc, ast.Name) and last.exc.id == handler.name)
 
 
 def _types(expression: ast.expr, scope: Scope) -> Any:

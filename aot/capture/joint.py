@@ -460,10 +460,12 @@ class _Recording:
 
     def _shared(self, part: Tensor) -> Shared:
         """Which tensor of the call, or which output, a part of a gradient is."""
-        for kind, known in (("tensor", self.forward.entry.fakes), ("output", self.forward.outputs)):
-            for i, one in enumerate(known):
-                if one is part:
-                    return kind, i
+        for i, one in enumerate(self.forward.entry.fakes):
+            if one is part:
+                return "tensor", i
+        for i, one in enumerate(self.forward.outputs):
+            if one is part:
+                return "output", i
         raise UnsupportedOperation(
             "the gradient of a nested tensor whose offsets are neither an argument nor a part of an output; "
             "return it"

@@ -309,12 +309,14 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         return self.known.values(self.read(fake)) is not None
 
     def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        before, self._decomposing = self._decomposing, True
+        before = self._decomposing, self._counts
+        self._decomposing = True
+        self._counts &= classify(func).counted and func not in BATCH_NORM
         try:
             with self:
                 return self._decompositions[func](*args, **kwargs)
         finally:
-            self._decomposing = before
+            self._decomposing, self._counts = before
 
     def _as_noticed(self, result: Any, views: tuple[bool, ...]) -> Any:
         """The results of a pure operation, each as a view of a hidden tensor where it is one."""

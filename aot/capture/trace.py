@@ -108,6 +108,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.apart: list[Tensor] = []
         self.wrapper_views = WrapperViews()
         self.inside = 0
+        self._counts = True  # whether autograd counts writes; not those that a batch norm is decomposed into
         self.inside_reads: list[tuple[int, Node]] = []
         self.branches: list[Trace] = []
 

@@ -250,4 +250,4 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
                 "a backward (a custom function's, or a hook) writes to the gradient that it is given, which "
                 "torch forbids, as others may hold it; return a new one"
             )
-        state.write(fake, value, counted, noticed=not self.inside)
+        state.write(fake, value, counted and self._counts, noticed=not self.inside)

@@ -104,7 +104,8 @@ class Derivative:
         check_numbers(self._symbols, numbers)
         given = [tangent for tangent in given if tangent is not None]
         run = way.changes.following(way)
-        return run([saved[i] for i in way.step.taken], given, targets, numbers)
+        gradients: list[Tensor | None] = run([saved[i] for i in way.step.taken], given, targets, numbers)
+        return gradients
 
     @property
     def _level(self) -> Level:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from agree import checking_nop
 from torch import Tensor, nn
+from torch._inductor.decomposition import select_decomp_table
 from torch.utils.checkpoint import checkpoint
 
 import aot
@@ -249,3 +250,36 @@ def test_simplified_is_compiled_later_for_fake_examples() -> None:
     assert forward.compiled.specializations == ()
     x = torch.rand(3, 4)
     assert torch.equal(forward(x), graph(x))
+
+
+DECOMPOSITIONS: dict[str, Callable[[], dict[Any, Any]]] = {
+    "inductor": lambda: dict(select_decomp_table()),
+    "core": lambda: dict(torch._decomp.core_aten_decompositions()),
+}
+NORMS: dict[str, Callable[[], nn.Module]] = {
+    "batch": lambda: nn.BatchNorm2d(3),
+    "batch, evaluated": lambda: nn.BatchNorm2d(3).eval(),
+    "instance": lambda: nn.InstanceNorm2d(3, affine=True, track_running_stats=True),
+    "group": lambda: nn.GroupNorm(3, 3),
+    "after a convolution": lambda: nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)),
+}
+
+
+@pytest.mark.parametrize("table", DECOMPOSITIONS)
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_that_are_decomposed_count_their_writes_as_in_eager(norm: str, table: str) -> None:
+    original = NORMS[norm]()
+    module = copy.deepcopy(original)
+    compiled = aot.aot_module(module, aot.nop, decompositions=DECOMPOSITIONS[table]())
+    x = torch.arange(96.0).reshape(2, 3, 4, 4).sin()
+    for _ in range(2):
+        expected, found = original(x), compiled(x)
+        expected.square().sum().backward()
+        found.square().sum().backward()
+        torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(module.parameters(), original.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+    for mine, theirs in zip(module.buffers(), original.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    versions = [[buffer._version for buffer in one.buffers()] for one in (module, original)]
+    assert versions[0] == versions[1]

@@ -151,6 +151,21 @@ def test_code_without_source_is_refused_as_well() -> None:
         aot.aot_function(space["f"], aot.nop)(BAD)
 
 
+@pytest.mark.parametrize("manager", ["torch.no_grad()", "contextlib.nullcontext()", "open('/dev/null')"])
+def test_a_with_statement_without_source_is_no_handler(manager: str) -> None:
+    space: dict[str, Any] = {"torch": torch, "contextlib": contextlib}
+    exec(f"def f(a):\n  with {manager}:\n    return torch.linalg.cholesky(a)", space)
+    with pytest.raises(torch.linalg.LinAlgError):
+        aot.aot_function(space["f"], aot.nop)(BAD)
+
+
+def test_a_finally_without_source_is_no_handler() -> None:
+    space: dict[str, Any] = {"torch": torch}
+    exec("def f(a):\n  try:\n    return torch.linalg.cholesky(a)\n  finally:\n    len('')", space)
+    with pytest.raises(torch.linalg.LinAlgError):
+        aot.aot_function(space["f"], aot.nop)(BAD)
+
+
 def closes(a: Tensor) -> Tensor:
     try:
         return cholesky(a)
@@ -171,6 +186,14 @@ def raises_on(a: Tensor) -> Tensor:
     except RuntimeError:
         len("seen")
         raise
+
+
+def raises_it(a: Tensor) -> Tensor:
+    try:
+        return cholesky(a)
+    except RuntimeError as error:
+        len(str(error))
+        raise error
 
 
 def enters_torchs(a: Tensor) -> Tensor:
@@ -216,6 +239,7 @@ def decorated(a: Tensor) -> Tensor:
         closes,
         catches_something_else,
         raises_on,
+        raises_it,
         enters_torchs,
         enters_others,
         enters_a_closing_generator,
@@ -264,3 +288,17 @@ def test_a_refused_call_has_drawn_nothing() -> None:
     with pytest.raises(DataDependentValue):
         compiled(BAD)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("function", [tries, suppresses])
+def test_lines_of_dynamos_graphs_tell_what_is_caught(function: Function) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(DataDependentValue, match="catches at"):
+        torch.compile(function, backend="aotfuzz")(BAD)
+
+
+@pytest.mark.parametrize("function", [cholesky, closes, catches_something_else, enters_torchs])
+def test_lines_of_dynamos_graphs_tell_what_is_not_caught(function: Function) -> None:
+    torch._dynamo.reset()
+    with pytest.raises(torch.linalg.LinAlgError):
+        torch.compile(function, backend="aotfuzz")(BAD)

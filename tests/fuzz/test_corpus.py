@@ -228,6 +228,14 @@ RECORDED = [
 ]
 
 
+# What Inductor computes wrongly depends on how wide the vectors of the CPU are: these were recorded
+# with AVX512.
+BY_VECTORS = {
+    ("inductor-gelu-rounding.json", "aot-inductor"),
+    ("inductor-put-into-itself.json", "torch-inductor"),  # pytorch/pytorch#156786
+}
+
+
 def _on_its_device(name: str, target: str, state: str) -> Any:
     device = read(Path(__file__).parents[2] / "corpus" / name).program.scenario.device
     return pytest.param(name, target, state, marks=() if device == "cpu" else pytest.mark.cuda)
@@ -255,7 +263,9 @@ def test_a_recorded_case_still_does_what_its_file_says(name: str, target: str, s
     compiler = find(target)
     compiler.prepare()
     result = execute(case.program, compiler)
-    if state == "agrees":
+    if (name, target) in BY_VECTORS and torch.backends.cpu.get_cpu_capability() != "AVX512":
+        assert result.outcome in ("agree", "finding"), result
+    elif state == "agrees":
         assert result.outcome == "agree", result
     else:
         assert result.outcome == "finding", f"{target} no longer differs: {result}"
