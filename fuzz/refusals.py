@@ -288,6 +288,8 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "a view of a wrapper subclass by a custom function is not modelled"
     if row.acts or row.kind is Kind.HIGHER_ORDER:
         return "an operator that acts or takes functions is not modelled on a wrapper subclass"
+    if use.tensors and use.tensors[0].wrapped and any(name in row.source for name in _MAKES_PLAIN):
+        return "what a wrapper subclass makes with new or new_tensor is a plain tensor"
     if "_foreach_" in row.source and any(use.tensors[number].wrapped for number in row.writes):
         return "eager does not count a write to a wrapper subclass that is one of a list"
     if row.change is None:
@@ -304,6 +306,9 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
     if target.wrapped and (target.base is not None or (target.requires_grad and not use.grad)):
         return "a wrapper subclass that is a view, or is followed, changes its shape past autograd"
     return None
+
+
+_MAKES_PLAIN = (".new(", ".new_tensor(")
 
 
 def _grows(before: Meta, after: Meta) -> bool:

@@ -1,63 +1,78 @@
-"""The modes that a thread is in: those that a call has entered and not left, and those that it has left."""
+"""The torch function modes and dispatch modes that a thread is in, and what a block has done to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
-import torch.overrides
-import torch.utils._python_dispatch as dispatch
+from torch import overrides
+from torch.utils import _python_dispatch
 from torch.utils._device import DeviceContext
 
-_functions: Any = torch.overrides  # not annotated in torch
-_dispatch: Any = dispatch
+from .words import class_name
+
+_overrides: Any = overrides  # not annotated in torch
+_dispatch: Any = _python_dispatch
 
 
 @dataclass(slots=True)
 class ModesLeft:
-    """The classes of modes that a block has entered for good, and how many modes it has taken away."""
+    """The classes of the modes that a block entered for good, and "without" the class of each one gone."""
 
     names: tuple[str, ...] = ()
 
 
 @contextmanager
 def modes_left() -> Iterator[ModesLeft]:
-    """Note which modes the block leaves behind, and leave them.
+    """Note how the block leaves the modes otherwise than it found them, and put them back.
 
-    A mode of `torch.set_default_device` is not counted: the default device is ambient state of its own.
+    The mode of a default device does not count: that is ambient state of its own.
 
         with modes_left() as left:
             SomeMode().__enter__()
-        left.names    # ("SomeMode",)
+        left.names    # ("module.SomeMode",)
     """
-    functions, dispatched = len(_function_modes()), len(_dispatch_modes())
+    functions, dispatches = function_modes(), dispatch_modes()
     left = ModesLeft()
     try:
         yield left
     finally:
-        names = [*_left(_function_modes(), functions), *_left(_dispatch_modes(), dispatched)]
-        if names:
-            left.names = tuple(names)
-            for _ in range(len(_dispatch_modes()) - dispatched):
-                _dispatch._pop_mode()
-            for _ in range(len(_function_modes()) - functions):
-                _functions._pop_mode()
+        left.names = (
+            *_put_back(functions, function_modes(), _overrides._push_mode, _overrides._pop_mode),
+            *_put_back(dispatches, dispatch_modes(), _dispatch._push_mode, _dispatch._pop_mode),
+        )
 
 
-def _function_modes() -> list[object]:
-    modes = _functions._get_current_function_mode_stack()
-    return [mode for mode in modes if not isinstance(mode, DeviceContext)]
+def modes() -> tuple[object, ...]:
+    """The modes that are on in this thread, torch function modes first; not that of a default device."""
+    return (*function_modes(), *dispatch_modes())
 
 
-def _dispatch_modes() -> list[object]:
-    modes: list[object] = _dispatch._get_current_dispatch_mode_stack()
-    return modes
+def function_modes() -> tuple[object, ...]:
+    """The torch function modes that are on, the innermost last; not that of a default device."""
+    stack = _overrides._get_current_function_mode_stack()
+    return tuple(mode for mode in stack if type(mode) is not DeviceContext)
 
 
-def _left(modes: list[object], before: int) -> list[str]:
-    """The classes of the modes above what there was, or that so many are gone."""
-    if len(modes) < before:
-        return [f"{before - len(modes)} gone"]
-    return [type(mode).__qualname__ for mode in modes[before:]]
+def dispatch_modes() -> tuple[object, ...]:
+    """The dispatch modes that are on, the innermost last."""
+    return tuple(_dispatch._get_current_dispatch_mode_stack())
+
+
+def _put_back(
+    before: Sequence[object],
+    after: Sequence[object],
+    push: Callable[[object], object],
+    pop: Callable[[], object],
+) -> Iterator[str]:
+    """Make a stack what it was before, and say what was different."""
+    kept = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(before, after, strict=False)))
+    for _ in after[kept:]:
+        pop()
+    for mode in before[kept:]:
+        push(mode)
+    yield from (class_name(type(mode)) for mode in after if not any(mode is one for one in before))
+    yield from (f"without {class_name(type(m))}" for m in before if not any(m is one for one in after))

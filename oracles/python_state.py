@@ -7,6 +7,7 @@ the error policy of `values` is for them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 from collections import deque
@@ -18,9 +19,7 @@ import torch
 
 from .observation import PythonState, Value
 from .states import attributes_of, value_of
-from .structure import PLAIN, class_of, key_name
-
-MAX_NODES = 10_000  # a cache of the function's may hold anything
+from .structure import MAX_DEPTH, MAX_NODES, PLAIN, class_of, key_name, value_in_words
 
 _OPAQUE = (type, ModuleType, BuiltinFunctionType, torch.SymInt, torch.SymFloat, torch.SymBool)
 _HOOKS = tuple(name for name in vars(torch.nn.Module()) if name.endswith("_hooks"))
@@ -28,10 +27,10 @@ _MEMBERS = ("_parameters", "_buffers", "_modules")
 
 
 def record_python_state(objects: Mapping[str, object]) -> PythonState:
-    """Describe objects and all that they lead to.
+    """Describe objects and all that they lead to: `MAX_NODES` of them, `MAX_DEPTH` deep.
 
-    record_python_state({"counts": {"calls": 2}}).nodes
-    # (("counts", "dict with keys ['calls']"), ("counts['calls']", "int 2"))
+    >>> record_python_state({"counts": {"calls": 2}}).nodes
+    (('counts', "dict with keys ['calls']"), ("counts['calls']", 'int 2'))
     """
     if not objects:
         return _NOTHING
@@ -53,12 +52,12 @@ class _Walk:
         self._paths: dict[int, str] = {}
         self._alive: list[object] = []  # so that no id stands for two objects
 
-    def visit(self, path: str, value: object) -> None:
-        """Describe an object and all that it leads to."""
+    def visit(self, path: str, value: object, depth: int = 0) -> None:
+        """Describe an object, which is so many steps from where the walk began, and all that it leads to."""
         if len(self.nodes) >= MAX_NODES:
             return
-        if isinstance(value, PLAIN):
-            self.nodes.append((path, _words(value)))
+        if issubclass(type(value), PLAIN):
+            self.nodes.append((path, value_in_words(value)))
             return
         known = self._paths.setdefault(id(value), path)
         if known != path:
@@ -66,14 +65,14 @@ class _Walk:
             return
         self._alive.append(value)
         if isinstance(value, torch.Tensor):
-            self._visit_tensor(path, value)
+            self._visit_tensor(path, value, depth)
             return
         self.nodes.append((path, _words(value)))
-        if not isinstance(value, _OPAQUE):
+        if depth < MAX_DEPTH and not isinstance(value, _OPAQUE):
             for place, part in _parts(value):
-                self.visit(f"{path}{place}", part)
+                self.visit(f"{path}{place}", part, depth + 1)
 
-    def _visit_tensor(self, path: str, tensor: torch.Tensor) -> None:
+    def _visit_tensor(self, path: str, tensor: torch.Tensor, depth: int) -> None:
         try:
             element: Value | None = value_of(tensor)
             grad = tensor.grad if tensor.is_leaf else None
@@ -84,16 +83,14 @@ class _Walk:
             return
         self.nodes.append((path, f"{class_of(tensor)}{history}"))
         self.tensors.append((path, element))
-        if grad is not None:
-            self.visit(f"{path}.grad", grad)
+        if grad is not None and depth < MAX_DEPTH:
+            self.visit(f"{path}.grad", grad, depth + 1)
         for name, words in attributes_of(tensor):
             self.nodes.append((f"{path}.{name}", words))
 
 
 def _words(value: object) -> str:
     """An object in words, without what it leads to."""
-    if isinstance(value, PLAIN):
-        return f"{class_of(value)} {value!r}"
     if isinstance(value, (tuple, list, set, frozenset, deque)):
         return f"{class_of(value)} of {len(value)}"
     if isinstance(value, dict):
@@ -105,9 +102,8 @@ def _words(value: object) -> str:
     if isinstance(value, torch.nn.Module):
         hooks = sum(len(vars(value).get(name) or ()) for name in _HOOKS)
         return f"{class_of(value)}, {'training' if value.training else 'not training'}, {hooks} hooks"
-    cached = getattr(type(value), "cache_info", None)
-    if cached is not None:
-        return f"{class_of(value)} with {cached(value).currsize} entries"
+    if isinstance(value, functools._lru_cache_wrapper):
+        return f"{class_of(value)} with {value.cache_info().currsize} entries"
     return class_of(value)
 
 

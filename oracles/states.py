@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import Node
 
 from .observation import TensorState, Value
-from .structure import PLAIN, Parts, class_of, has_memory, parts_of
+from .structure import PLAIN, Parts, class_of, has_memory, parts_of, value_in_words
 from .words import class_name, message_of
 
 _NUMPY_DTYPES = frozenset(
@@ -195,7 +195,7 @@ def attributes_of(tensor: torch.Tensor) -> tuple[tuple[str, str], ...]:
         return ()
     return tuple(
         sorted(
-            (name, f"{class_of(value)} {value!r}" if isinstance(value, PLAIN) else class_of(value))
+            (name, value_in_words(value) if issubclass(type(value), PLAIN) else class_of(value))
             for name, value in vars(tensor).items()
             if not name.startswith("_")
         )

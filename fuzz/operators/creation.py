@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, NUMERIC
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
 from fuzz.operators.inplace import in_place, whole
 from fuzz.operators.parts import (
     ANY,
@@ -105,16 +105,23 @@ def _new_full(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     return _valued(metas, {**attributes, "dtype": metas[0].dtype})
 
 
+def _of_maker(metas: Sequence[Meta]) -> str:
+    """The dtype of a tensor whose `new` or `new_tensor` is called."""
+    if metas[0].conj or metas[0].neg:
+        raise Mismatch("a tensor that is lazily conjugated or negated makes no new one")
+    return metas[0].dtype
+
+
 def _new_of(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _literal(metas, {**attributes, "dtype": metas[0].dtype})
+    return _literal(metas, {**attributes, "dtype": _of_maker(metas)})
 
 
 def _new_vector(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _counted(metas, {**attributes, "dtype": metas[0].dtype})
+    return _counted(metas, {**attributes, "dtype": _of_maker(metas)})
 
 
 def _new_copy(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(Meta(metas[0].dtype, metas[1].size, None)),)
+    return (Result(Meta(_of_maker(metas), metas[1].size, None)),)
 
 
 def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -198,7 +205,6 @@ COUNT = Attribute("count", "int", lambda choices, metas, chosen: choices.integer
 PROBABILITY = Attribute("p", "number", lambda choices, metas, chosen: choices.pick((0.5, 0.25)))
 _WHOLE = Attribute("value", "number", lambda choices, metas, chosen: choices.pick((2, 3, -1)))
 _VALUES = Attribute("values", "numbers", _draw_values)
-_PLAIN = Operand(NUMERIC, lambda meta, earlier: True)
 _TYPED = "dtype={dtype}{device}"
 _FILLED = Operand(FLOATS, lambda meta, earlier: 0 not in meta.size)
 
@@ -224,8 +230,8 @@ ROWS = (
     _row("new_full", "{0}.new_full({size}, {value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
     _row("new_empty_filled", "{0}.new_empty({size}).fill_({value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
     _row("new_tensor", "{0}.new_tensor({values})", _new_of, (_VALUES,), (NUMBERS,)),
-    _row("new_tensor_of", "{0}.new_tensor({1})", _new_copy, operands=(_PLAIN, _PLAIN)),
-    _row("tensor_of", "torch.tensor({0})", _copied, operands=(_PLAIN,)),
+    _row("new_tensor_of", "{0}.new_tensor({1})", _new_copy, operands=(NUMBERS, NUMBERS)),
+    _row("tensor_of", "torch.tensor({0})", _copied, operands=(NUMBERS,)),
     _row("new_of", "{0}.new(list({values}))", _new_of, (_VALUES,), (NUMBERS,)),
     _row("new_sized", "{0}.new({count}).fill_({value})", _new_vector, (COUNT, _WHOLE), (NUMBERS,)),
     _row(

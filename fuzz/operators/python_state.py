@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from fuzz.operators.dtypes import FLOATS, NUMERIC
-from fuzz.operators.parts import INDEX, NOTHING, RESULT, like
+from fuzz.operators.parts import INDEX, NOTHING, NUMBERS, REAL, RESULT, anything, like
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     Attributes,
@@ -201,7 +201,7 @@ def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _reads(name: str, source: str, defines: str = "", dtypes: frozenset[str] = NUMERIC) -> Operator:
     """Makes a tensor like its operand, by what Python state says."""
-    return _row(name, source, _alike, (Operand(dtypes, _anything),), defines)
+    return _row(name, source, _alike, (Operand(dtypes, anything),), defines)
 
 
 def _does(name: str, source: str, defines: str = "") -> Operator:
@@ -209,30 +209,24 @@ def _does(name: str, source: str, defines: str = "") -> Operator:
     return _row(name, source, _nothing, (), defines, differentiable=False)
 
 
-def _anything(meta: Meta, earlier: Sequence[Meta]) -> bool:
-    return True
-
-
-_NUMBERS = Operand(NUMERIC, _anything)
-_REAL = Operand(FLOATS, _anything)
-_EXACT = Operand(frozenset({"float32", "float64"}), _anything)
+_EXACT = Operand(frozenset({"float32", "float64"}), anything)
 
 ROWS = (
-    _row("mark", "{0}.mark = True", _nothing, (_NUMBERS,), differentiable=False),
+    _row("mark", "{0}.mark = True", _nothing, (NUMBERS,), differentiable=False),
     _reads("getattr_mark", '({0} * 2 if getattr({0}, "mark", False) else {0} * 3)'),
     _reads("hasattr_mark", '({0} + 1 if hasattr({0}, "mark") else {0} + 2)'),
     _does("count", "state.calls += 1"),
     _reads("read_count", "{0} * (state.calls + 2)"),
-    _row("log_size", "state.sizes.append({0}.shape[0])", _ranked, (_NUMBERS,), differentiable=False),
+    _row("log_size", "state.sizes.append({0}.shape[0])", _ranked, (NUMBERS,), differentiable=False),
     _reads("read_log", "{0} * (len(state.sizes) + 2)"),
-    _row("keep_entry", "state.entries[{0}.dim()] = {0}.shape", _nothing, (_NUMBERS,), differentiable=False),
+    _row("keep_entry", "state.entries[{0}.dim()] = {0}.shape", _nothing, (NUMBERS,), differentiable=False),
     _does("switch_flag", "state.flag = not state.flag"),
     _reads("first_time", "first_time(state, {0})", _FIRST_TIME),
     _reads("lru_cached", "{0} * table({0}.dim()).to({0}.dtype)", _TABLE, FLOATS),
     _reads("cached", "cached(state, {0})", _CACHED, FLOATS),
     _reads("lazily", "lazily(state, {0})", _LAZILY, FLOATS),
     _reads("running", "running(state, {0})", _RUNNING, FLOATS),
-    _row("optimizer_step", "step(state, {0})", _nothing, (_REAL,), _STEP, differentiable=False),
+    _row("optimizer_step", "step(state, {0})", _nothing, (REAL,), _STEP, differentiable=False),
     _does("switch_training", "state.layer.train(not state.layer.training)"),
     _reads("read_training", "{0} * (2 if state.layer.training else 3)"),
     _does("hook_module", "hook(state)", _HOOK),
@@ -246,7 +240,7 @@ ROWS = (
         "rows_or_nearest",
         "rows_or_nearest({0}, {1})",
         _rows,
-        (_REAL, INDEX),
+        (REAL, INDEX),
         _ROWS_OR_NEAREST,
         ((1, (0,)),),
     ),
