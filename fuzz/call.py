@@ -171,7 +171,9 @@ def judged_call(
     before, surroundings = compiled.runs, Surroundings()
     try:
         with _garbage_kept():
-            retry = compiled.function if standard is eager_itself and not compiled.target.in_pieces else None
+            # Of a function in pieces some have run before one is refused, so that nothing need be as before.
+            has_clause = standard is eager_itself and not compiled.target.in_pieces
+            retry = compiled.function if has_clause else None
             sights = _sights(own, compiled, retry)
             runs = compiled.runs - before
             sights = [_without_first_growth(seen, own, compiled) for seen in sights]

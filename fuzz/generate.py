@@ -73,7 +73,15 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         parameters,
         tuple(builder.statements),
         returns,
-        Scenario("cpu", grad, differentiate, inference, steps, False, autocast, swapped, marked),
+        Scenario(
+            grad=grad,
+            differentiate=differentiate,
+            inference=inference,
+            steps=steps,
+            autocast=autocast,
+            swapped=swapped,
+            marked=marked,
+        ),
         blocks=tuple(builder.blocks),
         module=inputs.module,
     )

@@ -19,7 +19,7 @@ _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
 def draw_marked(choices: Choices, profile: Profile, state: State, count: int) -> tuple[str, ...]:
-    """Which of a call's arguments have an attribute."""
+    """Which of a call's so many arguments have an attribute."""
     names = (f"a{i}" for i in range(count))
     return tuple(n for n in names if isinstance(state.names[n], Tensor) and choices.chance(profile.marked))
 

@@ -55,14 +55,14 @@ class Target:
     `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
     (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count as
     refused. `once` promises that a call runs the Python function at most once; then that is watched.
-    `controls` names the targets that are this one without what is under test, such as the front end alone, or
-    what is below with another layer above: where it agrees with one of these, a case in which both differ
-    from eager proves nothing. They are prepared and reset in the same process. `in_pieces` says that a
-    program may be cut into pieces which are compiled as they are reached: where one is declined, others have
-    run. `exact` promises that a target runs the kernels that eager runs, in the same order, so that numbers
-    are equal bit for bit. `refuses` is the share of the programs that it may decline, besides those that need
-    what it lacks: a campaign in which it declines more has found something. A target can be called like the
-    function that compiles.
+    `controls` names the targets that are this one without what is under test, such as the front end
+    alone, or what is below with another layer above: where it agrees with one of these, a case in which
+    both differ from eager proves nothing. They are prepared and reset in the same process. `in_pieces`
+    says that a program may be cut into pieces which are compiled as they are reached: where one is
+    declined, others have run, so that the clause `refusals` is not asked. `exact` promises that a target
+    runs the kernels that eager runs, in the same order, so that numbers are equal bit for bit. `refuses`
+    is the share of the programs that it may decline, besides those that need what it lacks: a campaign in
+    which it declines more has found something. A target can be called like the function that compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
