@@ -38,7 +38,7 @@ class Escape(Exception):
 
 Word = Literal["agree", "poisoned", "finding", "refused"]
 SEED = 0
-LACKS = "lacks "  # begins the reason of a refusal for which no target was asked
+LACKS = "lacks "  # begins the reason of a refusal that a target announces: `Target.lacks`, `Target.declines`
 # How long one of two threads runs before the other has its turn: a thousand turns in a short compilation,
 # which would else be over before the second thread begins.
 _SWITCH_SECONDS = 1e-5
@@ -50,7 +50,7 @@ class Result:
 
     `reason` is the refusal's name for "refused", why the case proves nothing for "poisoned", the first
     finding's message for "finding". `seconds` is the wall time of the case. `intact` is whether another case
-    may run in this process.
+    may run in this process, and `comparable` whether a later call of this case finds what it finds in eager.
     """
 
     outcome: Word
@@ -58,9 +58,10 @@ class Result:
     reason: str = ""
     seconds: float = 0.0
     intact: bool = True
+    comparable: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, for a worker's pipe; without `intact`, which concerns the worker alone."""
+        """As plain data, for a worker's pipe; without what concerns the worker alone."""
         return {
             "outcome": self.outcome,
             "findings": [corpus.finding_to_json(finding) for finding in self.findings],
@@ -244,12 +245,24 @@ def judged_call(
         message = f"runs of the function in {what}: {once} in eager, {runs} in the target"
         finding = Finding("once", "call", str(once), str(runs), message)
         return Result("finding", (finding,), str(finding), intact=intact)
+    comparable = all(_leaves_alike(eager, seen) for seen in sights)
     for seen in sights:
         if seen.refused is not None:
-            return Result("refused", reason=encodable(str(seen.refused)), intact=intact)
+            reason = encodable(str(seen.refused))
+            return Result("refused", reason=reason, intact=intact, comparable=comparable)
     poisoned = next((verdict for verdict in verdicts if verdict.outcome is Outcome.POISONED), None)
     word: Word = "agree" if poisoned is None else "poisoned"
-    return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact)
+    return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact, comparable=comparable)
+
+
+def _leaves_alike(eager: Observation, seen: Observation) -> bool:
+    """Whether a target's call has left the Python state that eager's has.
+
+    One that raises may leave less than eager's, which is no finding. After a refused one it is the retry's.
+    """
+    if seen.raised is not None and seen.refused is not None:
+        return seen.retried is not None and seen.retried.python == eager.python
+    return eager.raised is None or seen.python == eager.python
 
 
 def before_it(trial: Trial) -> tuple[Function, Trial]:

@@ -73,8 +73,11 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     if lacking is not None:
         return Result("refused", reason=f"{LACKS}{lacking}")
     if program.scenario.device == BOTH:
-        return _on_both(program, target)
-    return execute_trials(*_loaded(program), target, first=first)
+        result = _on_both(program, target)
+    else:
+        result = execute_trials(*_loaded(program), target, first=first)
+    declined = target.declining(program) if result.outcome == "refused" else None
+    return result if declined is None else replace(result, reason=f"{LACKS}{declined}: {result.reason}")
 
 
 def execute_trials(
@@ -281,7 +284,7 @@ def _held(
         if result.outcome == "finding":
             return result
         results.append(result)
-        if trial.anew is not None and not _goes_on(result, target, standard):
+        if trial.anew is not None and not _goes_on(result):
             break
     return min(results, key=lambda result: _TELLING.index(result.outcome))
 
@@ -316,14 +319,12 @@ def _alone(
     )
 
 
-def _goes_on(result: Result, target: Target, standard: Standard) -> bool:
+def _goes_on(result: Result) -> bool:
     """Whether the target's function has what eager's has, so that a later call can be compared.
 
-    After a refused call eager has made it. But pieces of it may have run, and been run once more.
+    After a refused call eager has made it; not where pieces of it may have run, and been run once more.
     """
-    if result.outcome == "refused":
-        return standard is eager_itself and not target.in_pieces
-    return result.outcome == "agree"
+    return result.outcome in ("refused", "agree") and result.comparable
 
 
 def _of(clause: Literal["repeat", "threads"], result: Result, number: int) -> Result:

@@ -133,6 +133,29 @@ def test_a_clean_refusal_is_one_and_later_calls_go_on(name: str) -> None:
     assert execute(three_times(PLAIN[name]), _under_test(_refuses)).outcome == "refused"
 
 
+def test_calls_after_one_that_raises_are_compared_no_more_where_it_left_less() -> None:
+    """What eager has written before it raises a target may take back; then later calls find another state."""
+    statements = (call("keep_entry", "a0"), call("inverse_of_zeros", to="v0", count=2))
+    raising = three_times(program(*statements, returns=Ref("v0")))
+
+    def takes_back(function: Function) -> Function:
+        state = function.__globals__["state"]
+
+        def compiled(*args: Any) -> Any:
+            before = dict(state.entries)
+            try:
+                return function(*args)
+            except Exception:
+                state.entries = before
+                raise
+
+        return compiled
+
+    assert execute(raising, _under_test(takes_back)).outcome == "agree"
+    once = three_times(program(statements[0], returns=Ref("a0")))
+    assert execute(once, _under_test(takes_back)).outcome == "agree"
+
+
 def test_a_later_call_is_tried_alone_with_the_state_before_it() -> None:
     def wrong_from_four(function: Function) -> Function:
         return lambda *args: function(*args) * (1 if function.__globals__["state"].calls < 2 else 2)
