@@ -29,7 +29,15 @@ from .gradients import (
 )
 from .lifetime import Lifetimes
 from .mode_stacks import modes_left
-from .observation import Ambient, Arguments, GradientRun, LaterWrite, Observation, Refusal
+from .observation import (
+    Ambient,
+    Arguments,
+    GradientRun,
+    LaterWrite,
+    Observation,
+    Refusal,
+    TensorState,
+)
 from .probe import probe
 from .python_state import record_python_state
 from .states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
@@ -94,6 +102,7 @@ class _Asked:
     steps: tuple[Step, ...]
     refusal: Refusal | None
     retry: Callable[..., Any] | None
+    before: tuple[TensorState, ...] | None = None  # of arguments that an earlier call was given, too
 
 
 def _observe(
@@ -185,12 +194,16 @@ def _without_result(called: Observation, inputs: _Inputs, ambient: Ambient, aske
     retried: Observation | None = None
     if retry is not None:
         # Before fresh arguments are made: a module holds those that were made last.
-        again = replace(asked, make=lambda: inputs.arguments, refusal=None, retry=None)
+        again = replace(asked, make=lambda: inputs.arguments, refusal=None, retry=None, before=states)
         retried = _observe(retry, again, ambient, Lifetimes())
-    # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
-    seed_generators(asked.seed)
-    fresh = _Inputs.of(asked.make())
-    before, _ = capture(fresh.register, fresh.witnesses)
+    if asked.before is not None:
+        paths = {state.path for state in states}
+        before = tuple(state for state in asked.before if state.path in paths)
+    else:
+        # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
+        seed_generators(asked.seed)
+        fresh = _Inputs.of(asked.make())
+        before, _ = capture(fresh.register, fresh.witnesses)
     return replace(called, states=states, inputs=len(states), before=before, retried=retried)
 
 

@@ -257,3 +257,25 @@ def test_what_a_failed_call_leaves_is_held_against_eager() -> None:
     nothing = fails(lambda x, world: None)
     assert compare(fails(count), nothing) == ()
     assert [(one.clause, one.path) for one in compare(nothing, fails(count))] == [("once", "world.calls")]
+
+
+def test_a_retry_that_raises_is_compared_with_what_there_was_before_it() -> None:
+    """A view whose base it has written to cannot be looked at then, in eager as well."""
+
+    def make() -> Arguments:
+        root = cases.leaf().args[0] * 1
+        part = root.as_strided((2, 2), (0, 1), 0).chunk(1)[0]
+        root.detach_()
+        return Arguments((root, part))
+
+    def writes_to_the_base(root: Tensor, part: Tensor) -> Tensor:
+        root.mul_(2)
+        return part * 2
+
+    def refuses(root: Tensor, part: Tensor) -> Tensor:
+        raise Unsupported("no")
+
+    eager = observe(writes_to_the_base, make)
+    assert eager.raised is not None
+    target = observe(refuses, make, refusal=reason, retry=writes_to_the_base)
+    assert compare(eager, target) == ()
