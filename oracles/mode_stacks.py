@@ -35,29 +35,29 @@ def modes_left() -> Iterator[ModesLeft]:
             SomeMode().__enter__()
         left.names    # ("module.SomeMode",)
     """
-    functions, dispatches = function_modes(), dispatch_modes()
+    functions, dispatches = _function_modes(), _dispatch_modes()
     left = ModesLeft()
     try:
         yield left
     finally:
         left.names = (
-            *_put_back(functions, function_modes(), _overrides._push_mode, _overrides._pop_mode),
-            *_put_back(dispatches, dispatch_modes(), _dispatch._push_mode, _dispatch._pop_mode),
+            *_put_back(functions, _function_modes(), _overrides._push_mode, _overrides._pop_mode),
+            *_put_back(dispatches, _dispatch_modes(), _dispatch._push_mode, _dispatch._pop_mode),
         )
 
 
 def modes() -> tuple[object, ...]:
     """The modes that are on in this thread, torch function modes first; not that of a default device."""
-    return (*function_modes(), *dispatch_modes())
+    return (*_function_modes(), *_dispatch_modes())
 
 
-def function_modes() -> tuple[object, ...]:
+def _function_modes() -> tuple[object, ...]:
     """The torch function modes that are on, the innermost last; not that of a default device."""
     stack = _overrides._get_current_function_mode_stack()
     return tuple(mode for mode in stack if type(mode) is not DeviceContext)
 
 
-def dispatch_modes() -> tuple[object, ...]:
+def _dispatch_modes() -> tuple[object, ...]:
     """The dispatch modes that are on, the innermost last."""
     return tuple(_dispatch._get_current_dispatch_mode_stack())
 

@@ -14,9 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles import Arguments, Outcome, compare, judge, observe
+from oracles.mode_stacks import modes, modes_left
+from oracles.python_state import record_python_state
 
 
 class Unsupported(RuntimeError):
@@ -279,3 +282,29 @@ def test_a_retry_that_raises_is_compared_with_what_there_was_before_it() -> None
     assert eager.raised is not None
     target = observe(refuses, make, refusal=reason, retry=writes_to_the_base)
     assert compare(eager, target) == ()
+
+
+def test_modes_that_are_left_or_taken_away_are_told_and_put_back() -> None:
+    with FunctionMode() as function_mode, DispatchMode() as dispatch_mode:
+        before = modes()
+        with modes_left() as left:
+            _python_dispatch._pop_mode()
+            DispatchMode().__enter__()
+            FunctionMode().__enter__()
+        assert modes() == before == (function_mode, dispatch_mode)
+    names = [name.rpartition(".")[2] for name in left.names]
+    assert names == ["FunctionMode", "DispatchMode", "DispatchMode"]
+    assert [name.startswith("without ") for name in left.names] == [False, False, True]
+    assert modes() == ()
+
+
+def test_a_long_chain_of_objects_is_walked_to_a_depth() -> None:
+    chain: list[Any] = []
+    for _ in range(5000):
+        chain = [chain]
+    assert 50 < len(record_python_state({"chain": chain}).nodes) < 500
+    tensor = torch.zeros(1)
+    for _ in range(5000):
+        outer = torch.zeros(1)
+        tensor, outer.grad = outer, tensor
+    assert 50 < len(record_python_state({"tensor": tensor}).nodes) < 500
