@@ -198,8 +198,10 @@ class Walk:
 
     @property
     def attribute_names(self) -> AttributeNames:
-        """What the code on the way may read of tensors that are given to it."""
-        return AttributeNames(self._names.read - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
+        """What the code on the way may read of tensors that are given to it, or set: that shows where it was
+        not there, and not where it was."""
+        names = self._names.read | {name for kind, name, _ in self._writes if kind == "attributes"}
+        return AttributeNames(names - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
 
     def names_legacy_types(self) -> bool:
         """Whether the code on the way may check for ``torch.FloatTensor`` or its like."""
