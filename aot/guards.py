@@ -23,7 +23,7 @@ from aot import torch_internals as internals
 from aot.constants import CONSTANTS, key_of
 from aot.containers import raw
 from aot.errors import ClosureMutation
-from aot.states import likeness, state_of
+from aot.states import gradient_of, likeness, state_of
 
 MISSING: Any = object()
 
@@ -44,6 +44,7 @@ class Kind(enum.IntEnum):
     BYTES = 10  # what is in a memory
     STATE = 11  # the state of an iterator or of a random generator
     REFERRED = 12  # what is behind a weak reference
+    GRADIENT = 13  # the gradient that a tensor holds
 
 
 # `{now}` is what was there, or those things one by one, as it is now; `{alive}` asks whether they still are.
@@ -64,6 +65,7 @@ _TESTS = {
     Kind.LIKENESS: "(e := o{i}()) is None or likeness(e) == v{i}",
     Kind.BYTES: "contents(o{i}) == v{i}",
     Kind.STATE: "state_of(o{i}) == v{i}",
+    Kind.GRADIENT: "(e := o{i}()) is None or (e := gradient_of(e)) is {now} or same(e, v{i})",
     Kind.REFERRED: "v{i}[0](o{i}(), objects={{}}) == v{i}[1]",
 }
 
@@ -378,6 +380,7 @@ _SCOPE: dict[str, Any] = {
     "is_": operator.is_,
     "missing": MISSING,
     "likeness": likeness,
+    "gradient_of": gradient_of,
     "names_of": names_of,
     "state_of": state_of,
 }

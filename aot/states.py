@@ -115,6 +115,11 @@ def likeness(tensor: Tensor) -> object:
         return type(tensor)
 
 
+def gradient_of(tensor: Tensor) -> Tensor | None:
+    """The gradient that a leaf holds. (Torch warns who asks another tensor.)"""
+    return tensor.grad if tensor.is_leaf else None
+
+
 def _is_iterator(value: Any) -> bool:
     following = getattr(type(value), "__next__", None)
     if following is None or isinstance(value, io.IOBase):

@@ -23,7 +23,7 @@ import threading
 import types
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -39,7 +39,7 @@ from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, g
 from aot.objects import content_of, has_memory, namespace_of
 from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
 from aot.side_effects import Writable
-from aot.states import QUEUES, has_state, held_by, likeness, parts_of, state_of
+from aot.states import QUEUES, gradient_of, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
 from aot.tensor_attributes import AttributeNames
 
@@ -110,6 +110,7 @@ class Walk:
         self._whole, self._opened = dict[int, bool](), dict[int, bool]()
         self._guards: dict[tuple[int, Kind, str], Guard] = {}
         self._objects: list[tuple[str, Any]] = []
+        self._tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
         self._caches: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self._unread: dict[tuple[int, Kind, str], Guard] = {}
         self._written: dict[tuple[int, Kind, str], tuple[str, Any]] = {}
@@ -178,7 +179,7 @@ class Walk:
         written = {place: found for place, found in self._written.items() if place not in self._guards}
         caches = frozenset(cache for cache in self._caches if cache[1] not in self._names.read)
         return Writable(
-            tuple(self._objects),
+            (*self._objects, *self._known_tensors()),
             caches,
             self._guards.keys(),
             written,
@@ -197,8 +198,10 @@ class Walk:
 
     @property
     def attribute_names(self) -> AttributeNames:
-        """What the code on the way may read of tensors that are given to it."""
-        return AttributeNames(self._names.read - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
+        """What the code on the way may read of tensors that are given to it, or set: that shows where it was
+        not there, and not where it was."""
+        names = self._names.read | {name for kind, name, _ in self._writes if kind == "attributes"}
+        return AttributeNames(names - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
 
     def names_legacy_types(self) -> bool:
         """Whether the code on the way may check for ``torch.FloatTensor`` or its like."""
@@ -221,6 +224,8 @@ class Walk:
         self._forget()
         read = self._names.read - before.read
         new = read | (self._names.written - before.written)
+        for path, tensor in self._known_tensors():
+            self._gradient(path, tensor)
         if read:
             for number in self._by_names:
                 space, _, parts = self._absent[number]
@@ -258,7 +263,9 @@ class Walk:
             return
         if isinstance(value, Tensor):  # (which nothing here keeps alive, and its id)
             if not internals.is_memoryless(value):  # of a trace
+                self._tensors[id(value)] = path, weakref.ref(value)
                 self._guard(path, Kind.LIKENESS, weakref.ref(value), "", likeness(value))
+                self._gradient(path, value)
             return
         if id(value) not in self._seen:
             self._seen.add(id(value))
@@ -266,6 +273,17 @@ class Walk:
                 return
             self._objects.append((path, value))
             self._ahead.append((value, path))
+
+    def _gradient(self, path: str, tensor: Tensor) -> None:
+        """Note the gradient that a tensor holds, if the code on the way reads one of anything."""
+        if "grad" in self._names.read:
+            self._guard(f"{path}.grad", Kind.GRADIENT, weakref.ref(tensor), "grad", gradient_of(tensor))
+
+    def _known_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors that it has come to and that are still there."""
+        for path, reference in self._tensors.values():
+            if (tensor := reference()) is not None:
+                yield path, tensor
 
     def _guard(self, path: str, kind: Kind, owner: Any, name: str, expected: Any) -> None:
         place = id(owner), kind, name
@@ -372,6 +390,10 @@ class Walk:
                     self._reach(part, path)
             elif isinstance(value, (*_CONTAINERS, torch.nn.Module)):
                 self._ordinary.add(type(value))
+            elif isinstance(value, torch.optim.Optimizer):  # whose methods are torch's, and set gradients
+                for group in value.param_groups:
+                    for parameter in group["params"]:
+                        self._reach(parameter, f"a parameter of {path}")
             self._contained(value, path)
             self._note_by_name(value, path)
 

@@ -159,6 +159,15 @@ class Slots(Variables):
         return not _is_same(before, self.read())
 
 
+class Gradient(Slots):
+    """The gradient that a leaf holds."""
+
+    kind = Kind.GRADIENT
+
+    def __init__(self, path: str, leaf: Tensor) -> None:
+        super().__init__(path, leaf, {"grad": Tensor.grad})
+
+
 class Cell(Variables):
     """The variable of a closure."""
 
@@ -522,7 +531,10 @@ def holders_of(path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]
         yield Entries(path, value)
     elif isinstance(value, SEQUENCES):
         yield Items(path, value)
-    elif not isinstance(value, (tuple, frozenset, Tensor)):
+    elif isinstance(value, Tensor):
+        if value.is_leaf:  # of others it is no state, and torch warns
+            yield Gradient(path, value)
+    elif not isinstance(value, (tuple, frozenset)):
         if isinstance(value, QUEUES):
             yield Queued(path, value)
             return

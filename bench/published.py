@@ -28,7 +28,8 @@ from torch.utils import _pytree as pytree
 from fuzz.ir import Program
 from fuzz.source import Loaded, load, upcast
 from fuzz.targets import Target
-from oracles.ambient import contained
+from oracles.ambient import contained, seed_generators
+from oracles.mode_stacks import modes_left
 
 SEED = 0
 
@@ -61,16 +62,16 @@ def notices(oracle: Oracle, program: Program, target: Target) -> bool:
     >>> notices(sums, program, find("eager"))
     False
     """
-    loaded = load(program)
+    loaded, own = load(program), load(program)  # each side has what the function keeps to itself
     eager = _run(loaded, loaded.f, program)
     if eager.error is not None:
         return False
 
     def compiled(*args: Any) -> Any:
-        return target.compile(loaded.f)(*args)  # here, so that an exception of the compiler is caught
+        return target.compile(own.f)(*args)  # here, so that an exception of the compiler is caught
 
     try:
-        seen = _run(loaded, compiled, program)
+        seen = _run(own, compiled, program)
     finally:
         target.reset()
     if seen.error is not None and target.refusal(seen.error) is not None:
@@ -88,8 +89,8 @@ def notices(oracle: Oracle, program: Program, target: Target) -> bool:
 
 def _run(loaded: Loaded, function: Callable[..., Any], program: Program) -> Ran:
     """Call, and differentiate the sum of the results."""
-    with contained():
-        torch.manual_seed(SEED)
+    with contained(), modes_left():
+        seed_generators(SEED)
         args, leaves, _ = loaded.make()
         try:
             with (

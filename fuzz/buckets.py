@@ -51,8 +51,10 @@ PRECEDENCE = (
     "once",
     "repeat",
     "threads",
+    "refusals",
 )
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
+_ITEM = re.compile(r"(?<=\bstate)((?:\.\w+)*)\S*")
 _ROOTS = re.compile(r",? (from|starting at) .*")
 _ELEMENTS = re.compile(r" at (the )?element\b.*")
 _WHICH_CALL = re.compile(r"^in call \d+( of some in threads)?, ")
@@ -105,6 +107,7 @@ def _scenario(scenario: Scenario) -> str:
     """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
     words = [*([] if scenario.grad else [" no-grad"]), *([" two threads"] if scenario.threads else [])]
     words += [] if scenario.autocast is None else [" autocast"]
+    words += [*([" swapped"] if scenario.swapped else []), *([" marked"] if scenario.marked else [])]
     for step in scenario.steps:
         if isinstance(step, Write):
             words.append(" write argument" if step.name[0] == "a" else " write result")
@@ -192,6 +195,7 @@ def words_of(text: str) -> list[str]:
 def _what(finding: Finding) -> str:
     """What differs: the subject of the finding's sentence with kinds of places for places."""
     subject = _WHICH_CALL.sub("", finding.message.split(f": {finding.eager} in eager")[0])
+    subject = _ITEM.sub(r"\1", subject.split(f": {finding.eager} before the refused call")[0])
     subject, elements = _ELEMENTS.subn(" elements", subject)
     subject = _PATH.sub(r"\1", _ROOTS.sub("", subject))
     subject = " ".join(_NUMBERED.sub("", subject).split())

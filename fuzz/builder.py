@@ -419,7 +419,9 @@ def _tickets(choices: Choices, profile: Profile, state: State) -> Tickets:
 
 @lru_cache(maxsize=64)
 def _all_tickets(profile: Profile, wraps: bool) -> Tickets:
-    apart = {*((Kind.HIGHER_ORDER,) if not profile.kinds else ()), *(() if wraps else (Kind.WRAPPER,))}
+    apart = {Kind.HIGHER_ORDER, Kind.PYTHON} if not profile.kinds else set()
+    if not wraps:
+        apart.add(Kind.WRAPPER)
     if not profile.kinds:
         return [(row.kind, (name,)) for name, row in OPERATORS.items() if row.kind not in apart]
     families = [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]

@@ -11,7 +11,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Barrier, Lock, Thread
 from typing import Any, Literal
@@ -38,7 +38,7 @@ class Escape(Exception):
 
 Word = Literal["agree", "poisoned", "finding", "refused"]
 SEED = 0
-LACKS = "lacks "  # begins the reason of a refusal for which no target was asked
+LACKS = "lacks "  # begins the reason of a refusal that a target announces: `Target.lacks`, `Target.declines`
 # How long one of two threads runs before the other has its turn: a thousand turns in a short compilation,
 # which would else be over before the second thread begins.
 _SWITCH_SECONDS = 1e-5
@@ -50,7 +50,7 @@ class Result:
 
     `reason` is the refusal's name for "refused", why the case proves nothing for "poisoned", the first
     finding's message for "finding". `seconds` is the wall time of the case. `intact` is whether another case
-    may run in this process.
+    may run in this process, and `comparable` whether a later call of this case finds what it finds in eager.
     """
 
     outcome: Word
@@ -58,9 +58,10 @@ class Result:
     reason: str = ""
     seconds: float = 0.0
     intact: bool = True
+    comparable: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, for a worker's pipe; without `intact`, which concerns the worker alone."""
+        """As plain data, for a worker's pipe; without what concerns the worker alone."""
         return {
             "outcome": self.outcome,
             "findings": [corpus.finding_to_json(finding) for finding in self.findings],
@@ -75,18 +76,28 @@ class Result:
         return cls(data["outcome"], findings, data["reason"], data["seconds"])
 
 
+Twin = tuple[Function, Make, object]
+"""A function in double precision, what makes its arguments, and what it keeps from one call to the next."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One call of a function: what makes its arguments, how it is made, and what is done after it.
 
     `exact` gives the same function and arguments in double precision; it is None, or gives None, where there
-    is no such twin.
+    is no such twin. `mode` is the function mode of a call that is `swapped`. `state` is what the function
+    keeps from one call to the next, if it keeps anything; then `anew` gives the function and all its calls
+    with a state of their own, as before the first call, and `number` is this call's.
     """
 
     make: Make
     scenario: Scenario = field(default_factory=Scenario)
     steps: tuple[Step, ...] = ()
-    exact: Callable[[], tuple[Function, Make] | None] | None = None
+    exact: Callable[[], Twin | None] | None = None
+    mode: Callable[[], AbstractContextManager[object]] | None = None
+    state: object = None
+    anew: Callable[[], tuple[Function, Sequence[Trial]]] | None = None
+    number: int = 0
 
 
 Standard = Callable[[Function], Function]
@@ -146,9 +157,11 @@ def judged_call(
     function: Function,
     compiled: Compiled,
     own: Trial,
+    *,
+    elsewhere: bool = False,
 ) -> Result:
     """What becomes of one call: `function` is what the standard made. The target is given its `own`, which
-    may be the same call on another device: then only what draws nothing can be compared."""
+    may be the same call `elsewhere`, on another device: then only what draws nothing can be compared."""
     try:
         eager = observed(trial, function)
         _settle()
@@ -159,7 +172,10 @@ def judged_call(
     before, surroundings = compiled.runs, Surroundings()
     try:
         with _garbage_kept():
-            sights = _sights(own, compiled)
+            # Of a function in pieces some have run before one is refused, so that nothing need be as before.
+            has_clause = standard is eager_itself and not compiled.target.in_pieces
+            retry = compiled.function if has_clause else None
+            sights = _sights(own, compiled, retry)
             runs = compiled.runs - before
             sights = [_without_first_growth(seen, own, compiled) for seen in sights]
             left = (*compiled.left, *surroundings.left())
@@ -175,43 +191,50 @@ def judged_call(
     if left:
         surroundings.restore()
         return _changed(left)
-    if own is not trial:
+    if elsewhere:
         if eager.drew:
             return Result("poisoned", reason="each device draws numbers of its own")
         sights = [as_on_cpu(seen) for seen in sights]
 
-    def in_double() -> tuple[Function, Make] | None:
+    def once_more(**options: Any) -> Observation:
+        """Eager's call again, with the state that it was made with."""
+        if trial.anew is None:
+            return observed(trial, function, **options)
+        other, same = before_it(trial)
+        return observed(same, standard(other), **options)
+
+    def in_double() -> Twin | None:
         return None if trial.exact is None else trial.exact()
 
     def reference() -> Observation | None:
         twin = in_double()
         if twin is None:
             return None
-        exact, make = twin
-        double = replace(trial, make=make)
+        exact, make, state = twin
+        double = replace(trial, make=make, state=state)
         if not eager.drew:
             return observed(double, standard(exact))
         noted = Drawing()
-        observed(trial, function, under=noted)
+        once_more(under=noted)
         return observed(double, standard(exact), under=Drawn(noted.draws))
 
     def rounded(seed: int) -> Observation:
         twin = in_double()
         assert twin is not None  # there was a reference
-        exact, make = twin
-        return observed(replace(trial, make=make), standard(exact), under=Rounded(seed))
+        exact, make, state = twin
+        return observed(replace(trial, make=make, state=state), standard(exact), under=Rounded(seed))
 
     def control() -> Observation:
-        return observed(trial, function, terms=True)
+        return once_more(terms=True)
 
     def densely() -> Observation:
-        return observed(trial, function, under=Densely())
+        return once_more(under=Densely())
 
     compilers = sights if standard is eager_itself else (eager, *sights)
     # (What a thread does next, nobody knows.)
     intact = not new and (not any(map(_raised, compilers)) or _intact())
     further = (reference, control, densely, rounded) if intact else ()
-    exact = compiled.target.exact and own is trial
+    exact = compiled.target.exact and not elsewhere
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in sights]
     for seen, verdict in zip(sights, verdicts, strict=True):
         if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
@@ -222,19 +245,43 @@ def judged_call(
         message = f"runs of the function in {what}: {once} in eager, {runs} in the target"
         finding = Finding("once", "call", str(once), str(runs), message)
         return Result("finding", (finding,), str(finding), intact=intact)
+    comparable = all(_leaves_alike(eager, seen) for seen in sights)
     for seen in sights:
         if seen.refused is not None:
-            return Result("refused", reason=encodable(str(seen.refused)), intact=intact)
+            reason = encodable(str(seen.refused))
+            return Result("refused", reason=reason, intact=intact, comparable=comparable)
     poisoned = next((verdict for verdict in verdicts if verdict.outcome is Outcome.POISONED), None)
     word: Word = "agree" if poisoned is None else "poisoned"
-    return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact)
+    return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact, comparable=comparable)
 
 
-def _sights(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
-    """What is seen of a target's call: of each thread that makes it."""
+def _leaves_alike(eager: Observation, seen: Observation) -> bool:
+    """Whether a target's call has left the Python state that eager's has.
+
+    One that raises may leave less than eager's, which is no finding. After a refused one it is the retry's.
+    """
+    if seen.raised is not None and seen.refused is not None:
+        return seen.retried is not None and seen.retried.python == eager.python
+    return eager.raised is None or seen.python == eager.python
+
+
+def before_it(trial: Trial) -> tuple[Function, Trial]:
+    """A call's function and the call, once the calls before it have been made in eager."""
+    assert trial.anew is not None
+    function, trials = trial.anew()
+    for earlier in trials[: trial.number]:
+        observed(earlier, function)
+    return function, trials[trial.number]
+
+
+def _sights(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequence[Observation]:
+    """What is seen of a target's call: of each thread that makes it.
+
+    A refused one is made of `retry`, in eager, on the same objects.
+    """
     if trial.scenario.threads:
-        return _in_two_threads(trial, compiled)
-    return [observed(trial, compiled, compiled.target.refusal)]
+        return _in_two_threads(trial, compiled, retry)
+    return [observed(trial, compiled, compiled.target.refusal, retry=retry)]
 
 
 def _threads_of_each_call(trial: Trial, compiled: Compiled) -> tuple[Change, ...]:
@@ -256,13 +303,13 @@ def _without_first_growth(seen: Observation, trial: Trial, compiled: Compiled) -
     """What is seen of a call, but for memory that is taken once, such as workspaces of kernels: what leaks is
     more at every call."""
     for _ in range(2):
-        if seen.grown > 0:
+        if seen.grown > 0 and trial.anew is None:
             again = observed(trial, compiled, compiled.target.refusal)
             seen = replace(seen, grown=min(seen.grown, again.grown))
     return seen
 
 
-def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
+def _in_two_threads(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequence[Observation]:
     """What each of two threads sees that make a call at once.
 
     The second one observes all it will within the call of the first, so that only the calls run together:
@@ -281,7 +328,7 @@ def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
 
     def second() -> None:
         try:
-            sights.append(observed(trial, at_once, compiled.target.refusal))
+            sights.append(observed(trial, at_once, compiled.target.refusal, retry=retry))
         except BaseException as error:
             errors.append(error)
             gate.abort()
@@ -298,7 +345,7 @@ def _in_two_threads(trial: Trial, compiled: Compiled) -> Sequence[Observation]:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        sights.append(observed(trial, first, compiled.target.refusal))
+        sights.append(observed(trial, first, compiled.target.refusal, retry=retry))
     finally:
         sys.setswitchinterval(interval)
     if errors:
@@ -364,15 +411,16 @@ def observed(
     function: Function,
     refusal: Refusal | None = None,
     *,
+    retry: Function | None = None,
     terms: bool = False,
     under: Mode | None = None,
 ) -> Observation:
     def arguments() -> Arguments:
         args, leaves, tensors = trial.make()
-        return Arguments(args, leaves, tensors)
+        return Arguments(args, leaves, tensors, {} if trial.state is None else {"state": trial.state})
 
     return observe(
-        _under_autocast(function, trial.scenario),
+        _as_called(function, trial),
         arguments,
         seed=SEED,
         grad=trial.scenario.grad,
@@ -380,19 +428,25 @@ def observed(
         differentiate=trial.scenario.differentiate,
         steps=trial.steps,
         refusal=refusal,
+        retry=None if retry is None else _as_called(retry, trial),
         terms=terms,
         under=under,
     )
 
 
-def _under_autocast(function: Function, scenario: Scenario) -> Function:
-    """The function, called as the scenario says."""
-    if scenario.autocast is None:
+def _as_called(function: Function, trial: Trial) -> Function:
+    """The function, called as the scenario says: under autocast, or under a function mode."""
+    scenario, mode = trial.scenario, trial.mode
+    if scenario.autocast is None and not scenario.swapped:
         return function
-    device, dtype = scenario.device.partition(":")[0], getattr(torch, scenario.autocast)
 
     def under(*args: Any) -> Any:
-        with torch.autocast(device, dtype=dtype):
+        with ExitStack() as entered:
+            if scenario.autocast is not None:
+                device = scenario.device.partition(":")[0]
+                entered.enter_context(torch.autocast(device, dtype=getattr(torch, scenario.autocast)))
+            if scenario.swapped and mode is not None:
+                entered.enter_context(mode())
             return function(*args)
 
     return under
@@ -405,6 +459,7 @@ class Compiled:
 
     def __init__(self, target: Target, function: Function) -> None:
         self.target = target
+        self.function = function
         self._runs: list[None] = []
         self._function = _noted(function, self._runs) if target.once else function
         self._compiled: Function | None = None

@@ -52,6 +52,10 @@ def enclose(builder: Builder) -> None:
     kind = choices.pick(_KINDS)
     if questions and choices.chance(0.4):
         kind = "if"
+    if builder.profile.swapped and choices.chance(builder.profile.swapped):
+        kind = "swapped"
+    if kind == "checkpoint" and _is_swapped(builder):
+        return  # its backward would repeat it without the mode
     kinds = dict(builder.profile.kinds)
     if kind in ("hook", "retain", "set") and kinds and Kind.FUNCTION not in kinds:
         return  # a profile without what deals with autograd itself
@@ -71,6 +75,13 @@ def enclose(builder: Builder) -> None:
             builder.append(OPERATORS["set_grad_enabled"], (), [])
         case mode:
             _fill(builder, Region(mode, builder.block))
+
+
+def _is_swapped(builder: Builder) -> bool:
+    """Whether a statement here is under a function mode of the program's."""
+    outer = around(builder.blocks, builder.block)
+    inside = any(isinstance(b := builder.blocks[n], Region) and b.mode == "swapped" for n in outer)
+    return inside or builder.profile.swapped > 0
 
 
 def _hook(builder: Builder, operator: str, tensors: Sequence[tuple[str, Tensor]]) -> None:

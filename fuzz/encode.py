@@ -31,7 +31,7 @@ from fuzz.ir import (
 )
 from oracles import Backward
 
-FORMAT = 13
+FORMAT = 14
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -105,6 +105,8 @@ def _scenario_to_json(scenario: Scenario) -> dict[str, Any]:
         "steps": [_step_to_json(step) for step in scenario.steps],
         "threads": scenario.threads,
         "autocast": scenario.autocast,
+        "swapped": scenario.swapped,
+        "marked": list(scenario.marked),
     }
 
 

@@ -33,14 +33,29 @@ from fuzz.call import (
     Result,
     Standard,
     Trial,
+    Twin,
     Word,
+    before_it,
     eager_itself,
     in_one_thread,
     judged_call,
+    observed,
     reset,
 )
-from fuzz.ir import BOTH, DEVICES, Program, Require, TensorStep, Write, calls, on_device, where_names_are
-from fuzz.source import Make, load, upcast
+from fuzz.ir import (
+    BOTH,
+    DEVICES,
+    Call,
+    Program,
+    Require,
+    TensorStep,
+    Write,
+    calls,
+    on_device,
+    where_names_are,
+)
+from fuzz.operators import OPERATORS
+from fuzz.source import Loaded, load, upcast
 from fuzz.targets import Function, Target, find
 from oracles import (
     Backward,
@@ -49,17 +64,25 @@ from oracles import (
 )
 
 
-def execute(program: Program, target: Target) -> Result:
-    """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here."""
+def execute(program: Program, target: Target, *, first: bool = False) -> Result:
+    """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here.
+
+    With `first` nothing is compiled in one thread before two threads do it at once (`fuzz.first`).
+    """
     lacking = target.lacking(program)
     if lacking is not None:
         return Result("refused", reason=f"{LACKS}{lacking}")
     if program.scenario.device == BOTH:
-        return _on_both(program, target)
-    return execute_trials(*_loaded(program), target)
+        result = _on_both(program, target)
+    else:
+        result = execute_trials(*_loaded(program), target, first=first)
+    declined = target.declining(program) if result.outcome == "refused" else None
+    return result if declined is None else replace(result, reason=f"{LACKS}{declined}: {result.reason}")
 
 
-def execute_trials(function: Function, trials: Sequence[Trial], target: Target) -> Result:
+def execute_trials(
+    function: Function, trials: Sequence[Trial], target: Target, *, first: bool = False
+) -> Result:
     """As `execute`, for any function and the calls of it that are to be tried, in their order.
 
     result = execute_trials(torch.sin, [Trial(lambda: ((torch.ones(2),), {}, {}))], find("aot"))
@@ -68,7 +91,7 @@ def execute_trials(function: Function, trials: Sequence[Trial], target: Target) 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = _held(function, trials, target, eager_itself)
+            result = _held(function, trials, target, eager_itself, first=first)
             for control in map(find, target.controls):
                 if result.outcome == "finding" and result.intact:
                     result = _controlled(function, trials, target, control, result)
@@ -93,8 +116,7 @@ def _after_reset(result: Result, target: Target) -> Result:
 
 def _loaded(program: Program) -> tuple[Function, list[Trial]]:
     loaded = load(program)
-    makes = zip(calls(program), loaded.makes, strict=True)
-    return loaded.f, [_trial(one, make) for one, make in makes]
+    return loaded.f, [_trial(program, loaded, number) for number in range(len(loaded.makes))]
 
 
 def _on_both(program: Program, target: Target) -> Result:
@@ -132,17 +154,38 @@ def _of_the_target(found: Result, eager: Result) -> Result:
     return replace(found, findings=own, reason=str(own[0]), intact=found.intact and eager.intact)
 
 
-def _trial(program: Program, make: Make) -> Trial:
-    """The call of a program that has one."""
+def _trial(program: Program, loaded: Loaded, number: int) -> Trial:
+    """A call of a program."""
+    one = calls(program)[number]
 
-    def exact() -> tuple[Function, Make] | None:
-        twin = upcast(program)
+    def exact() -> Twin | None:
+        if loaded.state is not None:
+            return _twin_with_state(program, number)
+        twin = upcast(one)
         if twin is None:
             return None
-        loaded = load(twin)
-        return loaded.f, loaded.make
+        double = load(twin)
+        return double.f, double.make, None
 
-    return Trial(make, program.scenario, _steps(program), exact)
+    trial = Trial(loaded.makes[number], one.scenario, _steps(one), exact, loaded.mode)
+    if loaded.state is None:
+        return trial
+    return replace(trial, state=loaded.state, anew=lambda: _loaded(program), number=number)
+
+
+def _twin_with_state(program: Program, number: int) -> Twin | None:
+    """A call in double precision, after the calls before it; None where what these leave says nothing of
+    eager's rounding: each precision draws other numbers."""
+    draws = any(OPERATORS[statement.operator].random for statement in program.statements)
+    twins = [twin for call in calls(program)[: number + 1] if (twin := upcast(call)) is not None]
+    alike = all(twin.statements == twins[0].statements for twin in twins)
+    if len(twins) <= number or not alike or (draws and number):
+        return None
+    later = tuple(Call(twin.storages, twin.arguments, twin.scenario) for twin in twins[1:])
+    function, trials = _loaded(replace(twins[0], later=later))
+    for earlier in trials[:number]:
+        observed(earlier, function)
+    return function, trials[number].make, trials[number].state
 
 
 def _controlled(
@@ -209,20 +252,23 @@ def _held(
     target: Target,
     standard: Standard,
     there: tuple[Function, Sequence[Trial]] | None = None,
+    *,
+    first: bool = False,
 ) -> Result:
     """What becomes of a case that is held against what `standard` makes of its function. The target is given
     what the case is on another device, if it is to run `there`."""
     threads = any(trial.scenario.threads for trial in trials)
-    if threads:
+    if threads and not first:
         one_thread = _held(function, [in_one_thread(trial) for trial in trials], target, standard)
         if one_thread.outcome == "finding" or not one_thread.intact:
             return one_thread
         reset(target)
-    other, others = there or (function, trials)
+    (function, trials), (other, others) = _sides((function, trials), there)
     told, compiled = standard(function), Compiled(target, other)
+    elsewhere = there is not None
     results = []
     for number, (trial, own) in enumerate(zip(trials, others, strict=True)):
-        result = judged_call(trial, standard, told, compiled, own)
+        result = judged_call(trial, standard, told, compiled, own, elsewhere=elsewhere)
         if result.outcome == "finding" and threads:
             # Whatever they left half done stays so: no other case may run here.
             return replace(_of("threads", result, number), intact=False)
@@ -231,14 +277,54 @@ def _held(
             return result
         if result.outcome == "finding" and number:
             reset(target)
-            alone = judged_call(trial, standard, standard(function), Compiled(target, other), own)
+            alone = _alone((trial, function), (own, other), target, standard, elsewhere)
             if alone.outcome == "finding":
                 return alone
             return replace(_of("repeat", result, number), intact=alone.intact)
         if result.outcome == "finding":
             return result
         results.append(result)
+        if trial.anew is not None and not _goes_on(result):
+            break
     return min(results, key=lambda result: _TELLING.index(result.outcome))
+
+
+Side = tuple[Function, Sequence[Trial]]
+
+
+def _sides(side: Side, there: Side | None) -> tuple[Side, Side]:
+    """What eager calls and what the target does: the same, unless the function keeps something."""
+    anew = side[1][0].anew if side[1] else None
+    if anew is None:
+        return side, there or side
+    other = anew if there is None else there[1][0].anew
+    assert other is not None
+    return anew(), other()
+
+
+def _alone(
+    eager: tuple[Trial, Function],
+    own: tuple[Trial, Function],
+    target: Target,
+    standard: Standard,
+    elsewhere: bool,
+) -> Result:
+    """What becomes of a later call if the target has compiled nothing before it."""
+    (trial, function), (same, other) = eager, own
+    if trial.anew is not None:
+        function, trial = before_it(trial)
+        other, same = before_it(same)
+    return judged_call(
+        trial, standard, standard(function), Compiled(target, other), same, elsewhere=elsewhere
+    )
+
+
+def _goes_on(result: Result) -> bool:
+    """Whether the target's function has what eager's has, so that a later call can be compared.
+
+    After a refused call eager has made it; not where pieces of it may have run, and been run once more.
+    """
+    return result.outcome in ("refused", "agree") and result.comparable
 
 
 def _of(clause: Literal["repeat", "threads"], result: Result, number: int) -> Result:

@@ -213,6 +213,23 @@ def _table() -> Mapping[str, str]:
             "mode: inference": "the call is made in inference mode",
             "mode: autocast around": "the call is made under autocast",
             "mode: grad off": "the call is made with grad mode off",
+            "mode: swapped": "statements under a function mode that calls other functions",
+            "mode: swapped around": "the call is made under such a function mode",
+            "mode: entered": "a dispatch mode is entered, and not left",
+            "mode: deterministic": "deterministic algorithms are asked for, and stay so",
+            "python: attribute set": "an attribute of a tensor is set",
+            "python: attribute read": "it is asked whether a tensor has an attribute, or which",
+            "python: marked": "an argument has an attribute",
+            "python: written": "what lives longer than the call is written to, without a tensor",
+            "python: read": "what lives longer than the call is read",
+            "python: cached": "a tensor is kept for later calls",
+            "python: optimizer": "an optimizer makes a step",
+            "python: module": "a module's flag is changed, or a hook registered",
+            "python: caught": "what an operation raises for its numbers is caught",
+            "python: of a module": "what lives longer than the call is the module's",
+            "random: Python": "Python's or NumPy's generator is drawn from",
+            "repeat: other attribute": "a later call with other attributes of its arguments",
+            "repeat: other function mode": "a later call under a function mode, or under none",
             "operator: custom": "an operator made by torch.library.custom_op",
             "operator: acts outside": "an operator that notes outside of the program what it is given",
             "operator: higher order": "an operator that takes functions",
@@ -228,3 +245,21 @@ def _table() -> Mapping[str, str]:
 
 FEATURES: Mapping[str, str] = _table()
 """Each name is a group and what it says; the value explains it."""
+
+PYTHON_FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        "mark": "python: attribute set",
+        **dict.fromkeys(("getattr_mark", "hasattr_mark"), "python: attribute read"),
+        **dict.fromkeys(("count", "log_size", "keep_entry", "switch_flag"), "python: written"),
+        **dict.fromkeys(("read_count", "read_log", "read_training"), "python: read"),
+        "first_time": "python: written",
+        **dict.fromkeys(("lru_cached", "cached", "lazily", "running"), "python: cached"),
+        "optimizer_step": "python: optimizer",
+        **dict.fromkeys(("switch_training", "hook_module"), "python: module"),
+        **dict.fromkeys(("cholesky_or_double", "inverse_or_double", "rows_or_nearest"), "python: caught"),
+        **dict.fromkeys(("python_random", "numpy_random"), "random: Python"),
+        "use_deterministic": "mode: deterministic",
+        "enter_mode": "mode: entered",
+    }
+)
+"""What each row of the kind "python" shows."""

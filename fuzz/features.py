@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fuzz import refusals
 from fuzz.argument_features import argument_features
 from fuzz.blocks import around, executed
-from fuzz.feature_table import FEATURES
+from fuzz.feature_table import FEATURES, PYTHON_FEATURES
 from fuzz.ir import (
     Autocast,
     Block,
@@ -137,6 +137,10 @@ class _Walk:
                 self.add("gradient: retained")
             case Kind.MODE:
                 self.add("mode: left changed")
+            case Kind.PYTHON:
+                self.add(PYTHON_FEATURES[row.name])
+                if row.stateful and self.program.module is not None:
+                    self.add("python: of a module")
         if row.given:
             self.add("data: given as out")
         for number in row.writes:
@@ -351,6 +355,10 @@ class _Walk:
             self.add("mode: inference")
         if self.program.scenario.autocast is not None:
             self.add("mode: autocast around")
+        if self.program.scenario.swapped:
+            self.add("mode: swapped around")
+        if self.program.scenario.marked:
+            self.add("python: marked")
         if self.program.scenario.threads:
             self.add("mode: two threads")
         if not self.program.scenario.grad:

@@ -147,6 +147,9 @@ def check_values(program: Program) -> Sizes:
         raise ProgramError(
             "statements", "memory that resize_ has added is never written", "write to it, or do not grow"
         )
+    for i, name in enumerate(program.scenario.marked):
+        if name[0] != "a" or not isinstance(begin(program).names.get(name), Tensor):
+            raise ProgramError(f"scenario.marked[{i}]", f"{name} is no tensor argument", "name one")
     returned = set(references(program.returns))
     for name in returned:
         if name not in state.names:

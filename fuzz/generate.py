@@ -23,7 +23,7 @@ from fuzz.enclose import build
 from fuzz.follow import defined, sizes_if_taken
 from fuzz.profiles import PROFILES, Profile
 from fuzz.program import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
-from fuzz.scenario import draw_steps, draw_threads
+from fuzz.scenario import draw_alike, draw_marked, draw_steps, draw_threads
 from fuzz.scenes import SCENES
 from fuzz.state import State
 
@@ -64,13 +64,24 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         steps = scene.steps(choices, state, returns)
     else:
         steps = draw_steps(choices, profile, state, returns)
+    swapped = profile.swapped > 0 and choices.chance(profile.swapped)
+    count = len(inputs.arguments)
+    marked = draw_marked(choices, profile, builder.state, count) if profile.marked else ()
     program = Program(
         inputs.storages,
         inputs.arguments,
         parameters,
         tuple(builder.statements),
         returns,
-        Scenario("cpu", grad, differentiate, inference, steps, autocast=autocast),
+        Scenario(
+            grad=grad,
+            differentiate=differentiate,
+            inference=inference,
+            steps=steps,
+            autocast=autocast,
+            swapped=swapped,
+            marked=marked,
+        ),
         blocks=tuple(builder.blocks),
         module=inputs.module,
     )
@@ -81,6 +92,8 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
             return generate(choices, profile)
     if scene is not None and scene.change is not None:
         later = draw_changed(choices, profile, program, scene.change)
+    elif profile.alike and choices.chance(profile.alike):
+        later = draw_alike(choices, profile, program, state)
     else:
         later = draw_later(choices, profile, program)
     if later:

@@ -125,9 +125,10 @@ Tree = Ref | Seq | Dict | Lit
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A block under "no_grad", "enable_grad", "inference_mode" or "checkpoint".
+    """A block under "no_grad", "enable_grad", "inference_mode", "swapped" or "checkpoint".
 
-    What stands in the last is repeated by a backward (`torch.utils.checkpoint`), and holds no other block.
+    Under "swapped" a function mode of the program's calls other functions than the text names. What stands in
+    the last is repeated by a backward (`torch.utils.checkpoint`), and holds no other block.
     """
 
     mode: str
@@ -209,7 +210,9 @@ class Scenario:
     """How a call is made: `grad` is the grad mode, and with `inference` it runs in inference mode. With
     `threads` it is made in two threads at once, in each on arguments of its own. With the `device` `BOTH` it
     is made on each of `DEVICES`, and these are compared with each other, too. With `autocast` it is made
-    under `torch.autocast` to that dtype; what follows it is not.
+    under `torch.autocast` to that dtype; what follows it is not. If `swapped`, the call is made under a
+    function mode of the program's, which calls other functions than the text names. The arguments that are
+    `marked` have an attribute `mark`.
 
     `differentiate` are the differentiable results that get a cotangent: indices, modulo their number, into
     the tensor outputs in tree order followed by the tensor arguments in order. None is all of them.
@@ -224,6 +227,8 @@ class Scenario:
     steps: tuple[Step, ...] = ()
     threads: bool = False
     autocast: str | None = None
+    swapped: bool = False
+    marked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

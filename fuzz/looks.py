@@ -365,7 +365,80 @@ runs = 0
 seen["runs of the function"] = runs
 """,
     ),
+    "python state": (
+        "",
+        """
+for name, tensor in {**inputs, **outputs}.items():
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        seen[f"attributes of {name}"] = {k: str(v) for k, v in vars(tensor).items() if k[0] != "_"}
+seen.update(described(globals().get("state"), "state"))
+""",
+    ),
+    "refusals": (
+        """
+before = reachable(inputs)
+""",
+        "",
+    ),
 }
+DESCRIBED = """
+def described(value, path):  # Python objects, in words
+    found = {}
+    if isinstance(value, torch.Tensor):
+        try:
+            found[path] = str((value.detach().tolist(), value.requires_grad))
+        except Exception as error:
+            found[path] = f"a tensor that cannot be read: {type(error).__name__}"
+    elif isinstance(value, torch.optim.Optimizer):
+        found |= described(value.param_groups, f"{path}.param_groups")
+        found |= described(list(value.state.values()), f"{path}.state")
+    elif isinstance(value, dict):
+        found[path] = str(list(value)) if path[-5:] != "hooks" else len(value)
+        for key, item in value.items() if path[-5:] != "hooks" else ():
+            found |= described(item, f"{path}[{key!r}]")
+    elif isinstance(value, (tuple, list)):
+        found[path] = f"{type(value).__name__} of {len(value)}"
+        for number, item in enumerate(value):
+            found |= described(item, f"{path}[{number}]")
+    elif hasattr(value, "__dict__"):
+        for name, item in vars(value).items():
+            if type(value).__module__[:5] != "torch" or name[0] != "_" or "hooks" in name:
+                found |= described(item, f"{path}.{name}")
+    else:
+        found[path] = repr(value)
+    return found
+"""
+REACHABLE = """
+def reachable(inputs):  # all that a refused call leaves as it was, in words
+    found = {
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "modes": (torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()),
+        "random state": torch.get_rng_state().tolist(),
+        "random state of Python": random.getstate(),
+        "random state of NumPy": str(numpy.random.get_state()),
+    }
+    for name, tensor in inputs.items():
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            geometry = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            history = (tensor.requires_grad, tensor.grad_fn is not None)
+            found[name] = str((tensor.detach().clone().tolist(), geometry, history, vars(tensor)))
+    return found | described(globals().get("state"), "state")
+"""
+THEN_EAGER = """
+def then_eager(compiled):  # eager's call on what a refused call has been given
+    def call(*args):
+        try:
+            return compiled(*args)
+        except Exception:
+            return f(*args)
+
+    return call
+"""
 STRIDES = """
 def strides(tensor):  # where they mean something
     return [step for length, step in zip(tensor.shape, tensor.stride()) if length > 1 and tensor.numel()]

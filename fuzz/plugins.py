@@ -95,10 +95,11 @@ def attribute(what: str, path: str, must_be: str) -> Any:
 
 def _check(target: Target, name: str) -> None:
     """A misspelt capability would be one that the target is believed to have."""
-    for word in target.lacks:
+    words = [("lacks", word) for word in target.lacks] + [("declines", word) for word in target.declines]
+    for verb, word in words:
         if word not in CAPABILITIES and not any(matches(word, trait) for trait in TRAITS):
             raise TargetError(
-                f"target {name!r} lacks {word!r}, which is neither a capability ({', '.join(CAPABILITIES)}) "
+                f"target {name!r} {verb} {word!r}, which is neither a capability ({', '.join(CAPABILITIES)}) "
                 "nor a pattern of any trait in fuzz.coverage.TRAITS"
             )
 

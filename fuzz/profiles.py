@@ -83,6 +83,9 @@ class Profile:
     again: float = 0.15  # the function is called again, with something changed
     threads: float = 0.02  # one of the calls is made in two threads at once
     filled: float = 0.3  # the next statement fills what one has expanded
+    swapped: float = 0.0  # a call, or a block, is under a function mode of the program's
+    marked: float = 0.0  # a tensor argument has an attribute
+    alike: float = 0.0  # later calls have the same arguments, but for values, attributes and modes
     undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
 
@@ -91,7 +94,7 @@ _BASE = Profile("base")
 
 
 def _profiles() -> Mapping[str, Profile]:
-    apart = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.HIGHER_ORDER)
+    apart = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.HIGHER_ORDER, Kind.PYTHON)
     single_kinds = tuple((kind, 1) for kind in Kind if kind not in apart)
     heavier = {Kind.METADATA: 12, Kind.VIEW: 8}
     named = (
@@ -174,6 +177,23 @@ def _profiles() -> Mapping[str, Profile]:
             inference=0.0,
             autocast=0.0,
             reckless=0.0,
+        ),
+        replace(
+            _BASE,
+            name="python",
+            kinds=(*_KINDS, (Kind.CREATION, 4), (Kind.PYTHON, 24)),
+            arguments=(1, 3),
+            statements=(1, 5),
+            wrapped=0.0,
+            module=0.3,
+            inference=0.0,
+            inferred=0.0,
+            motif=0.0,
+            swapped=0.15,
+            marked=0.3,
+            alike=0.8,
+            again=0.3,
+            steps=0.1,
         ),
         replace(_BASE, name="swarm", swarm=True, share=0.5, motif=0.0),
         replace(

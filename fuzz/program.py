@@ -72,7 +72,7 @@ from fuzz.ir import (
     references,
 )
 from fuzz.kinds import BASES, LAZY, VIAS, Unfit, unfit_root, unfit_view
-from fuzz.operators import OPERATORS
+from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant
 from fuzz.upgrade import EARLIER, upgraded
@@ -127,7 +127,7 @@ MAX_STATEMENTS = 200
 MAX_LATER = MAX_STEPS = 16
 
 _DEVICE = re.compile(rf"cpu|cuda(:[0-9])?|{BOTH}")
-MODES = ("no_grad", "enable_grad", "inference_mode", "checkpoint")
+MODES = ("no_grad", "enable_grad", "inference_mode", "swapped", "checkpoint")
 BLOCKS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(MODES, ()),
     "autocast": ("dtype", "enabled"),
@@ -210,6 +210,10 @@ def from_json(data: object) -> Program:
         module,
     )
     check_blocks(program)
+    shared = any(OPERATORS[statement.operator].kind is Kind.PYTHON for statement in statements)
+    if shared and any(call.scenario.threads for call in calls(program)):
+        hint = "make the call in one thread, or leave it out"
+        raise ProgramError("statements", "they touch Python state, which two threads would share", hint)
     for i, later in enumerate(program.later):
         place = f"later[{i}]"
         if len(later.arguments) != len(arguments):
@@ -438,7 +442,17 @@ def _tree(data: object, place: str, depth: int) -> Tree:
 
 
 def _scenario(data: object, place: str) -> Scenario:
-    names = ("device", "grad", "differentiate", "inference", "steps", "threads", "autocast")
+    names = (
+        "device",
+        "grad",
+        "differentiate",
+        "inference",
+        "steps",
+        "threads",
+        "autocast",
+        "swapped",
+        "marked",
+    )
     fields = read.fields(data, place, names)
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
@@ -454,6 +468,8 @@ def _scenario(data: object, place: str) -> Scenario:
         ),
         read.boolean(fields["threads"], f"{place}.threads"),
         _one_or_none(fields["autocast"], f"{place}.autocast", CAST_TO),
+        read.boolean(fields["swapped"], f"{place}.swapped"),
+        read.names(fields["marked"], f"{place}.marked"),
     )
 
 

@@ -75,11 +75,13 @@ def illegal(use: Use) -> str | None:
 
 def unfit(use: Use) -> str | None:
     """Why no program registers this hook, has this tensor keep its gradient, sets the grad mode here, calls
-    this custom function or wraps this tensor, or None."""
+    this custom function, touches Python state here or wraps this tensor, or None."""
     if use.row.kind is Kind.MODE:
         if use.contained or use.inference:
             return "the grad mode is set where it is put back, or means nothing"
         return None
+    if use.row.kind is Kind.PYTHON:
+        return _unfit_python(use)
     if use.row.kind is Kind.FUNCTION:
         # A custom function above it would make zeros of the gradient that is missing, in eager alone.
         if any(t.requires_grad and (t.grad_fn or t.base is not None) for t in use.tensors[1:]):
@@ -102,6 +104,15 @@ def unfit(use: Use) -> str | None:
     if use.row.kind is Kind.RETAIN and tensor.several:
         # Where it is written to then, eager crashes as well.
         return "a tensor that is to keep its gradient is one of several results"
+    return None
+
+
+def _unfit_python(use: Use) -> str | None:
+    """Why no program reads or writes Python state here, or None."""
+    if use.repeated:
+        return "a backward would read or write the state once more"
+    if use.inference or use.handles_inference or use.wraps:
+        return "Python state with inference tensors and wrapper subclasses is not modelled"
     return None
 
 
@@ -277,6 +288,8 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "a view of a wrapper subclass by a custom function is not modelled"
     if row.acts or row.kind is Kind.HIGHER_ORDER:
         return "an operator that acts or takes functions is not modelled on a wrapper subclass"
+    if use.tensors and use.tensors[0].wrapped and any(name in row.source for name in _MAKES_PLAIN):
+        return "what a wrapper subclass makes with new or new_tensor is a plain tensor"
     if "_foreach_" in row.source and any(use.tensors[number].wrapped for number in row.writes):
         return "eager does not count a write to a wrapper subclass that is one of a list"
     if row.change is None:
@@ -293,6 +306,9 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
     if target.wrapped and (target.base is not None or (target.requires_grad and not use.grad)):
         return "a wrapper subclass that is a view, or is followed, changes its shape past autograd"
     return None
+
+
+_MAKES_PLAIN = (".new(", ".new_tensor(")
 
 
 def _grows(before: Meta, after: Meta) -> bool:

@@ -19,18 +19,21 @@ from fuzz.looks import (
     BASE,
     BODIES,
     COTANGENT,
+    DESCRIBED,
     EDGE,
     IN_TWO_THREADS,
     MEMORY,
     NAMED,
+    REACHABLE,
     SAME_WRAPPERS,
     STRIDES,
+    THEN_EAGER,
     VERSIONS,
     noting,
     with_wrappers,
 )
 from fuzz.repro_compilers import Compiler, named
-from fuzz.source import maker, render
+from fuzz.source import keeps_state, maker, render
 from fuzz.text import one_line
 from fuzz.wrapper import definitions
 from oracles import CLAUSES, Backward, Finding
@@ -66,7 +69,9 @@ def recorded(text: str, scenario: Scenario, compiler: Compiler, finding: Finding
 
 def _script(definitions: str, program: Program, compiler: Compiler, finding: Finding) -> str:
     """The script for what `definitions` define; of the program only how it is called is looked at."""
-    parts = []
+    said = f"{compiler.name}: {finding.clause}: {finding.message}"
+    finding, compiler = _after_a_refusal(finding, compiler)
+    parts = [THEN_EAGER.strip()] if compiler.compiled.startswith("then_eager(") else []
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
         parts.append(_dying(program, compiler.compiled))
     elif (finding.clause, finding.path) == ("lifetime", "memory"):
@@ -80,18 +85,35 @@ def _script(definitions: str, program: Program, compiler: Compiler, finding: Fin
     setup = f"{compiler.setup}\n"
     modules = [name for name in _MODULES if f"{name}." in text or f"{name}." in setup]
     imports = "\n".join(f"import {name}" for name in modules)
+    imports += "\nimport numpy" if "numpy." in text else ""
     weak = "from torch.multiprocessing.reductions import StorageWeakRef"
     own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", compiler.setup) if line)
     text = text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
-    return f"{_HEAD}{_comment(f'{compiler.name}: {finding.clause}: {finding.message}')}\n\n\n{text}"
+    return f"{_HEAD}{_comment(said)}\n\n\n{text}"
 
 
-_MODULES = ("gc", "itertools", "subprocess", "sys", "threading")
+_MODULES = ("gc", "itertools", "random", "subprocess", "sys", "threading")
 # In the first two lines of a file, a comment could say in which encoding Python is to read it.
 _HEAD = """
 # Exits with 1 while there is a difference, with 0 when there no longer is, with 2 if the target is not here.
 #
 """.lstrip()
+
+_IN_EAGER = re.compile("(call [0-9]+: )?(?:refusals: )?([a-z-]+): (.*)")
+
+
+def _after_a_refusal(finding: Finding, compiler: Compiler) -> tuple[Finding, Compiler]:
+    """What a finding about eager's call after a refused one is about, and a compiler that makes both."""
+    refused = finding.clause == "refusals" or ": refusals: " in finding.path
+    found = _IN_EAGER.fullmatch(finding.path)
+    if not refused or found is None or found[2] not in CLAUSES or found[2] == "refusals":
+        return finding, compiler
+    clause, path = found[2], found[3]
+    if found[1] is not None:
+        clause, path = finding.clause, f"{found[1]}{found[2]}: {found[3]}"
+    message = finding.message.replace("after the refused call, in eager: ", "")
+    inner = Finding(clause, path, finding.eager, finding.target, message)
+    return inner, replace(compiler, compiled=f"then_eager({compiler.compiled})", exact=True)
 
 
 def _looking(program: Program, finding: Finding, suffix: str, number: int) -> str:
@@ -111,6 +133,9 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
             (STRIDES, "strides("),
             (BASE, "base("),
             (VERSIONS, "versions("),
+            (DESCRIBED, "described("),
+            (DESCRIBED, "reachable("),
+            (REACHABLE, "reachable("),
         )
         if helper is NAMED or name in body
     ]
@@ -121,7 +146,11 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
         call = f"with torch.no_grad():\n    {call}"
     if one.scenario.autocast is not None:
         call = f"with {autocast(one.scenario)}:\n{textwrap.indent(call, '    ')}"
+    if one.scenario.swapped:
+        call = f"with Swap():\n{textwrap.indent(call, '    ')}"
+    operators = {statement.operator for statement in program.statements}
     lines = [
+        *(["start(state)"] if number == 0 and keeps_state(program) else []),
         f"args, leaves, tensors = {maker(number)}()",
         'inputs = dict(named(args, "arg"))',
         "for name, tensor in {**leaves, **tensors}.items():",
@@ -129,6 +158,8 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
         "        inputs[name] = tensor",
         *_lines(before),
         "torch.manual_seed(0)",
+        *(["random.seed(0)"] if "python_random" in operators else []),
+        *(["numpy.random.seed(0)"] if "numpy_random" in operators else []),
         "seen = {}",
     ]
     look = [*call.splitlines(), 'outputs = dict(named(result, "out"))', *_lines(after)]
@@ -139,9 +170,16 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
             "except BaseException as error:",
             '    return {"outcome": f"{type(error).__name__}: {error}"}',
         ]
+    elif topic == "refusals":
+        lines += [
+            *("try:", *_indent(call.splitlines()), "except Exception:", "    after = reachable(inputs)"),
+            "    changed = [name for name in before if before[name] != after[name]]",
+            '    seen.update({name: "changed by the refused call" for name in changed})',
+            "return seen",
+        ]
     else:
         lines += [*look, "return seen"]
-    text = "\n\n".join(helper.strip() + "\n" for helper in helpers)
+    text = "\n\n".join(helper.strip() + "\n" for helper in dict.fromkeys(helpers))
     text = "\n".join([text, "", f"def look{suffix}(function):", *_indent(lines)])
     if _has_wrappers(program):
         text = with_wrappers(text)
@@ -239,6 +277,8 @@ def _topic(program: Program, finding: Finding) -> str:
     if finding.clause == "errors" and finding.path == "call":
         return "errors in the call"
     steps = bool(program.scenario.steps)
+    if (finding.clause == "once" and finding.path != "call") or "Python attributes of" in finding.message:
+        return "python state"
     if finding.clause == "lifetime":
         return "lifetime after steps" if steps else "lifetime"
     later = ".mul_(2)" in finding.message or ".requires_grad_()" in finding.message or "later" in finding.path

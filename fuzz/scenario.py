@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzz.choices import Choices
-from fuzz.ir import Autocast, Program, Require, Step, Tree, Write, calls, references
-from fuzz.operators import OPERATORS
+from fuzz.ir import Autocast, Call, Program, Require, Step, Tree, Write, calls, references
+from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import INEXACT
 from fuzz.profiles import Profile
 from fuzz.state import State, Tensor
@@ -18,15 +18,39 @@ _REQUIRED = 0.1  # they are a tensor that is made to require grad, and backwards
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
+def draw_marked(choices: Choices, profile: Profile, state: State, count: int) -> tuple[str, ...]:
+    """Which of a call's so many arguments have an attribute."""
+    names = (f"a{i}" for i in range(count))
+    return tuple(n for n in names if isinstance(state.names[n], Tensor) and choices.chance(profile.marked))
+
+
+def draw_alike(choices: Choices, profile: Profile, program: Program, state: State) -> tuple[Call, ...]:
+    """Later calls with the same arguments, but for their values, their attributes and the mode around."""
+    later: list[Call] = []
+    for _ in range(choices.integer(1, 3)):
+        scenario = program.scenario
+        if choices.chance(0.3):
+            marked = draw_marked(choices, profile, state, len(program.arguments))
+            scenario = replace(scenario, marked=marked)
+        if choices.chance(profile.swapped):
+            scenario = replace(scenario, swapped=not scenario.swapped)
+        storages = program.storages
+        if choices.chance(0.7):
+            storages = tuple(replace(s, seed=(s.seed + choices.integer(1, 5)) % 13) for s in storages)
+        later.append(Call(storages, program.arguments, scenario))
+    return tuple(later)
+
+
 def draw_threads(choices: Choices, profile: Profile, program: Program) -> Program:
     """The program, of which one call may be made in two threads at once.
 
     Not where the two would disturb each other in eager: they share the generators, the tensors of a module,
-    what autocast has converted, and what is noted outside.
+    what autocast has converted, what is noted outside, and Python state.
     """
+    rows = [OPERATORS[statement.operator] for statement in program.statements]
     shared = (
         program.module is not None
-        or any(row.random or row.acts for row in (OPERATORS[s.operator] for s in program.statements))
+        or any(row.random or row.acts or row.kind is Kind.PYTHON for row in rows)
         or any(isinstance(block, Autocast) for block in program.blocks)
         or any(call.scenario.autocast for call in calls(program))
     )

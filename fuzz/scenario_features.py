@@ -63,6 +63,10 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
         yield "repeat: other branch"
     if (first.scenario.grad, first.scenario.inference) != (call.scenario.grad, call.scenario.inference):
         yield "repeat: other mode"
+    if first.scenario.marked != call.scenario.marked:
+        yield "repeat: other attribute"
+    if first.scenario.swapped != call.scenario.swapped:
+        yield "repeat: other function mode"
     if first.scenario.autocast != call.scenario.autocast:
         yield "repeat: other autocast"
 

@@ -8,7 +8,8 @@ checked program and the operator table; constants are printed with `repr`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from fuzz import wrapper
 from fuzz.blocks import Outline, decided, executed, is_else, outline, untaken
 from fuzz.ir import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
 from fuzz.lines import call, constant, describe
-from fuzz.operators import OPERATORS
+from fuzz.operators import OPERATORS, python_state
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
 from fuzz.operators.effects import NOTES
 from fuzz.operators.wrapping import IMPORTS
@@ -51,13 +52,16 @@ class Loaded:
 
     `make()` returns `(args, leaves, tensors)`, fresh at each call: the arguments of `f`; every leaf that
     requires grad, by name; all roots and leaves, by name, so that a write to memory that no argument shows
-    is seen too. Call it with grad mode on. `later` are the like for the program's later calls.
+    is seen too. Call it with grad mode on. `later` are the like for the program's later calls. `state` is
+    what the function keeps from one call to the next, and `mode` the function mode for calls under it.
     """
 
     text: str
     make: Make
     f: Callable[..., Any]
     later: tuple[Make, ...] = ()
+    state: object = None
+    mode: Callable[[], AbstractContextManager[object]] | None = None
 
     @property
     def makes(self) -> tuple[Make, ...]:
@@ -82,7 +86,8 @@ def load(program: Program) -> Loaded:
     text = render(program)
     namespace = definitions(text, "program")
     later = tuple(namespace[maker(number)] for number in range(1, len(program.later) + 1))
-    return Loaded(text, namespace["make"], namespace["f"], later)
+    state, mode = namespace.get("state"), namespace.get("Swap")
+    return Loaded(text, namespace["make"], namespace["f"], later, state, mode)
 
 
 def definitions(text: str, name: str) -> dict[str, Any]:
@@ -194,16 +199,23 @@ def render(program: Program) -> str:
 
     Raises `ProgramError` where a statement does not fit its operands (the comments say shapes and dtypes).
     """
-    lines = ["import torch"]
     names = dict.fromkeys(statement.operator for statement in program.statements)
+    lines = [*_imports(names), "import torch"]
     classes = wrapper.definitions([argument for one in calls(program) for argument in one.arguments], names)
     if any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks):
         lines.append("import torch.utils.checkpoint")
     lines += IMPORTS if classes else ()
     if program.scenario.device == BOTH:
         lines += ["", f'device = "{DEVICES[0]}"  # and {" and ".join(DEVICES[1:])}, which must agree']
+    if _swaps(program):
+        classes = [*classes, SWAP]
     for definition in dict.fromkeys((*classes, *(OPERATORS[name].defines for name in names))):
         lines += ["", "", *definition.splitlines()] if definition else []
+    starting = python_state.starting(map(OPERATORS.__getitem__, names))
+    if starting:
+        lines += ["", "", "def start(state):", *(f"    {line}" for line in starting)]
+        if program.module is None:
+            lines += ["", "", "class State:", "    pass", "", "", "state = State()", "start(state)"]
     for number, one in enumerate(calls(program)):
         lines += ["", "", f"def {maker(number)}():"]
         lines += [f"    {line}" for line in _make(one)]
@@ -213,12 +225,47 @@ def render(program: Program) -> str:
     else:
         lines += ["", "", "class Module(torch.nn.Module):"]
         lines += [f"    def forward({', '.join(('self', *_parameters(program)))}):"]
+        lines += ["        state = self"] if starting else []
         lines += [f"        {name} = self.{name}" for name in program.module.held]
         if program.module.training is not None:
             lines += [f"        {program.module.training} = self.training"]
         lines += [f"        {line}" for line in _body(program)]
         lines += ["", "", "f = Module()"]
+        lines += ["state = f", "start(state)"] if starting else []
     return "\n".join(lines) + "\n"
+
+
+def keeps_state(program: Program) -> bool:
+    """Whether the text has `state`, which lives longer than a call, and `start`, which begins it anew."""
+    rows = (OPERATORS[statement.operator] for statement in program.statements)
+    return bool(python_state.starting(rows))
+
+
+def _imports(names: Iterable[str]) -> list[str]:
+    """What the rows of these names need besides torch."""
+    text = "".join(f"{OPERATORS[name].source}{OPERATORS[name].defines}" for name in names)
+    return [f"import {name}" for name in ("functools", "random", "numpy") if f"{name}." in text]
+
+
+# A function mode that calls other functions than the text names: they keep the same for a backward, or less.
+SWAP = """
+class Swap(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.mul and not isinstance(args[1], torch.Tensor):
+            func = torch.Tensor.add
+        elif func in (torch.sin, torch.Tensor.sin):
+            func = torch.cos
+        elif func in (torch.neg, torch.Tensor.neg):
+            func = torch.clone
+        return func(*args, **(kwargs or {}))
+""".strip()
+
+
+def _swaps(program: Program) -> bool:
+    """Whether a call, or a block, is under a function mode of the program's."""
+    return any(call.scenario.swapped for call in calls(program)) or any(
+        isinstance(block, Region) and block.mode == "swapped" for block in program.blocks
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -294,6 +341,8 @@ def _make(program: Program) -> Iterator[str]:
                 yield f"a{i} = a{earlier}"
             case Scalar(value):
                 yield f"a{i} = {constant(value)}"
+        if f"a{i}" in program.scenario.marked:
+            yield f"a{i}.mark = True"
     for i, storage in enumerate(program.storages):
         if storage.detached:
             yield f"s{i}.detach_()"
@@ -464,6 +513,8 @@ def _head(block: Block, before: Block | None, device: str) -> str:
     """The line that a block begins with; `before` is the block that has just ended, `device` the kind of
     device, as an expression."""
     match block:
+        case Region("swapped"):
+            return "with Swap():"
         case Region(mode):
             return f"with torch.{mode}():"
         case Autocast(dtype, enabled):

@@ -42,7 +42,7 @@ from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
 __all__ = ["Breach", "State", "Tensor", "Use"]
 
-SPECIAL = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.FUNCTION, Kind.WRAPPER)
+SPECIAL = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.FUNCTION, Kind.WRAPPER, Kind.PYTHON)
 _LINKS = {
     "detach": Link.DETACHED,
     "data": Link.DATA,

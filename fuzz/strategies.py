@@ -18,6 +18,8 @@ def programs(profile: str | Profile = "mixed") -> st.SearchStrategy[Program]:
     `profile` is one of `fuzz.profiles.PROFILES`, by name, or one of your own. Every example prints as the
     Python source that runs (`fuzz.source.render`), and shrinks. An unknown name raises ValueError.
 
+    Programs of "python", and some of "mixed", keep state from one call to the next: load one for each side.
+
     A test that a compiler changes the data of arguments as eager does::
 
         import torch

@@ -16,7 +16,7 @@ import importlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -53,16 +53,18 @@ class Target:
     workers are forked from may do once for all of them; it must leave no thread and no open device.
 
     `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
-    (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count as
-    refused. `once` promises that a call runs the Python function at most once; then that is watched.
-    `controls` names the targets that are this one without what is under test, such as the front end alone, or
-    what is below with another layer above: where it agrees with one of these, a case in which both differ
-    from eager proves nothing. They are prepared and reset in the same process. `in_pieces` says that a
-    program may be cut into pieces which are compiled as they are reached: where one is declined, others have
-    run. `exact` promises that a target runs the kernels that eager runs, in the same order, so that numbers
-    are equal bit for bit. `refuses` is the share of the programs that it may decline, besides those that need
-    what it lacks: a campaign in which it declines more has found something. A target can be called like the
-    function that compiles.
+    (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count
+    as refused. `once` promises that a call runs the Python function at most once; then that is watched.
+    `controls` names the targets that are this one without what is under test, such as the front end
+    alone, or what is below with another layer above: where it agrees with one of these, a case in which
+    both differ from eager proves nothing. They are prepared and reset in the same process. `in_pieces`
+    says that a program may be cut into pieces which are compiled as they are reached: where one is
+    declined, others have run, so that the clause `refusals` is not asked. `exact` promises that a target
+    runs the kernels that eager runs, in the same order, so that numbers are equal bit for bit. `refuses`
+    is the share of the programs that it may decline, besides those that need what it lacks or `declines`:
+    a campaign in which it declines more has found something. (Programs with what it declines are run, so
+    that what is left behind when it does is seen.) A target can be called like the function that
+    compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
@@ -79,6 +81,7 @@ class Target:
     once: bool = False
     controls: tuple[str, ...] = ()
     in_pieces: bool = False
+    declines: tuple[str, ...] = ()
     exact: bool = False
     refuses: float = 1.0
 
@@ -88,13 +91,20 @@ class Target:
 
     def lacking(self, program: Program) -> str | None:
         """The first capability that a program needs and this target lacks."""
-        if not self.lacks:
-            return None
-        found = traits(program)
-        for name in self.lacks:
-            if any(matches(pattern, trait) for pattern in CAPABILITIES.get(name, (name,)) for trait in found):
-                return name
-        return None
+        return _first(self.lacks, program)
+
+    def declining(self, program: Program) -> str | None:
+        """The first of what this target says it declines that a program has."""
+        return _first(self.declines, program)
+
+
+def _first(names: Sequence[str], program: Program) -> str | None:
+    """The first of some capabilities that a program needs."""
+    found = traits(program) if names else frozenset()
+    for name in names:
+        if any(matches(pattern, trait) for pattern in CAPABILITIES.get(name, (name,)) for trait in found):
+            return name
+    return None
 
 
 CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -105,6 +115,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "in-place": ("data: *",),
         "metadata": ("metadata: *",),
         "module": ("module: *",),
+        "python": ("python: *", "mode: entered"),
         "random": ("random: *",),
         "subclass": ("subclass: *",),
     }
@@ -319,6 +330,13 @@ def _stock(name: str, description: str, backend: str) -> Target:
     )
 
 
+# State that tensors are kept in, generators that are not torch's, modes for good and what is caught: all that
+# LIMITATIONS.md says ours refuses of Python state.
+_DECLINES = (
+    *("python: cached", "python: optimizer", "python: attribute set", "python: caught", "random: Python"),
+    *("mode: entered", "mode: deterministic"),
+)
+
 # The share of generated programs that ours may decline: twice what it is where it is most.
 _RARELY, _SELDOM = 0.01, 0.03
 
@@ -331,6 +349,7 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot,
             _refusal_aot,
             once=True,
+            declines=_DECLINES,
             refuses=_RARELY,
         ),
         Target(
@@ -339,6 +358,7 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_min_cut,
             _refusal_aot,
             once=True,
+            declines=_DECLINES,
             refuses=_RARELY,
         ),
         Target(
@@ -347,6 +367,7 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_recompute,
             _refusal_aot,
             once=True,
+            declines=_DECLINES,
             refuses=_RARELY,
         ),
         Target(
@@ -355,6 +376,7 @@ def _shipped() -> Mapping[str, Target]:
             _compile_aot_rng,
             _refusal_aot,
             once=True,
+            declines=_DECLINES,
             refuses=_RARELY,
         ),
         Target(
@@ -362,6 +384,7 @@ def _shipped() -> Mapping[str, Target]:
             "the same with symbols for sizes, compiled for others than it is called with",
             _compile_aot_dynamic,
             _refusal_aot,
+            declines=_DECLINES,
             refuses=_RARELY,
         ),
         Target(
@@ -374,6 +397,7 @@ def _shipped() -> Mapping[str, Target]:
             warm=_warm_dynamo,
             controls=("torch-dynamo",),
             in_pieces=True,
+            declines=_DECLINES,
             refuses=_SELDOM,
         ),
         Target(
@@ -387,6 +411,7 @@ def _shipped() -> Mapping[str, Target]:
             warm=_warm_inductor,
             controls=("torch-dynamo", "torch-inductor"),
             in_pieces=True,
+            declines=_DECLINES,
             refuses=_SELDOM,
         ),
         Target(

@@ -7,12 +7,13 @@ from typing import Any, cast
 
 from fuzz import document as read
 
-# What is read besides the present format. 12 had no nested wrapper subclasses, and made none, 11 no arguments
-# that are views of wrapper subclasses, 10 no tensors in attributes of modules, 9 no lazy arguments, views of
-# aliases, roots that have been detached since or were made in inference mode, and autocast, 8 no calls in two
-# threads, 7 no wrapper subclasses, 6 no modules, 5 no blocks but regions, and none in another, 4 no special
-# values, 3 no later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
-EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)
+# What is read besides the present one. 13 had no function modes, and no attributes of tensors, 12 no nested
+# wrapper subclasses, and made none, 11 no arguments that are views of wrapper subclasses, 10 no tensors in
+# attributes of modules, 9 no lazy arguments, views of aliases, roots that have been detached since or were
+# made in inference mode, and autocast, 8 no calls in two threads, 7 no wrapper subclasses, 6 no modules, 5
+# no blocks but regions, and none in another, 4 no special values, 3 no later calls and no steps, 2 no
+# inference mode, 1 no views of other dtypes or leaves.
+EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
@@ -20,9 +21,10 @@ def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
     if isinstance(module := data.get("module"), dict):
         data = {**data, "module": {"attributes": [], **module}}
+    added: dict[str, Any] = {"swapped": False, "marked": []}
     if version >= 10:
-        return data
-    added: dict[str, Any] = {"autocast": None}
+        return _in_each_scenario(data, added)
+    added |= {"autocast": None}
     added |= {"threads": False} if version < 9 else {}
     if version <= 3:
         data = {"later": [], **data}

@@ -17,6 +17,7 @@ from .compare_autograd import (
     compare_later_writes,
     compare_steps,
 )
+from .compare_refusals import Compare, compare_python_state, compare_refusal, first_change
 from .compare_tensors import (
     FIELDS,
     INPUT_METADATA,
@@ -27,7 +28,7 @@ from .compare_tensors import (
 )
 from .divergences import is_accepted
 from .findings import CLAUSES, Finding
-from .observation import Observation, TensorState
+from .observation import Observation
 from .sides import Difference, Sides, difference, listing, outcome, same_exception
 
 _MARKS = (
@@ -46,8 +47,8 @@ def compare(
     """What the target did otherwise than eager, ordered by clause and then as it was met.
 
     `reference` is the same program in double precision, for the error policy of `oracles.values`;
-    `exact` asks for equal bits. Of a target that refused the call only the marks that it left on its
-    arguments are found.
+    `exact` asks for equal bits. Of a target that refused the call only what it left changed is found, and
+    what eager does differently on the same objects then.
 
         compare(observe(f, make), observe(compiled, make))    # () when they agree
     """
@@ -71,16 +72,17 @@ def differences(
 def _run(sides: Sides) -> Iterator[Difference]:
     eager, target = sides.eager, sides.target
     if target.raised is not None and target.refused is not None:
-        yield from _ambient_left(sides, refused=True)
-        yield from _marks_left(sides, refused=True)
+        yield from compare_refusal(sides, _alike(sides))
     elif not same_exception(eager.raised, target.raised):
         yield difference("errors", "call", "the call", outcome(eager.raised), outcome(target.raised))
     elif eager.raised is not None:
-        yield from _ambient_left(sides, refused=False)
-        yield from _marks_left(sides, refused=False)
+        yield from _ambient_left(sides)
+        yield from _marks_left(sides)
+        yield from compare_python_state(sides)
     else:
         yield from _ambient(sides)
         yield from _randomness(sides)
+        yield from compare_python_state(sides)
         yield from _structure(sides)
         # The states hold everything about single tensors: for most pairs this one test is enough.
         alike = eager.states == target.states and eager.outputs == target.outputs
@@ -119,23 +121,26 @@ def _results(sides: Sides, alike: bool) -> Iterator[Difference]:
             yield from compare_later_gradients(sides)
 
 
-def _marks_left(sides: Sides, refused: bool) -> Iterator[Difference]:
+def _marks_left(sides: Sides) -> Iterator[Difference]:
     """Inputs that the target changed before it raised, and that eager had left alone by then."""
     eager_before = {state.path: state for state in sides.eager.before}
     for before in sides.target.before:
         path = before.path
         for clause, names in _MARKS:
-            changed = _first_change(before, sides.target_states[path], names)
-            if changed is None:
+            changed = first_change(before, sides.target_states[path], names)
+            if changed is None or first_change(eager_before[path], sides.eager_states[path], names):
                 continue
-            if not refused and _first_change(eager_before[path], sides.eager_states[path], names) is not None:
-                continue
-            left = "not to be changed by a refused call" if refused else "untouched when it raised"
-            yield difference(clause, path, f"{FIELDS[changed]} of {path}", left, "changed before it raised")
+            what, left = f"{FIELDS[changed]} of {path}", "untouched when it raised"
+            yield difference(clause, path, what, left, "changed before it raised")
 
 
-def _first_change(before: TensorState, after: TensorState, names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if getattr(before, name) != getattr(after, name)), None)
+def _alike(sides: Sides) -> Compare:
+    """What differs between two calls in eager, each in the light of what this judge was given."""
+
+    def compare_both(eager: Observation, again: Observation) -> tuple[Difference, ...]:
+        return differences(eager, again, sides.reference, sides.terms, exact=sides.exact)
+
+    return compare_both
 
 
 def _ambient(sides: Sides) -> Iterator[Difference]:
@@ -153,12 +158,12 @@ def _ambient(sides: Sides) -> Iterator[Difference]:
                 yield difference("ambient", name, name, str(left), str(right))
 
 
-def _ambient_left(sides: Sides, refused: bool) -> Iterator[Difference]:
+def _ambient_left(sides: Sides) -> Iterator[Difference]:
     """What the target changed of the ambient state before it raised, and eager had left alone by then."""
     eager, target = sides.eager, sides.target
     for field in fields(target.ambient):
         before, left = (getattr(state, field.name) for state in (target.ambient_before, target.ambient))
-        here = getattr(eager.ambient_before if refused else eager.ambient, field.name)
+        here = getattr(eager.ambient, field.name)
         if left not in (before, here):
             name = field.name.replace("_", " ")
             yield difference("ambient", name, name, str(here), str(left))

@@ -26,6 +26,7 @@ FIELDS: Mapping[str, str] = {
     "has_grad_fn": "grad_fn present",
     "retains_grad": "retains_grad",
     "version_moved": "movement of the version counter",
+    "attributes": "Python attributes",
 }
 """How the fields of a tensor's state are called in a finding."""
 
@@ -49,6 +50,7 @@ def compare_inputs(sides: Sides) -> Iterator[Difference]:
         yield from _autograd_metadata(sides, "input-metadata", path, eager, target)
         yield from _elements(sides, "input-data", path, eager, target)
         yield from _fields("versions", path, eager, target, ("version_moved",))
+        yield from _fields("once", path, eager, target, ("attributes",))
         yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None, None)
 
 
@@ -71,6 +73,7 @@ def compare_outputs(sides: Sides) -> Iterator[Difference]:
             yield from _elements(sides, "values", path, eager, target)
             yield from _fields("strides", path, eager, target, _LAYOUT)
         yield from _autograd_metadata(sides, "autograd-metadata", path, eager, target)
+        yield from _fields("structure", path, eager, target, ("attributes",))
         yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None, None)
 
 

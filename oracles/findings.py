@@ -24,6 +24,7 @@ CLAUSES: tuple[str, ...] = (
     "once",
     "repeat",
     "threads",
+    "refusals",
 )
 """The contract's clauses that are observed, in the order of a report.
 

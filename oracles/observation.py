@@ -25,11 +25,13 @@ class Arguments:
     `args` are passed to the function as they are. `leaves` are the leaf tensors that require grad, by
     name. `tensors` are all tensors behind the arguments (storage roots, bases), by name, so that what
     happens to an argument's aliases is seen too; tensors that are arguments as well do no harm here.
+    `objects` are Python objects that the function reads and writes, by name. They live longer than the call.
     """
 
     args: tuple[Any, ...]
     leaves: Mapping[str, torch.Tensor] = field(default_factory=dict)
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    objects: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class TensorState:
     `has_grad_fn` are None where torch raises on being asked (a view whose base was written to in a way
     that autograd forbids). `storage_kept` and `version_moved` compare with the moment before the call
     and are None for tensors that did not exist then. `value` is None where there is nothing to read (a
-    storage resized away).
+    storage resized away). `attributes` are what Python code has stored on a plain tensor, in words.
     """
 
     path: str
@@ -87,6 +89,18 @@ class TensorState:
     storage_kept: bool | None
     version_moved: bool | None
     grad: Value | None
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PythonState:
+    """The Python objects that a function can reach: (path, description) of each, and the tensors' elements.
+
+    A tensor that nobody can read, such as one of a trace that has ended, has None for its elements.
+    """
+
+    nodes: tuple[tuple[str, str], ...] = ()
+    tensors: tuple[tuple[str, Value | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +119,10 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Ambient:
-    """The ambient state that a call may read, and must leave as eager leaves it."""
+    """The ambient state that a call may read, and must leave as eager leaves it.
+
+    `modes` are the classes of the function modes and dispatch modes that the call entered and did not leave.
+    """
 
     grad_mode: bool
     inference_mode: bool
@@ -113,6 +130,7 @@ class Ambient:
     default_dtype: torch.dtype
     default_device: torch.device
     deterministic: bool
+    modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +204,10 @@ class Observation:
     tensors, and storages that an argument was moved away from), then the outputs that are none of these.
     `ambient_before` and `ambient` are the state that the call was made in, and the one that it left.
     `drew` says whether the call took random numbers; `generator` and `generator_after_backward` are
-    digests of the generators' states. When the call raised, `before` has the inputs before the call, and
-    everything below it is empty.
+    digests of the generators' states. `python` are the objects that the call was given to read and write,
+    after it, `python_before` before it. When the call raised, `before` has the inputs before the call, and
+    everything below `retried` is empty. `retried` is what is seen of the same call on the same objects when
+    a refused call is made once more, in eager.
 
     `structure` lists (path, description) for every node of the result, and of the arguments after the
     call. `outputs` are (path, name) of every tensor in the result: a name other than the path means that
@@ -206,7 +226,11 @@ class Observation:
     ambient: Ambient
     drew: bool
     generator: str
+    generator_before: str = ""
+    python_before: PythonState = PythonState()
+    python: PythonState = PythonState()
     before: tuple[TensorState, ...] = ()
+    retried: Observation | None = None
     structure: tuple[tuple[str, str], ...] = ()
     outputs: tuple[tuple[str, str], ...] = ()
     moved: tuple[str, ...] = ()

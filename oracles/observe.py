@@ -28,8 +28,18 @@ from .gradients import (
     record_exception,
 )
 from .lifetime import Lifetimes
-from .observation import Ambient, Arguments, GradientRun, LaterWrite, Observation, Refusal
+from .mode_stacks import modes_left
+from .observation import (
+    Ambient,
+    Arguments,
+    GradientRun,
+    LaterWrite,
+    Observation,
+    Refusal,
+    TensorState,
+)
 from .probe import probe
+from .python_state import record_python_state
 from .states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
 from .steps import Step, Steps
 from .structure import has_memory, nodes
@@ -46,6 +56,7 @@ def observe(
     differentiate: tuple[int, ...] | None = None,
     steps: Sequence[Step] = (),
     refusal: Refusal | None = None,
+    retry: Callable[..., Any] | None = None,
     terms: bool = False,
     under: Mode | None = None,
 ) -> Observation:
@@ -59,7 +70,8 @@ def observe(
     None is all of them. Further backwards start from one of these each (`gradients.choose`); then the results
     are written to, and backwards start anew: from all, and if that raises, from one each. `steps`, if there
     are any, are done instead of all this. `refusal` tells legitimate refusals among
-    the exceptions of the call and of its backwards. With `terms` the terms of gradients are measured;
+    the exceptions of the call and of its backwards. After a refused call `retry`, the function as it is in
+    eager, is called on the same objects. With `terms` the terms of gradients are measured;
     `under` is a dispatch mode around the call and each backward, as those of `layouts` and `draws`.
 
     Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
@@ -72,7 +84,7 @@ def observe(
     """
     with contained() as ambient, measuring(terms), running_under(under):
         lifetimes = Lifetimes()
-        asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal)
+        asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal, retry)
         observation = _observe(function, asked, ambient, lifetimes)
         alive = lifetimes.left()
         return replace(observation, alive=alive, grown=0 if alive else lifetimes.grown())
@@ -89,6 +101,8 @@ class _Asked:
     differentiate: tuple[int, ...] | None
     steps: tuple[Step, ...]
     refusal: Refusal | None
+    retry: Callable[..., Any] | None
+    before: tuple[TensorState, ...] | None = None  # of arguments that an earlier call was given, too
 
 
 def _observe(
@@ -99,16 +113,19 @@ def _observe(
     lifetimes.watch(inputs.register.items())
     seed_generators(asked.seed)
     fresh = digest_of_generators()
+    seed_generators(asked.seed)  # a digest draws
+    objects = inputs.arguments.objects
+    python = record_python_state(objects)
     result = error = None
     with torch.inference_mode(asked.inference or ambient.inference_mode):
         torch.set_grad_enabled(asked.grad)
         before = record_ambient()
         try:
-            with as_asked():
+            with as_asked(), modes_left() as modes:
                 result = function(*inputs.arguments.args)
         except Exception as exception:
             error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
-        left = record_ambient()
+        left = replace(record_ambient(), modes=modes.names)
     restore_ambient(ambient, left)
     drawn = digest_of_generators()
     called = Observation(
@@ -120,11 +137,14 @@ def _observe(
         ambient=left,
         drew=drawn != fresh,
         generator=drawn,
+        generator_before=fresh,
+        python_before=python,
+        python=record_python_state(objects),
     )
     with torch.enable_grad():
         if error is None:
             return _with_result(called, result, inputs, ambient, asked, lifetimes)
-        return _without_result(called, inputs, asked)
+        return _without_result(called, inputs, ambient, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +186,25 @@ class _Inputs:
                 self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage, witness.dtype))
 
 
-def _without_result(called: Observation, inputs: _Inputs, asked: _Asked) -> Observation:
-    """The snapshot of a call that raised: the inputs as they are, and as they were."""
+def _without_result(called: Observation, inputs: _Inputs, ambient: Ambient, asked: _Asked) -> Observation:
+    """The snapshot of a call that raised: the inputs as they are, and as they were; and the retry."""
     inputs.note_lost_storages()
-    states, _ = capture(inputs.register, inputs.witnesses)
-    # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
-    seed_generators(asked.seed)
-    fresh = _Inputs.of(asked.make())
-    before, _ = capture(fresh.register, fresh.witnesses)
-    return replace(called, states=states, inputs=len(states), before=before)
+    retry = asked.retry if called.refused is not None else None
+    states, _ = capture(inputs.register, inputs.witnesses, copying=retry is not None)
+    retried: Observation | None = None
+    if retry is not None:
+        # Before fresh arguments are made: a module holds those that were made last.
+        again = replace(asked, make=lambda: inputs.arguments, refusal=None, retry=None, before=states)
+        retried = _observe(retry, again, ambient, Lifetimes())
+    if asked.before is not None:
+        paths = {state.path for state in states}
+        before = tuple(state for state in asked.before if state.path in paths)
+    else:
+        # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
+        seed_generators(asked.seed)
+        fresh = _Inputs.of(asked.make())
+        before, _ = capture(fresh.register, fresh.witnesses)
+    return replace(called, states=states, inputs=len(states), before=before, retried=retried)
 
 
 def _with_result(

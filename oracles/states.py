@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import Node
 
 from .observation import TensorState, Value
-from .structure import Parts, has_memory, parts_of
+from .structure import PLAIN, Parts, class_of, has_memory, parts_of, value_in_words
 from .words import class_name, message_of
 
 _NUMPY_DTYPES = frozenset(
@@ -117,7 +117,7 @@ def storage_as_tensor(storage: torch.UntypedStorage, dtype: torch.dtype = torch.
     return whole
 
 
-def reader(tensor: torch.Tensor) -> Callable[[], bytes | None]:
+def reader(tensor: torch.Tensor, *, copying: bool = False) -> Callable[[], bytes | None]:
     """A function that reads the elements in row-major order, now and whenever it is called again.
 
     On the CPU it is a numpy view that is made once. It stays true for as long as the tensor keeps its
@@ -135,6 +135,8 @@ def reader(tensor: torch.Tensor) -> Callable[[], bytes | None]:
         return lambda: None
     if detached.device.type != "cpu" or detached.is_conj() or detached.is_neg():
         return lambda: _bytes(detached.resolve_conj().resolve_neg().cpu())
+    if copying:
+        return lambda: _bytes(detached.clone())
     if detached.dtype not in _NUMPY_DTYPES:
         detached = detached.view(INTEGER_OF_SIZE[detached.element_size()])
     return detached.numpy().tobytes
@@ -184,6 +186,22 @@ def _value_of_parts(tensor: torch.Tensor, parts: Parts) -> Value:
     return Value(tensor.dtype, (count,), data, kind)
 
 
+def attributes_of(tensor: torch.Tensor) -> tuple[tuple[str, str], ...]:
+    """What Python code has stored on a plain tensor or parameter, each in words.
+
+    Names that begin with an underscore are torch's and compilers'.
+    """
+    if not tensor.__dict__ or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return ()
+    return tuple(
+        sorted(
+            (name, value_in_words(value) if issubclass(type(value), PLAIN) else class_of(value))
+            for name, value in vars(tensor).items()
+            if not name.startswith("_")
+        )
+    )
+
+
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
     """A tensor's shape, with -1 for the length that a nested tensor's offsets stand for."""
     return tuple(length if type(length) is int else -1 for length in tensor.shape)
@@ -202,16 +220,19 @@ def leaf_and_grad_fn(tensor: torch.Tensor) -> tuple[bool | None, Node | None]:
 
 
 def capture(
-    register: Register, witnesses: Mapping[str, Witness]
+    register: Register, witnesses: Mapping[str, Witness], *, copying: bool = False
 ) -> tuple[tuple[TensorState, ...], tuple[Known, ...]]:
-    """The state of each known tensor, and the live tensors with their readers, in the same order."""
+    """The state of each known tensor, and the live tensors with their readers, in the same order.
+
+    If `copying`, copies are read, because a storage that NumPy shows cannot be resized any more.
+    """
     storages: dict[int, int] = {}
     hidden: dict[int, tuple[str, torch.Tensor]] = {}
     states: list[TensorState] = []
     known: list[Known] = []
     for path, tensor in register.items():
         try:
-            read = reader(tensor)
+            read = reader(tensor, copying=copying)
             known.append(Known(path, tensor, read))
             states.append(_state(path, tensor, read(), register, storages, hidden, witnesses.get(path)))
         except Exception as error:
@@ -272,6 +293,7 @@ def _state(
         storage_kept=None if witness is None else witness.kept_storage(tensor),
         version_moved=None if witness is None else witness.moved_version(tensor),
         grad=None if grad is None else value_of(grad),
+        attributes=attributes_of(tensor),
     )
 
 

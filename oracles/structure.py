@@ -11,7 +11,7 @@ import torch
 
 from .words import class_name, encodable
 
-_PLAIN = (
+PLAIN = (
     bool,
     int,
     float,
@@ -26,9 +26,10 @@ _PLAIN = (
     slice,
     range,
 )
+"""The types whose values are described with their `repr`."""
 
 # No program of a fuzzer comes near these: what does is not to fill the memory, or to take for ever.
-_MOST, _DEEPEST, _LONGEST = 10_000, 100, 1000
+MAX_NODES, MAX_DEPTH, _LONGEST = 10_000, 100, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,9 @@ def nodes(tree: Any, path: str) -> Iterator[Node]:
 
         [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
     """
-    found = itertools.islice(_nodes(tree, path, ()), _MOST + 1)
+    found = itertools.islice(_nodes(tree, path, ()), MAX_NODES + 1)
     for count, node in enumerate(found):
-        yield node if count < _MOST else Node(path, f"more than {_MOST} nodes")
+        yield node if count < MAX_NODES else Node(path, f"more than {MAX_NODES} nodes")
 
 
 def _nodes(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
@@ -63,23 +64,26 @@ def _nodes(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
     if issubclass(kind, torch.Tensor):
         parts = parts_of(tree)
         context = "" if parts is None else f" with context {parts.context}"
-        yield Node(path, _class(tree) + context, tree)
+        yield Node(path, class_of(tree) + context, tree)
         for name, part in () if parts is None else parts.tensors:
             yield from _nodes(part, f"{path}.{name}", around)
-    elif issubclass(kind, (tuple, list, dict)) and (id(tree) in around or len(around) == _DEEPEST):
-        yield Node(path, f"{_class(tree)} {'that holds itself' if id(tree) in around else 'too deep inside'}")
+    elif issubclass(kind, (tuple, list, dict)) and (id(tree) in around or len(around) == MAX_DEPTH):
+        yield Node(
+            path, f"{class_of(tree)} {'that holds itself' if id(tree) in around else 'too deep inside'}"
+        )
     elif issubclass(kind, (tuple, list)):
-        yield Node(path, f"{_class(tree)} of {len(tree)}")
+        yield Node(path, f"{class_of(tree)} of {len(tree)}")
         for index, item in enumerate(tree):
             yield from _nodes(item, f"{path}[{index}]", (*around, id(tree)))
     elif issubclass(kind, dict):
-        yield Node(path, f"{_class(tree)} with keys [{', '.join(map(_key, itertools.islice(tree, _MOST)))}]")
+        keys = ", ".join(map(key_name, itertools.islice(tree, MAX_NODES)))
+        yield Node(path, f"{class_of(tree)} with keys [{keys}]")
         for key, item in tree.items():
-            yield from _nodes(item, f"{path}[{_key(key)}]", (*around, id(tree)))
-    elif issubclass(kind, _PLAIN):
-        yield Node(path, f"{_class(tree)} {_said(tree)}")
+            yield from _nodes(item, f"{path}[{key_name(key)}]", (*around, id(tree)))
+    elif issubclass(kind, PLAIN):
+        yield Node(path, value_in_words(tree))
     else:
-        yield Node(path, _class(tree))
+        yield Node(path, class_of(tree))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +112,19 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and parts_of(tensor) is None
 
 
-def _class(value: Any) -> str:
+def class_of(value: object) -> str:
+    """The name of an object's class."""
     return class_name(type(value))
 
 
-def _key(key: Any) -> str:
-    return _said(key) if issubclass(type(key), _PLAIN) else _class(key)
+def value_in_words(value: object) -> str:
+    """A value of one of the types `PLAIN`: its class and its `repr`."""
+    return f"{class_of(value)} {_said(value)}"
+
+
+def key_name(key: object) -> str:
+    """A key of a dict in words: its `repr`, or its class where that may show an address."""
+    return _said(key) if issubclass(type(key), PLAIN) else class_of(key)
 
 
 def _said(value: Any) -> str:

@@ -8,9 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from contextvars import ContextVar
 from typing import Any, Self
 
-from torch import overrides
-from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Mode:
@@ -39,14 +37,6 @@ class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._operation(func, args, kwargs or {})
-
-
-def modes() -> tuple[object, ...]:
-    """The modes that are on in this thread, torch function modes first; without the one of a default device,
-    which is part of the ambient state."""
-    stack: list[object] = overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    functions = (mode for mode in stack if type(mode) is not DeviceContext)
-    return (*functions, *_get_current_dispatch_mode_stack())
 
 
 _asked: ContextVar[Mode | None] = ContextVar("_asked", default=None)

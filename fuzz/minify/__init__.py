@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from fuzz import buckets, repro
-from fuzz.call import Result, Trial
+from fuzz.call import Result, Trial, Twin
 from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
 from fuzz.execute import execute_trials
 from fuzz.ir import Scenario
@@ -216,10 +216,10 @@ def _tried(recording: Recording, target: Target) -> Result:
 
 
 def _trial(recording: Recording, make: Make) -> Trial:
-    def exact() -> tuple[Function, Make]:
+    def exact() -> Twin:
         assert twin is not None
         loaded = load(twin)
-        return loaded.f, loaded.make
+        return loaded.f, loaded.make, None
 
     twin = upcast(recording)
     return Trial(make, _scenario(recording), exact=exact if twin else None)

@@ -22,6 +22,7 @@ from fuzz.operators import (
     neural,
     normalization,
     pointwise,
+    python_state,
     reductions,
     scatters,
     special_views,
@@ -82,6 +83,7 @@ def _table() -> Mapping[str, Operator]:
         effects,
         higher_order,
         wrapping,
+        python_state,
     ):
         for row in family.ROWS:
             if row.name in table:

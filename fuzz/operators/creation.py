@@ -101,6 +101,33 @@ def _new(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return _sized(metas, {**attributes, "dtype": metas[0].dtype})
 
 
+def _new_full(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _valued(metas, {**attributes, "dtype": metas[0].dtype})
+
+
+def _of_maker(metas: Sequence[Meta]) -> str:
+    """The dtype of a tensor whose `new` or `new_tensor` is called."""
+    if metas[0].conj or metas[0].neg:
+        raise Mismatch("a tensor that is lazily conjugated or negated makes no new one")
+    return metas[0].dtype
+
+
+def _new_of(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _literal(metas, {**attributes, "dtype": _of_maker(metas)})
+
+
+def _new_vector(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return _counted(metas, {**attributes, "dtype": _of_maker(metas)})
+
+
+def _new_copy(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(Meta(_of_maker(metas), metas[1].size, None)),)
+
+
+def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(metas[0]._replace(stride=None, offset=0)),)
+
+
 def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if integer(attributes, "count") < 0 or text(attributes) in COMPLEX:
         raise Mismatch("a negative count, or complex numbers")
@@ -199,6 +226,28 @@ ROWS = (
     _row("full_like", "torch.full_like({0}, {value})", _like_valued, (VALUE,), (NUMBERS,)),
     _row("empty_like_filled", "torch.empty_like({0}).fill_({value})", _like_valued, (VALUE,), (NUMBERS,)),
     _row("new_zeros", "{0}.new_zeros({size})", _new, (SIZE,), (ANY,)),
+    _row("new_ones", "{0}.new_ones({size})", _new, (SIZE,), (ANY,)),
+    _row("new_full", "{0}.new_full({size}, {value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
+    _row("new_empty_filled", "{0}.new_empty({size}).fill_({value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
+    _row("new_tensor", "{0}.new_tensor({values})", _new_of, (_VALUES,), (NUMBERS,)),
+    _row("new_tensor_of", "{0}.new_tensor({1})", _new_copy, operands=(NUMBERS, NUMBERS)),
+    _row("tensor_of", "torch.tensor({0})", _copied, operands=(NUMBERS,)),
+    _row("new_of", "{0}.new(list({values}))", _new_of, (_VALUES,), (NUMBERS,)),
+    _row("new_sized", "{0}.new({count}).fill_({value})", _new_vector, (COUNT, _WHOLE), (NUMBERS,)),
+    _row(
+        "laplace",
+        "torch.distributions.Laplace(torch.zeros({size}{device}), 1.0).sample()",
+        _of_dtype("float32"),
+        (SIZE,),
+        random=True,
+    ),
+    _row(
+        "exponential",
+        "torch.distributions.Exponential(torch.ones({size}{device})).sample()",
+        _of_dtype("float32"),
+        (SIZE,),
+        random=True,
+    ),
     _row("rand", "torch.rand({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
     _row("randn", "torch.randn({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
     _row("randint", "torch.randint(0, 7, {size}{device})", _of_dtype("int64"), (SIZE,), random=True),

@@ -111,6 +111,7 @@ class Kind(StrEnum):
     HOOK = "hook"  # registers a hook on operand 0
     RETAIN = "retain"  # has operand 0 keep its gradient
     MODE = "mode"  # leaves another grad mode behind
+    PYTHON = "python"  # reads or writes Python state, or catches what an operation raises
 
 
 # Their results may be views of tensors that nobody sees.
@@ -211,6 +212,11 @@ class Operator:
     def given(self) -> bool:
         """Whether operand 0 is given as `out=`: eager refuses that where autograd would have to follow."""
         return "out={0}" in self.source
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it reads or writes what lives longer than a call."""
+        return self.kind is Kind.PYTHON and ("state" in self.source or "table(" in self.source)
 
     @property
     def unwraps(self) -> bool:

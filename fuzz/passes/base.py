@@ -61,6 +61,7 @@ def _scenario_cost(scenario: Scenario) -> int:
     for step in scenario.steps:
         if not isinstance(step, TensorStep):
             cost += (step.roots is not None) + (step.how != "plain") + step.retain
+    cost += scenario.swapped + len(scenario.marked)
     return cost + scenario.inference + scenario.threads + (scenario.autocast is not None)
 
 

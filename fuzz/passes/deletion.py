@@ -102,14 +102,14 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
                 names[name] = _alike(before, after, name, present) or (present[0] if present else None)
     returns = _rename(program.returns, names)
     later = tuple(
-        Call(*_without_arguments(call.storages, call.arguments, kept), _renamed_steps(call.scenario, names))
+        Call(*_without_arguments(call.storages, call.arguments, kept), _renamed(call.scenario, names))
         for call in program.later
     )
     smaller = dataclasses.replace(
         smaller,
         statements=tuple(statements),
         returns=Lit(None) if returns is None else returns,
-        scenario=_renamed_steps(program.scenario, names),
+        scenario=_renamed(program.scenario, names),
         later=later,
     )
     return _without_vain_steps(without_empty(smaller))
@@ -151,7 +151,7 @@ def _without_arguments(
     )
 
 
-def _renamed_steps(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
+def _renamed(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
     steps: list[Step] = []
     for step in scenario.steps:
         if isinstance(step, TensorStep):
@@ -159,7 +159,8 @@ def _renamed_steps(scenario: Scenario, names: dict[str, str | None]) -> Scenario
             steps += [] if name is None else [dataclasses.replace(step, name=name)]
         else:
             steps.append(step)
-    return dataclasses.replace(scenario, steps=tuple(steps))
+    marked = tuple(dict.fromkeys(new for old in scenario.marked if (new := names.get(old)) is not None))
+    return dataclasses.replace(scenario, steps=tuple(steps), marked=marked)
 
 
 def _without_vain_steps(program: Program) -> Program:

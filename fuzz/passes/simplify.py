@@ -110,7 +110,7 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
     plain = Scenario()
     return [
         name
-        for name in ("threads", "inference", "differentiate", "grad", "autocast")
+        for name in ("threads", "inference", "differentiate", "grad", "autocast", "swapped", "marked")
         if getattr(program.scenario, name) != getattr(plain, name)
     ]
 
@@ -124,6 +124,8 @@ def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
         inference=scenario.inference and "inference" not in edits,
         threads=scenario.threads and "threads" not in edits,
         autocast=None if "autocast" in edits else scenario.autocast,
+        swapped=scenario.swapped and "swapped" not in edits,
+        marked=() if "marked" in edits else scenario.marked,
     )
     return dataclasses.replace(program, scenario=plain)
 

@@ -120,6 +120,34 @@ def test_a_call_is_answered_as_its_mode_says(front_end: str) -> None:
     assert expected[0] != expected[1]
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("how", ["alone", "in a list", "by keyword", "of a module"])
+def test_a_mode_is_seen_after_calls_that_were_known_again(how: str, dynamic: bool) -> None:
+    class Sine(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sin(x)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.sin(x)
+
+    call: Function
+    if how == "of a module":
+        call = aot.aot_module(Sine(), lambda graph, *_: graph, dynamic=dynamic)
+    elif how == "in a list":
+        listed = aot.aot_function(lambda xs: function(xs[0]), lambda graph, *_: graph, dynamic=dynamic)
+        call = lambda x: listed([x])  # noqa: E731
+    else:
+        alone = aot.aot_function(function, lambda graph, *_: graph, dynamic=dynamic)
+        call = alone if how == "alone" else lambda x: alone(x=x)
+    x = values(3)
+    for _ in range(4):
+        assert torch.equal(call(x), x.sin())
+    with Cosines():
+        changed = call(x)
+    assert torch.equal(changed, x.cos())
+    assert torch.equal(call(x), x.sin())
+
+
 def test_a_mode_like_an_earlier_one_is_not_compiled_for() -> None:
     compiled = aot.aot_function(torch.sin, aot.nop)
     answers(compiled, ["two", "two", "none", "none", "two"])

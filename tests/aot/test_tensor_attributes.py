@@ -178,3 +178,36 @@ def test_a_tensor_in_an_attribute_is_refused_where_it_is_used() -> None:
     with pytest.raises(ClosureTensor):
         compiled(tensor(torch.ones(2)))
     assert compiled(tensor(2.0)).tolist() == [2.0, 2.0]
+
+
+def _by_name(x: Tensor) -> Tensor:
+    x.mark = True  # type: ignore[attr-defined]
+    return x * 2
+
+
+def _by_setattr(x: Tensor) -> Tensor:
+    name = "mark"
+    setattr(x, name, True)
+    return x * 2
+
+
+def _by_another_function(x: Tensor) -> Tensor:
+    return _by_name(x)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function", [_by_name, _by_setattr, _by_another_function])
+def test_setting_what_is_there_is_compiled_for_tensors_that_have_it(
+    function: Callable[[Tensor], Tensor], dynamic: bool
+) -> None:
+    """Otherwise the attribute would not be set: as one is refused where it is seen to be set."""
+    compiled = aot.aot_function(function, lambda graph, *_: graph, dynamic=dynamic)
+    for marked in (True, True, False, True, False):
+        x = torch.ones(3)
+        if marked:
+            x.mark = True  # type: ignore[attr-defined]
+            assert torch.equal(compiled(x), x * 2)
+        else:
+            with pytest.raises(UnsupportedOutput, match="is given a Python attribute mark"):
+                compiled(x)
+        assert hasattr(x, "mark") == marked

@@ -126,6 +126,93 @@ def remembers_the_size(function: Function) -> Function:
     return compiled
 
 
+class TooHard(Exception):
+    """What a target raises that declines."""
+
+
+def _declining(compile_function: Callable[[Function], Function]) -> Target:
+    return Target("declines", "", compile_function, lambda e: "hard" if isinstance(e, TooHard) else None)
+
+
+def _refuses_late(function: Function) -> Function:
+    def compiled(*args: Any) -> Any:
+        for tensor in _tensors(args):
+            tensor.data.mul_(3)
+        raise TooHard
+
+    return compiled
+
+
+def _refuses_and_hooks(function: Function) -> Function:
+    def compiled(*args: Any) -> Any:
+        for tensor in _tensors(args):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda gradient: gradient * 3)
+        raise TooHard
+
+    return compiled
+
+
+def _refuses_another_size_late(function: Function) -> Function:
+    sizes: list[torch.Size] = []
+
+    def compiled(*args: Any) -> Any:
+        sizes.extend(tensor.shape for tensor in _tensors(args))
+        if sizes[0] != sizes[-1]:
+            _refuses_late(function)(*args)
+        return function(*args)
+
+    return compiled
+
+
+def _refuses_after_a_run(function: Function) -> Function:
+    def compiled(*args: Any) -> Any:
+        function(*args)
+        raise TooHard
+
+    return compiled
+
+
+def runs_once(function: Function) -> Function:
+    """Answers later calls with what the first one has given."""
+    results: list[Any] = []
+
+    def compiled(*args: Any) -> Any:
+        if not results:
+            results.append(function(*args))
+        return _mapped(results[0], torch.Tensor.clone)
+
+    return compiled
+
+
+def drops_attributes(function: Function) -> Function:
+    """What the function stores on its arguments is gone."""
+
+    def compiled(*args: Any) -> Any:
+        result = function(*args)
+        for tensor in _tensors(args):
+            vars(tensor).clear()
+        return result
+
+    return compiled
+
+
+def ignores_modes(function: Function) -> Function:
+    """Function modes are not asked."""
+
+    def compiled(*args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return function(*args)
+
+    return compiled
+
+
+refuses_after_a_run = _declining(_refuses_after_a_run)
+refuses_late = _declining(_refuses_late)
+refuses_and_hooks = _declining(_refuses_and_hooks)
+refuses_another_size_late = _declining(_refuses_another_size_late)
+
+
 class _Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -538,3 +625,44 @@ def _reason(error: BaseException) -> str | None:
 
 declines = Target("", "", _declining, _reason, refuses=0.01)
 may_decline = Target("", "", _declining, _reason)
+
+
+compiled_before: list[None] = []
+
+
+def fails_at_first(function: Function) -> Function:
+    """The first compile of a process fails."""
+    if not compiled_before:
+        compiled_before.append(None)
+        raise AttributeError("module is not imported yet")
+    return function
+
+
+def sets_up_slowly(function: Function) -> Function:
+    """Its first call sets something up, in which two threads disturb each other."""
+
+    def compiled(*args: Any) -> Any:
+        if "done" not in set_up:
+            if "begun" in set_up:
+                raise AssertionError("duplicate name")
+            set_up["begun"] = True
+            time.sleep(0.5)
+            set_up["done"] = True
+        return function(*args)
+
+    return compiled
+
+
+set_up: dict[str, bool] = {}
+
+
+def segfaults_always(function: Function) -> Function:
+    """Takes the process down."""
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return function
+
+
+def hangs_always(function: Function) -> Function:
+    """Never returns."""
+    time.sleep(600)
+    return function

@@ -13,6 +13,8 @@ from fuzz.blocks import executed
 from fuzz.operators import OPERATORS
 from fuzz.program import Program, View, advance, begin
 from fuzz.source import load
+from oracles.ambient import contained
+from oracles.mode_stacks import modes_left
 
 
 def shows_bytes(program: Program) -> bool:
@@ -44,7 +46,7 @@ def fails_for_its_version(outcome: object) -> bool:
 def raise_warnings() -> None:
     """Have warnings raised, but for those that Dynamo causes where eager has it capture functions."""
     warnings.simplefilter("error")
-    for message in ("The .grad attribute", "`torch.jit"):
+    for message in ("The .grad attribute", "`torch.jit", "To copy construct from a tensor"):
         warnings.filterwarnings("ignore", message)
 
 
@@ -57,7 +59,11 @@ def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
         around: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if scenario.autocast is not None:
             around = torch.autocast("cpu", getattr(torch, scenario.autocast))
+        swapped = loaded.mode if scenario.swapped else None
         with (
+            contained(),
+            modes_left(),
+            contextlib.nullcontext() if swapped is None else swapped(),
             torch.inference_mode(scenario.inference),
             torch.set_grad_enabled(scenario.grad),
             around,

@@ -170,3 +170,10 @@ def test_a_death_is_an_error_whose_signature_is_its_cause() -> None:
         buckets.signature([buckets.death("timeout", "over the time limit of 3 s", "")])
         == "errors/call: timeout"
     )
+
+
+@pytest.mark.parametrize("path", ["state.cache[2]", "state.optimizer.state[0]", "state.calls"])
+def test_a_signature_says_which_field_is_left_changed_and_not_how(path: str) -> None:
+    message = f"{path}: NoneType None before the refused call, dict with keys ['step'] after it"
+    found = Finding("refusals", path, "NoneType None", "dict with keys ['step']", message)
+    assert buckets.signature([found]) == f"refusals/{path.partition('[')[0]}"

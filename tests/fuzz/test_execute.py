@@ -223,14 +223,14 @@ def test_a_target_that_breaks_torch_for_its_process_is_said_to(threshold: int) -
 
 @pytest.mark.parametrize("threshold", [1, 100_000])
 def test_a_control_that_breaks_its_process_speaks_for_nobody(threshold: int) -> None:
-    """Whether it is broken only while the control is looked at, or stays so."""
+    """Whether it is broken within a call, after which modes are left again, or stays so."""
     alone = execute(EXPONENTIAL, _target(gives_more)).findings
     target = Target("under-test", "", gives_more, controls=("bad_targets:breaks_its_process",))
     before = gc.get_threshold()
     gc.set_threshold(threshold)
     try:
         result = execute(EXPONENTIAL, target)
-        assert (result.outcome, result.intact) == ("finding", False)
+        assert (result.outcome, result.intact) == ("finding", threshold == 1)
         assert result.findings == alone != ()
     finally:
         gc.set_threshold(*before)
@@ -378,7 +378,7 @@ def test_a_refusal_that_left_marks_is_a_finding() -> None:
 
     target = Target("under-test", "", declines_late, lambda error: type(error).__name__)
     result = execute(SINE, target)
-    assert (result.outcome, result.findings[0].clause) == ("finding", "input-data")
+    assert (result.outcome, result.findings[0].clause) == ("finding", "refusals")
     result = execute(SINE, replace(target, in_pieces=True))
     assert (result.outcome, result.reason) == ("refused", "TooHard")
 
@@ -440,10 +440,10 @@ def test_a_target_that_leaves_torch_broken_is_a_finding(monkeypatch: pytest.Monk
     """The observer runs torch as well, and must not be blamed; it has looked at eager before."""
     observe = call_module.observed
 
-    def fails_on_targets(program: Program, function: Any, *rest: Any) -> Any:
+    def fails_on_targets(program: Program, function: Any, *rest: Any, **options: Any) -> Any:
         if isinstance(function, call_module.Compiled):
             raise RuntimeError("dispatcher lost")
-        return observe(program, function, *rest)
+        return observe(program, function, *rest, **options)
 
     monkeypatch.setattr(call_module, "observed", fails_on_targets)
     result = execute(SINE, find("eager"))

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,18 @@ from fuzz.operators.row import VIEWS_INSIDE, Meta
 from fuzz.program import Autocast, Program, ProgramError, Root, View, begin, trace
 from fuzz.source import Loaded, load
 from fuzz.state import Tensor
+from oracles.ambient import contained
+from oracles.mode_stacks import modes_left
 
 RUNNING = [name for name, row in OPERATORS.items() if not row.raises]
 DIFFERENTIABLE = [name for name, row in OPERATORS.items() if row.differentiable]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A row may enter a mode and not leave it, or ask for deterministic algorithms."""
+    with contained(), modes_left():
+        yield
 
 
 def run(program: Program) -> tuple[Loaded, list[Any], list[Any]]:

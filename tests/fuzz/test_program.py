@@ -281,6 +281,19 @@ def test_a_document_of_format_9_is_read() -> None:
         from_json(document)
 
 
+def test_a_document_of_format_13_is_read() -> None:
+    document = to_json(SINE_OF_ANOTHER_SIZE)
+    document["format"] = 13
+    for one in (document, *document["later"]):
+        assert (one["scenario"].pop("swapped"), one["scenario"].pop("marked")) == (False, [])
+    before = copy.deepcopy(document)
+    assert from_json(document) == SINE_OF_ANOTHER_SIZE
+    assert document == before
+    document["format"] = 14
+    with pytest.raises(ProgramError, match="scenario: the field 'marked' is missing"):
+        from_json(document)
+
+
 def test_references_are_in_order() -> None:
     assert list(references(PROGRAM.returns)) == ["v0", "a4", "v5"]
 

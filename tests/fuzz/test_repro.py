@@ -102,6 +102,9 @@ def _imported(text: str) -> set[str]:
         (SINE_OF_ANOTHER_SIZE, "remembers_the_size"),
         (SQUARE_IN_TWO_THREADS, "detaches_in_company"),
         (SQUARE_AND_THEN_IN_TWO_THREADS, "detaches_in_company"),
+        (DOUBLE_IN_PLACE, "refuses_late"),
+        (SQUARE_OF_LEAF, "refuses_and_hooks"),
+        (SINE_OF_ANOTHER_SIZE, "refuses_another_size_late"),
     ],
 )
 def test_a_script_shows_each_kind_of_fault(

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from math import comb
 from pathlib import Path
+from typing import Any
 
 import pytest
+from small_programs import SINE
 
 from fuzz.campaign.ledger import Tally
 from fuzz.campaign.reticence import reticent, too_often
 from fuzz.cli import main
-from fuzz.targets import SHIPPED
+from fuzz.execute import execute
+from fuzz.targets import SHIPPED, Target
 
 
 def tail(refused: int, cases: int, share: float) -> float:
@@ -46,6 +51,33 @@ def test_what_a_target_lacks_is_not_declined() -> None:
     found = reticent({"one": tally, "another": tally, "third": tally}, {"one": 0.01, "third": 1.0})
     assert list(found) == ["one"]
     assert "30 of 100 cases, 30.00%" in found["one"]
+
+
+def test_what_a_target_says_it_declines_is_run_and_does_not_count() -> None:
+    target = Target("one", "", _declining, lambda error: "hard", declines=("operator: sin",))
+    [reason] = {execute(SINE, target).reason}
+    assert reason == "lacks operator: sin: hard"
+    tally = Tally(cases=100, refused=100)
+    tally.refusals.update({reason: 100})
+    assert reticent({"one": tally}, {"one": 0.01}) == {}
+    left = Target("one", "", _writing_and_declining, lambda error: "hard", declines=("operator: sin",))
+    assert [finding.clause for finding in execute(SINE, left).findings] == ["refusals"]
+    assert execute(SINE, replace(target, declines=("operator: cos",))).reason == "hard"
+
+
+def _declining(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(*args: Any) -> Any:
+        raise RuntimeError
+
+    return compiled
+
+
+def _writing_and_declining(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(*args: Any) -> Any:
+        args[0].data.mul_(2)
+        raise RuntimeError
+
+    return compiled
 
 
 def test_ours_promises_something() -> None:

@@ -405,7 +405,7 @@ def test_one_cause_is_found_once_in_each_backward_and_nothing_else_with_it(name:
 
 
 # Of steps, of memory afterwards (`test_steps`), and of several calls (`tests/fuzz/test_execute`).
-ELSEWHERE = {"double-backward", "lifetime", "once", "repeat", "threads"}
+ELSEWHERE = {"double-backward", "lifetime", "once", "refusals", "repeat", "threads"}
 
 
 def test_every_clause_has_a_wrong_compiler() -> None:
@@ -534,14 +534,14 @@ def test_refused_calls_are_only_judged_by_the_marks_that_they_left() -> None:
     refusal = lambda error: "Unsupported" if isinstance(error, Unsupported) else None  # noqa: E731
     assert compare(eager, observe(refuses, case.make, refusal=refusal)) == ()
     late = compare(eager, observe(refuses_late, case.make, refusal=refusal))
-    assert [(finding.clause, finding.path) for finding in late] == [("input-data", "arg[0]")]
+    assert [(finding.clause, finding.path) for finding in late] == [("refusals", "arg[0]")]
 
     def refuses_and_leaves_grad_mode_off(x: Tensor) -> Tensor:
         torch.set_grad_enabled(False)
         raise Unsupported("no")
 
     left = compare(eager, observe(refuses_and_leaves_grad_mode_off, case.make, refusal=refusal))
-    assert [(finding.clause, finding.path) for finding in left] == [("ambient", "grad mode")]
+    assert [(finding.clause, finding.path) for finding in left] == [("refusals", "grad mode")]
 
 
 def test_a_refused_backward_still_shows_what_was_wrong_before() -> None:

@@ -127,7 +127,7 @@ def test_refusal_that_left_a_mark_is_a_finding() -> None:
     target = observe(refuses_late, case.make, refusal=reason)
     verdict = judge(observe(case.function, case.make), target, None, Asked(case.function, case.make))
     assert verdict.outcome is Outcome.FINDING
-    assert [(item.clause, item.path) for item in verdict.findings] == [("input-data", "arg[0]")]
+    assert [(item.clause, item.path) for item in verdict.findings] == [("refusals", "arg[0]")]
 
 
 def test_an_unstated_exception_is_a_finding() -> None:

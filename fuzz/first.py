@@ -1,0 +1,63 @@
+"""A process's first compile: a case run in a fresh interpreter, where nothing has been compiled before.
+
+Workers of a campaign are forked from a process in which each target has compiled something (`Target.warm`),
+and a case of two threads is run in one thread before. So neither shows what only the first compile of a
+process gets wrong, nor what two threads do that compile first. It takes seconds a case.
+
+    execute_first(program, "aot-compile").outcome
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+from fuzz import buckets
+from fuzz.call import Result
+from fuzz.execute import execute
+from fuzz.program import Program, from_json, to_json
+from fuzz.targets import find
+
+SECONDS = 120.0  # for one case, in which torch is imported and a compiler may start
+_RESULT = "result: "  # begins the line that is read: a compiler may print, too
+
+
+def in_two_threads(program: Program) -> Program:
+    """The program, whose first call is made in two threads at once."""
+    return replace(program, scenario=replace(program.scenario, threads=True))
+
+
+def execute_first(program: Program, target: str, *, seconds: float = SECONDS) -> Result:
+    """Run one case as the first thing that a process compiles; in two threads at once where it says so.
+
+    `target` is a name, as for `fuzz.targets.find`. A process that dies, or takes longer, is a finding.
+    """
+    command = [sys.executable, "-m", "fuzz.first", target]
+    text = json.dumps(to_json(program))
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        finding = buckets.death("timeout", f"no answer in {seconds:.0f} s", "")
+        return Result("finding", (finding,), str(finding))
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith(_RESULT):
+            return Result.from_json(json.loads(line.removeprefix(_RESULT)))
+    finding = buckets.death("crash", f"exit status {done.returncode}", done.stderr)
+    return Result("finding", (finding,), str(finding))
+
+
+def main() -> None:
+    """Run the case that is read from stdin on the target that is named, and print its result."""
+    target = find(sys.argv[1])
+    program = from_json(json.loads(sys.stdin.read()))
+    target.prepare()
+    result = execute(program, target, first=True)
+    print(f"{_RESULT}{json.dumps(result.to_json())}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The clause `refusals`: what a refused call has left behind, and what the same call in eager gives then.
+
+All that the caller can reach is as before the call, or all of it is as after eager's, never between;
+and the same call in eager, made then on the same objects, gives what it would have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+
+from .compare_tensors import FIELDS, INPUT_METADATA
+from .findings import Finding
+from .observation import Ambient, Observation, PythonState, TensorState, Value
+from .sides import Difference, Sides, difference, kind, text
+
+MARKS = ("value", *INPUT_METADATA, "requires_grad", "has_grad_fn", "retains_grad", "grad", "attributes")
+"""The fields of an argument's state that a refused call leaves alone."""
+
+Compare = Callable[[Observation, Observation], tuple[Difference, ...]]
+
+
+def compare_refusal(sides: Sides, compare: Compare) -> Iterator[Difference]:
+    """What a refused call changed; if that is nothing, what eager does differently on the same objects.
+
+    `compare` compares eager's call with eager's call after the refused one.
+    """
+    target = sides.target
+    marks = tuple(_marks(target, sides.target_states))
+    if marks and not (target.retried is not None and _is_as_after_eager(sides)):
+        yield from marks
+    elif target.retried is not None:
+        again = tuple(map(_in_eager, compare(sides.eager, target.retried)))
+        yield from (marks if marks and again else again)
+
+
+def _in_eager(item: Difference) -> Difference:
+    """A difference between eager's call and eager's call after a refused one."""
+    found = item.finding
+    message = f"after the refused call, in eager: {found.message.replace(' in the target', ' then')}"
+    path = f"{found.clause}: {found.path}"
+    return replace(item, finding=Finding("refusals", path, found.eager, found.target, message))
+
+
+def _marks(target: Observation, after: Mapping[str, TensorState]) -> Iterator[Difference]:
+    """Everything that a refused call has changed, by what there was before it."""
+    yield from _ambient_marks(target.ambient_before, target.ambient)
+    if target.generator != target.generator_before:
+        yield _mark("random state", f"state {target.generator_before}", f"state {target.generator}")
+    yield from _python_marks(target.python_before, target.python)
+    for before in target.before:
+        changed = first_change(before, after[before.path], MARKS)
+        if changed is not None:
+            left = text(getattr(after[before.path], changed)) if changed in _SHOWN else "changed"
+            there = text(getattr(before, changed)) if changed in _SHOWN else "as it was"
+            yield _mark(f"{FIELDS.get(changed, changed)} of {before.path}", there, left, before.path)
+
+
+_SHOWN = tuple(name for name in MARKS if name not in ("value", "grad"))  # what is said in a few words
+
+
+def first_change(before: TensorState, after: TensorState, names: tuple[str, ...]) -> str | None:
+    """The first of the fields that differs between two states of a tensor."""
+    return next((name for name in names if getattr(before, name) != getattr(after, name)), None)
+
+
+def _ambient_marks(before: Ambient, after: Ambient) -> Iterator[Difference]:
+    for field in fields(before):
+        left, right = getattr(before, field.name), getattr(after, field.name)
+        if left != right:
+            yield _mark(field.name.replace("_", " "), text(left), text(right))
+
+
+def _python_marks(before: PythonState, after: PythonState) -> Iterator[Difference]:
+    for path, left, right in changed_nodes(before, after):
+        yield _mark(path, left, right)
+    elements = dict(after.tensors)
+    for path, value in before.tensors:
+        if path in elements and elements[path] != value:
+            yield _mark(f"elements of {path}", "as they were", "changed", path)
+
+
+def changed_nodes(one: PythonState, other: PythonState) -> Iterator[tuple[str, str, str]]:
+    """Each path at which two Python states differ, with what is there; a container stands for its items."""
+    if one.nodes == other.nodes:
+        return
+    left, right = dict(one.nodes), dict(other.nodes)
+    for path in dict.fromkeys((*left, *right)):
+        here, there = left.get(path, "nothing"), right.get(path, "nothing")
+        if here != there:
+            yield path, here, there
+
+
+def _mark(what: str, before: str, after: str, path: str | None = None) -> Difference:
+    message = f"{what}: {before} before the refused call, {after} after it"
+    return Difference(Finding("refusals", path or what, before, after, message))
+
+
+def _is_as_after_eager(sides: Sides) -> bool:
+    """Whether a refused call has left everything as eager's call does."""
+    eager, target = sides.eager, sides.target
+    if (eager.ambient, eager.generator) != (target.ambient, target.generator):
+        return False
+    if eager.python != target.python:
+        return False
+    for before in target.before:
+        left = sides.eager_states.get(before.path)
+        if left is None or first_change(left, sides.target_states[before.path], MARKS) is not None:
+            return False
+    return True
+
+
+def compare_python_state(sides: Sides) -> Iterator[Difference]:
+    """The Python objects that a call was given, after it."""
+    eager, target = sides.eager, sides.target
+    if eager.python == target.python:
+        return
+    failed = eager.raised is not None
+    untouched = dict(eager.python_before.nodes) if failed else {}
+    after = dict(eager.python.nodes)
+    for path, left, right in changed_nodes(eager.python, target.python):
+        if not failed or untouched.get(path) == after.get(path):
+            yield difference("once", path, path, left, right)
+    if not failed:
+        yield from _elements(sides)
+
+
+def _elements(sides: Sides) -> Iterator[Difference]:
+    target = dict(sides.target.python.tensors)
+    reference: dict[str, Value | None] = {}
+    if sides.reference is not None:
+        reference = dict(sides.reference.python.tensors)
+    for path, left in sides.eager.python.tensors:
+        right = target.get(path, left)
+        if left is None or right is None:
+            if left is not right:
+                yield difference("once", path, f"elements of {path}", kind(left), kind(right))
+        elif (left.dtype, left.shape, left.kind) != (right.dtype, right.shape, right.kind):
+            what = f"dtype and shape of {path}"
+            yield difference("once", path, what, kind(left), kind(right))
+        else:
+            yield from sides.numbers("once", path, path, left, right, reference.get(path))

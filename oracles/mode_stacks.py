@@ -1,0 +1,78 @@
+"""The torch function modes and dispatch modes that a thread is in, and what a block has done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any
+
+from torch import overrides
+from torch.utils import _python_dispatch
+from torch.utils._device import DeviceContext
+
+from .words import class_name
+
+_overrides: Any = overrides  # not annotated in torch
+_dispatch: Any = _python_dispatch
+
+
+@dataclass(slots=True)
+class ModesLeft:
+    """The classes of the modes that a block entered for good, and "without" the class of each one gone."""
+
+    names: tuple[str, ...] = ()
+
+
+@contextmanager
+def modes_left() -> Iterator[ModesLeft]:
+    """Note how the block leaves the modes otherwise than it found them, and put them back.
+
+    The mode of a default device does not count: that is ambient state of its own.
+
+        with modes_left() as left:
+            SomeMode().__enter__()
+        left.names    # ("module.SomeMode",)
+    """
+    functions, dispatches = _function_modes(), _dispatch_modes()
+    left = ModesLeft()
+    try:
+        yield left
+    finally:
+        left.names = (
+            *_put_back(functions, _function_modes(), _overrides._push_mode, _overrides._pop_mode),
+            *_put_back(dispatches, _dispatch_modes(), _dispatch._push_mode, _dispatch._pop_mode),
+        )
+
+
+def modes() -> tuple[object, ...]:
+    """The modes that are on in this thread, torch function modes first; not that of a default device."""
+    return (*_function_modes(), *_dispatch_modes())
+
+
+def _function_modes() -> tuple[object, ...]:
+    """The torch function modes that are on, the innermost last; not that of a default device."""
+    stack = _overrides._get_current_function_mode_stack()
+    return tuple(mode for mode in stack if type(mode) is not DeviceContext)
+
+
+def _dispatch_modes() -> tuple[object, ...]:
+    """The dispatch modes that are on, the innermost last."""
+    return tuple(_dispatch._get_current_dispatch_mode_stack())
+
+
+def _put_back(
+    before: Sequence[object],
+    after: Sequence[object],
+    push: Callable[[object], object],
+    pop: Callable[[], object],
+) -> Iterator[str]:
+    """Make a stack what it was before, and say what was different."""
+    kept = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(before, after, strict=False)))
+    for _ in after[kept:]:
+        pop()
+    for mode in before[kept:]:
+        push(mode)
+    yield from (class_name(type(mode)) for mode in after if not any(mode is one for one in before))
+    yield from (f"without {class_name(type(m))}" for m in before if not any(m is one for one in after))
