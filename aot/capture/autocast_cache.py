@@ -149,7 +149,8 @@ class CastCache:
         leaf = self._numbers.get(id(tensor))
         if leaf is None or dtype not in _LOWER or not internals.is_autocast_leaf(tensor):
             return
-        if torch.is_autocast_enabled(tensor.device.type):
+        within, _ = internals.autocast_cache_key()
+        if within or self._makes:
             self._asks = True
             self._cast_from.setdefault(leaf, []).append(self._value(tensor))
 
@@ -174,6 +175,16 @@ class CastCache:
             self._detached |= leaves
             raise CastsDiffer((), leaves)
 
+    def check(self) -> None:
+        """See that the candidates are what autocast would have made.
+
+        Raises:
+            CastsDiffer: some are not.
+        """
+        inside = {leaf for leaf, early in self._used.items() if not (early or self._candidates[leaf].kept)}
+        if inside or self._detached:
+            raise CastsDiffer(inside, self._detached)
+
     def end(self) -> CastUse:
         """The function is over.
 
@@ -181,9 +192,7 @@ class CastCache:
             CastsDiffer: some candidates are not what autocast would have made.
             AutocastCacheUnsupported: it cannot be told after a call what autocast would keep.
         """
-        inside = {leaf for leaf, early in self._used.items() if not (early or self._candidates[leaf].kept)}
-        if inside or self._detached:
-            raise CastsDiffer(inside, self._detached)
+        self.check()
         made = []
         for number in self._numbers.values():
             fake = self._fakes[number]

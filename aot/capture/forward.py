@@ -149,9 +149,10 @@ def run_once(
                     except BaseException as error:
                         internals.set_dispatch_modes(settings[DISPATCH_MODES])
                         _leave_modes(error)
+                        cast_cache.check()
                         raise
                     _check_settings(settings)
-                    casts = cast_cache.end()
+                    casts, recorder.casts = cast_cache.end(), None
                 nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
