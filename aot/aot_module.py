@@ -121,8 +121,8 @@ class CompiledModule(CompiledFunction):
         constant = super()._constant(arguments)
         if not self._as_the_graph_says:
             return constant
-        given = arguments.leaves[self._num_params_buffers :]
-        sizes = zip(given, self._symbolic, strict=True)
+        given = arguments.leaves[self._num_params_buffers :]  # and then casts
+        sizes = zip(given[: len(self._symbolic)], self._symbolic, strict=True)
         return replace(
             constant,
             dimensions=frozenset(

@@ -361,8 +361,7 @@ class CompiledFunction:
         roots = [root_of(tensor) for tensor in tensors]
         wrappers = tuple(zip(arguments.wrappers, arguments.metas, strict=True))
         sizes = dict.fromkeys((config.settings().traced_size, None))
-        constant = self._constant(arguments)
-        constants = [replace(constant, tensors=constant.tensors | casts.of(constant.tensors))]
+        constants = [casts.constant(self._constant(arguments))]
         nested = {i for meta in arguments.metas if has_names(meta.size) for i in meta.positions}
         if nested:  # whose names may turn out to be multiplied by what other tensors have for sizes
             others = frozenset(range(len(tensors))) - nested

@@ -7,7 +7,7 @@ its compile takes. They are made by autocast itself, so that whatever else runs 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from aot import torch_internals as internals
 from aot.capture.autocast_cache import Candidate, CastsDiffer, CastUse
 from aot.inputs import Arguments, general_key, take_apart
 from aot.recognition import compile_test
+from aot.symbols import Constant
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,16 @@ class Casting:
         """What the next trace of a call gets."""
         return casting(call, False, self.inside | difference.inside, self.detached | difference.detached)
 
-    def of(self, static: Collection[int]) -> frozenset[int]:
+    def of(self, tensors: Collection[int]) -> frozenset[int]:
         """The casts of some tensors."""
-        return frozenset(one.cast for one in self.candidates if one.leaf in static)
+        return frozenset(one.cast for one in self.candidates if one.leaf in tensors)
+
+    def constant(self, constant: Constant) -> Constant:
+        """Which numbers are no symbols: those of a cast are like those of its leaf."""
+        casts = {one.leaf: one.cast for one in self.candidates}
+        dimensions = {(casts[leaf], d) for leaf, d in constant.dimensions if leaf in casts}
+        tensors = constant.tensors | self.of(constant.tensors)
+        return replace(constant, tensors=tensors, dimensions=constant.dimensions | dimensions)
 
 
 def casting(

@@ -212,7 +212,7 @@ def without_grad_first(w: Tensor, x: Tensor) -> Tensor:
 
 def in_inference_mode_first(w: Tensor, x: Tensor) -> Tensor:
     with torch.inference_mode():
-        y = functional.linear(x, w).sum().clone()
+        functional.linear(x, w).sum()
     return functional.linear(x, w)
 
 
@@ -242,6 +242,7 @@ FUNCTIONS = (
     writing_before,
     writing_after,
     without_grad_first,
+    in_inference_mode_first,
     recomputed,
     of_other_dims,
 )
@@ -301,7 +302,7 @@ def test_steps_of_a_function(function: Function, front_end: str) -> None:
                 return [*found, train(f, w, x), linear(w, x)]
 
             expected = of(region, lambda steps=steps: steps(function))
-            if front_end == "torch.compile" and expected is RuntimeError:
+            if front_end != "aot" and expected is RuntimeError:
                 continue  # which is refused, as `with` may catch it
             got = of(region, lambda steps=steps: steps(make))
             assert repr(seen(got)) == repr(seen(expected)), (name, before)
@@ -435,7 +436,7 @@ def other_sizes(make: Any) -> Any:
 @story
 def another_dtype_within(make: Any) -> Any:
     """The cast is that of the first dtype, and x has the other one."""
-    f, w, x = make(lambda w: functional.linear(w, w)), leaf(3, 4), values(2, 4)
+    f, w = make(lambda w: functional.linear(w, w)), leaf(3, 4)
     with autocast():
         first = f(w)
         with autocast(torch.float16):
@@ -559,14 +560,18 @@ def test_a_whole_step_of_training(dynamic: bool) -> None:
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_second_derivatives(dynamic: bool) -> None:
     def story(make: Any) -> Any:
-        f, w, x, found = make(other), leaf(3, 4), leaf(2, 4), []
+        # (Small integers, as bfloat16 has them: eager adds up in another order.)
+        w, x = (values(n, 4).remainder(3).sub(1).requires_grad_() for n in (3, 2))
+        f, results, found = make(linear), [], []
         with autocast():
             for _ in range(3):
-                gradients = torch.autograd.grad(f(w, x).float().square().sum(), (w, x), create_graph=True)
-                loss = sum(gradient.square().sum() for gradient in gradients)
-                found += [*gradients, *torch.autograd.grad(loss, (w, x))]
+                results.append(f(w, x))
                 with torch.no_grad():
-                    w.mul_(1.5)
+                    w.neg_()
+        for result in results:
+            gradients = torch.autograd.grad(result.float().square().sum(), (w, x), create_graph=True)
+            loss = sum(gradient.square().sum() for gradient in gradients)
+            found += [*gradients, *torch.autograd.grad(loss, (w, x), retain_graph=True)]
         return found
 
     with warnings.catch_warnings():
