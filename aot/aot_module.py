@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from aot import cache, errors
 from aot import torch_internals as internals
 from aot.api import CompiledFunction, Partitioner, Specialization, runs_as_it_is
+from aot.casts import Casting
 from aot.compilers import Compiler
 from aot.inputs import Arguments, are_leaves
 from aot.modules import Noted
@@ -166,7 +167,7 @@ class CompiledModule(CompiledFunction):
         self._stand_ins = ()
 
     def _slot(
-        self, arguments: Arguments, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
     ) -> cache.Slot | None:
         folder = cache.chosen()
         if folder is None or not isinstance(self.module, fx.GraphModule):
@@ -176,11 +177,12 @@ class CompiledModule(CompiledFunction):
             decompositions=self._decompositions,
             keep=self._keep,
             functionalize_rng=self._functionalize_rng,
-            static=self._static(arguments),
+            static=self._static(casts.arguments),
             inference=inference,
             dynamic=symbols is not None,
+            candidates=casts.candidates,
         )
-        return cache.slot_of(folder, self.module, places_of(self.module), arguments, spec, options)
+        return cache.slot_of(folder, self.module, places_of(self.module), casts.arguments, spec, options)
 
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
         if not scripts:

@@ -312,7 +312,7 @@ class CompiledFunction:
         ahead: bool,
     ) -> Specialization:
         """Compile for such a call, and for other sizes if there is a `general` key of it."""
-        casts = casting(arguments, inference)
+        casts = self._casting(arguments, inference)
         while True:
             try:
                 specialization = None
@@ -457,7 +457,7 @@ class CompiledFunction:
         noted.follow_attributes(arguments.all)
         self._attributes |= noted.attribute_names
         plain = self._attributes.none_of(arguments.all)
-        slot = self._slot(arguments, spec, inference, symbols) if plain else None
+        slot = self._slot(casts, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
@@ -669,10 +669,14 @@ class CompiledFunction:
         )
 
     def _slot(
-        self, arguments: Arguments, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
     ) -> Slot | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None
+
+    def _casting(self, arguments: Arguments, inference: bool) -> Casting:
+        """A call, with the casts that it may take as further arguments."""
+        return casting(arguments, inference)
 
     def _title(self, arguments: Arguments, number: int) -> str:
         """What a message calls a tensor of a call."""

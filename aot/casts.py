@@ -125,10 +125,15 @@ class CallCasts:
         casting: the call that it was made for.
         use: what the function does with them.
         symbolic: whether it answers calls of other sizes.
+
+    Raises:
+        ValueError: `use` is that of another call.
     """
 
     def __init__(self, casting: Casting, use: CastUse, symbolic: bool) -> None:
         arguments, uses = casting.arguments, dict(use.used)
+        if not uses.keys() <= set(casting.candidates):
+            raise ValueError("casts of other arguments")
         self._at = len(arguments.tensors) - len(casting.candidates)
         self._slots: list[_Slot] = []
         used: list[Tensor] = []

@@ -1493,10 +1493,17 @@ def ambient_of_now() -> Callable[[], contextlib.AbstractContextManager[None]]:
     device = _default_device()
     autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
 
+    within, cached = autocast_cache_key()
+
     @contextlib.contextmanager
     def ambient() -> Iterator[None]:
         before = torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled()
         with contextlib.ExitStack() as stack:
+            if within:
+                torch.autocast_increment_nesting()
+                stack.callback(_end_region)
+            stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
+            torch.set_autocast_cache_enabled(cached)
             for kind, enabled, of in autocast:
                 if (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) != (enabled, of):
                     stack.enter_context(torch.autocast(kind, of, enabled))
@@ -1508,6 +1515,11 @@ def ambient_of_now() -> Callable[[], contextlib.AbstractContextManager[None]]:
             yield
 
     return ambient
+
+
+def _end_region() -> None:
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
 
 
 def _set_defaults(dtype: torch.dtype, deterministic: bool) -> None:
