@@ -163,6 +163,14 @@ class CompiledModule(CompiledFunction):
     def _in_places(self) -> Callable[[], Iterable[Place]]:
         return lambda: [place for place, _ in self._left]
 
+    def _title(self, arguments: Arguments, number: int) -> str:
+        places = places_of(self.module)
+        for (owner, name), (tensor, _) in zip(places, arguments.leaves, strict=False):
+            if tensor == number:
+                parents = (p for p, one in self.module.named_modules() if owner is one._parameters)
+                return f"the parameter {'.'.join(filter(None, (next(parents, ''), name)))}"
+        return super()._title(arguments, number)
+
     def _traced(self) -> None:
         self._stand_ins = ()
 

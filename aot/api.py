@@ -224,8 +224,8 @@ class CompiledFunction:
         if found is None:
             specialization = self._new(key, arguments, args, kwargs)
             tensors = specialization.given(arguments)
-            if tensors is None:  # Another thread has ended a region of autocast meanwhile.
-                return self._answer(args, kwargs)
+            if tensors is None:
+                raise self._refused_cast(specialization, arguments)
         else:
             specialization, tensors = found
         if found is not None and not (internals.are_tensors_transformed() or function_modes.aside()):
@@ -673,6 +673,17 @@ class CompiledFunction:
     ) -> Slot | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None
+
+    def _refused_cast(self, specialization: Specialization, arguments: Arguments) -> errors.Unsupported:
+        """For a call of which the casts are others than when it was compiled."""
+        casts = specialization.casts
+        kept = [] if casts is None else casts.kept(arguments.all)
+        names = " and ".join(self._title(arguments, number) for number in kept) or "a tensor"
+        return errors.AutocastCacheUnsupported(
+            f"autocast keeps a cast of {names} (of a tensor subclass, or made by another thread meanwhile), "
+            f"which {self.__name__} cannot take; leave the region of autocast after each step, or enter it "
+            f"with cache_enabled=False"
+        )
 
     def _casting(self, arguments: Arguments, inference: bool) -> Casting:
         """A call, with the casts that it may take as further arguments."""

@@ -153,7 +153,7 @@ class CallCasts:
 
     def of(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """The casts for the tensors of a call; None where what autocast keeps is of another kind."""
-        if any(internals.kept_by_autocast(tensors[number]) is not None for number in self._absent):
+        if self.kept(tensors):
             return None
         found: list[Tensor] = []
         for slot in self._slots:
@@ -163,6 +163,10 @@ class CallCasts:
             found.append(cast)
         used = [cast for cast, slot in zip(found, self._slots, strict=True) if slot.filler is None]
         return tuple(found) if self._fits(*used) else None
+
+    def kept(self, tensors: Sequence[Tensor]) -> list[int]:
+        """The tensors of a call that the function casts itself, and of which autocast keeps a cast."""
+        return [n for n in self._absent if internals.kept_by_autocast(tensors[n]) is not None]
 
     def joined(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """The tensors that the compile takes for a call; None where it does not answer it."""
@@ -185,16 +189,20 @@ class CallCasts:
         return calling
 
 
-def _fitting(casts: Sequence[Tensor], symbolic: bool) -> Callable[..., Any]:
+def _fitting(casts: Sequence[Tensor], symbolic: bool) -> Callable[..., bool]:
     """Whether others are of the same kind; with symbols for sizes, `Sizes` tells of these."""
     if not casts:
         return lambda: True
     arguments = take_apart(casts)
-    test = None if symbolic else compile_test(arguments)
-    if test is not None:
-        return test
     key = _key(arguments, symbolic)
-    return lambda *others: _key(take_apart(others), symbolic) == key
+    test = None if symbolic else compile_test(arguments)
+
+    def fits(*others: Tensor) -> bool:
+        if test is not None and test(*others) is not None:
+            return True
+        return _key(take_apart(others), symbolic) == key
+
+    return fits
 
 
 def _key(arguments: Arguments, symbolic: bool) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -25,9 +25,6 @@ from aot.capture.operations import tensors_in
 from aot.errors import AutocastCacheUnsupported
 from aot.subclasses import is_wrapper
 from aot.versions import version_of
-
-if TYPE_CHECKING:
-    from aot.capture.recorder import Recorder
 
 aten = torch.ops.aten
 _TO_COPY = aten._to_copy.default
@@ -88,7 +85,7 @@ class CastCache:
     """Follows autocast's cache while a function is traced.
 
     Args:
-        recorder: what records it.
+        read: gives the node of what a tensor shows.
         fakes: what stands for the tensors of the call.
         candidates: which of them are casts.
         name: names a tensor of the call in a message.
@@ -96,12 +93,12 @@ class CastCache:
 
     def __init__(
         self,
-        recorder: Recorder,
+        read: Callable[[Tensor], fx.Node],
         fakes: Sequence[Tensor],
         candidates: Sequence[Candidate],
         name: Callable[[int], str],
     ) -> None:
-        self._recorder = recorder
+        self._read = read
         self._fakes = fakes
         self._candidates = {candidate.leaf: candidate for candidate in candidates}
         self._name = name
@@ -162,7 +159,7 @@ class CastCache:
 
     def _value(self, fake: Tensor) -> fx.Node | int:
         """What tells whether a tensor shows something else."""
-        return version_of(fake) if is_wrapper(fake) else self._recorder.read(fake)
+        return version_of(fake) if is_wrapper(fake) else self._read(fake)
 
     def differentiating(self, numbers: Collection[int]) -> None:
         """The function takes gradients with respect to some tensors of the call.

@@ -120,7 +120,7 @@ def run_once(
     attributes = give_attributes(arguments.all, given)
     views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
-    recorder.casts = cast_cache = CastCache(recorder, given, candidates, title)
+    recorder.casts = cast_cache = CastCache(recorder.read, given, candidates, title)
 
     def differentiating(given: Sequence[Any]) -> None:
         differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
