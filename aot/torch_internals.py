@@ -1602,8 +1602,9 @@ class _Operand(TorchDispatchMode):
 
 
 _MM = torch.ops.aten.mm.default
-_multiply: Callable[[Tensor, Tensor], Tensor] = torch._C._VariableFunctions.mm  # type: ignore[attr-defined]
-_multiply_rows: Callable[..., Tensor] = torch._C._VariableFunctions.bmm  # type: ignore[attr-defined]
+_multiply: Callable[[Tensor, Tensor], Tensor] = torch._C._VariableFunctions.mm
+_multiply_any: Callable[..., Tensor] = torch._C._VariableFunctions.matmul
+_PRODUCTS = {2: _multiply, 3: torch._C._VariableFunctions.bmm}
 
 
 @contextlib.contextmanager
@@ -1645,38 +1646,55 @@ def _does(cast: Callable[[], Tensor]) -> Tensor:
 def made_by_autocast(leaf: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """What autocast, as it is now but for the dtype, gives an operation that takes a leaf: the cast that it
     keeps, or one that it makes."""
-    dtype = dtype or torch.get_autocast_dtype(leaf.device.type)
-    grad = torch.is_grad_enabled()
-    if _saves_cast(leaf) and (grad or casts_have_history()):
-        # A product with nothing, which saves what it takes for its gradient, costs a fourth of the other way.
-        multiply = _multiply if leaf.dim() == 2 else _multiply_rows
-        set_grad_enabled(True)
-        try:
-            with _casting(leaf.device.type, dtype), torch._C.DisableTorchFunction():
-                size = (*leaf.shape[:-2], leaf.shape[-1], 0)
-                nothing = torch.empty(size, dtype=dtype, device=leaf.device, requires_grad=True)
-                product: Any = multiply(leaf, nothing)
-                saved: Tensor = product.grad_fn._saved_self
-                return saved
-        except RuntimeError:  # what is kept has another dtype
-            pass
-        finally:
-            set_grad_enabled(grad)
-    mode = _Operand(_does)
-    with _casting(leaf.device.type, dtype), torch._C.DisableTorchFunction(), mode:
-        _multiply(leaf, leaf)
+    device = leaf.device.type
+    now = torch.get_autocast_dtype(device)
+    as_it_is = (
+        dtype in (None, now) and torch.is_autocast_enabled(device) and torch.is_autocast_cache_enabled()
+    )
+    with _NOTHING if as_it_is else _casting(device, dtype), torch._C.DisableTorchFunction():
+        if _shows_what_it_saves(leaf):
+            cast = _saved_cast(leaf, dtype or now)
+            if cast is not None:
+                return cast
+        mode = _Operand(_does)
+        with mode:
+            _multiply(leaf, leaf)
     assert mode.caught is not None
     return mode.caught
 
 
-def _saves_cast(leaf: Tensor) -> bool:
-    """Whether a product that autograd records shows the cast of a leaf, and nobody watches it."""
+def _shows_what_it_saves(leaf: Tensor) -> bool:
+    """Whether autograd records a product of a leaf as it is, and nobody watches."""
     return (
-        leaf.dim() in (2, 3)
+        leaf.dim() > 0
         and type(leaf) in (Tensor, torch.nn.Parameter)
         and not torch._C._len_torch_dispatch_stack()
         and saved_tensor_hooks() is None
+        and (torch.is_grad_enabled() or casts_have_history())
     )
+
+
+def _saved_cast(leaf: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """The cast of a leaf that a product with nothing saves for its gradient. This costs a fourth of watching
+    a product. None where it saves something else."""
+    grad, dims = torch.is_grad_enabled(), leaf.dim()
+    set_grad_enabled(True)
+    try:
+        rows = leaf.shape[:1] if dims == 3 else ()
+        nothing = torch.empty((*rows, leaf.shape[-1], 0), dtype=dtype, device=leaf.device, requires_grad=True)
+        node: Any = _PRODUCTS.get(dims, _multiply_any)(leaf, nothing).grad_fn
+    except RuntimeError:  # what is kept has another dtype
+        return None
+    finally:
+        set_grad_enabled(grad)
+    if dims in _PRODUCTS:
+        cast: Tensor = node._saved_self
+        return cast
+    # It takes a view of the cast as a matrix.
+    while node is not None and not hasattr(node, "_saved_mat2"):
+        node = node.next_functions[0][0]
+    base: Tensor | None = None if node is None or node._saved_self is None else node._saved_self._base
+    return base if base is not None and base.shape == leaf.shape else None
 
 
 @functools.cache

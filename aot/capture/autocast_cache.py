@@ -123,7 +123,7 @@ class CastCache:
         for candidate in self._candidates.values():
             leaf, cast = self._fakes[candidate.leaf], self._fakes[candidate.cast]
             if candidate.detached:
-                given = internals.kept_by_autocast(leaf, lambda _, cast=cast: aten.clone.default(cast))
+                given = internals.kept_by_autocast(leaf, _cloning(cast))
             else:
                 with _giving(cast):
                     given = internals.kept_by_autocast(leaf)
@@ -209,6 +209,11 @@ class CastCache:
             made.append((number, cast.dtype))
         used = tuple((self._candidates[leaf], early) for leaf, early in self._used.items())
         return CastUse(used, tuple(made), bool(self._asks or used or made))
+
+
+def _cloning(cast: Tensor) -> Callable[[Callable[[], Tensor]], Tensor]:
+    """What shows the same as a cast, and gets a history of its own."""
+    return lambda _: aten.clone.default(cast)
 
 
 _now = threading.local()

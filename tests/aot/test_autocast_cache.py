@@ -6,17 +6,22 @@ import contextlib
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import aot
+from aot import torch_internals as internals
+from aot.errors import AutocastCacheUnsupported
 from tests.agree import checking_nop, leaf, values
+from tests.aot.subclasses import TwoTensor
 
 Function = Callable[..., Any]
 
@@ -462,9 +467,8 @@ def a_cache_that_is_cleared(make: Any) -> Any:
 @pytest.mark.parametrize("front_end", FRONT_ENDS)
 @pytest.mark.parametrize("number", range(len(STORIES)), ids=[f.__name__ for f in STORIES])
 def test_calls_within_regions(number: int, front_end: str) -> None:
-    if front_end == "torch.compile":
-        torch._dynamo.config.recompile_limit = 64
-    assert_story(STORIES[number], FRONT_ENDS[front_end])
+    with torch._dynamo.config.patch(recompile_limit=64):
+        assert_story(STORIES[number], FRONT_ENDS[front_end])
 
 
 class Network(nn.Module):
@@ -577,3 +581,117 @@ def test_second_derivatives(dynamic: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert_story(story, FRONT_ENDS["dynamic" if dynamic else "aot"])
+
+
+class WritingTwice(nn.Module):
+    """Writes to its weight before and after it is cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.inner.weight.clamp_(-1, 1)
+        y: Tensor = self.inner(x)
+        with torch.no_grad():
+            self.inner.weight.mul_(0.5)
+        return y
+
+
+def test_what_cannot_be_kept_is_refused() -> None:
+    module = WritingTwice()
+    compiled = aot.aot_module(module, checking_nop)
+    before = module.inner.weight.tolist()
+    with autocast(), pytest.raises(aot.Unsupported, match="inner.weight before and after autocast casts it"):
+        compiled(values(2, 4))
+    assert module.inner.weight.tolist() == before
+    with autocast(cache_enabled=False):
+        got = compiled(values(2, 4))
+    module.inner.weight.data = torch.tensor(before)
+    with autocast(cache_enabled=False):
+        assert seen(got) == seen(module(values(2, 4)))
+
+
+def test_a_subclass_of_which_a_cast_is_kept_is_refused() -> None:
+    compiled, w = (
+        aot.aot_function(linear, checking_nop),
+        TwoTensor(values(3, 4), values(3, 4)).requires_grad_(),
+    )
+    with autocast():
+        got = compiled(w, values(2, 4))
+        with pytest.raises(AutocastCacheUnsupported, match="leave the region of autocast after each step"):
+            compiled(w, values(2, 4))
+    with autocast():
+        assert seen(compiled(w, values(2, 4)).a) == seen(got.a)
+
+
+class Passing(TorchDispatchMode):
+    """Lets all operations through."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "a dispatch mode": Passing,
+    "hooks on what is saved": lambda: torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone),
+    "an assertion": lambda: aot.config.patch(debug_assert=True),
+}
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_modes_around(name: str) -> None:
+    def story(make: Any) -> Any:
+        f, w = make(linear), leaf(3, 4)
+        with autocast(), MODES[name]():
+            return train(f, w, values(2, 4))
+
+    assert_story(story, FRONT_ENDS["aot"])
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (3, 4), (2, 3, 4), (2, 1, 3, 3)], ids=str)
+@pytest.mark.parametrize("grad", [False, True])
+def test_autocasts_own_casts_are_found(shape: tuple[int, ...], grad: bool) -> None:
+    """Those that it makes are those that it keeps, whatever their shape is."""
+    w = values(*shape).requires_grad_() if shape else leaf(1)[0].detach().clone().requires_grad_()
+    with autocast(), torch.set_grad_enabled(grad):
+        assert internals.kept_by_autocast(w) is None
+        cast = internals.made_by_autocast(w)
+        assert cast.dtype is torch.bfloat16 and cast.shape == w.shape and cast.stride() == w.stride()
+        assert internals.made_by_autocast(w) is cast is internals.kept_by_autocast(w)
+    with autocast():
+        assert internals.kept_by_autocast(w) is None
+
+
+def test_what_is_kept_on_disk_does_the_same(tmp_path: Path) -> None:
+    def graph() -> Any:
+        return fx.symbolic_trace(linear)
+
+    def story(make: Any) -> Any:
+        w, x, found = leaf(3, 4), values(2, 4), []
+        for region in (autocast, contextlib.nullcontext, autocast):
+            with region():
+                function = make(graph())
+                found.append(train(lambda *given: function(*given), w, x))
+        return found
+
+    def made(graph: Any) -> Any:
+        return aot.aot_module_simplified(graph, [leaf(3, 4), values(2, 4)], aot.nop)
+
+    expected = seen(story(lambda graph: graph))
+    with aot.config.patch(cache=tmp_path / "cache"):
+        for _ in range(2):
+            assert seen(story(made)) == expected
+        assert aot.cache.stats().hits >= 3
+
+
+def test_a_call_for_each_region_compiles_once() -> None:
+    compiled = aot.aot_function(linear, checking_nop)
+    w, x = leaf(3, 4), values(2, 4)
+    for _ in range(3):
+        with autocast():
+            for _ in range(2):
+                compiled(w, x).sum().backward()
+            w.grad = None
+    assert len(compiled.specializations) <= 2  # with a gradient there, and without
