@@ -603,7 +603,7 @@ def test_what_cannot_be_kept_is_refused() -> None:
     module = WritingTwice()
     compiled = aot.aot_module(module, checking_nop)
     before = module.inner.weight.tolist()
-    with autocast(), pytest.raises(aot.Unsupported, match="inner.weight before and after autocast casts it"):
+    with autocast(), pytest.raises(aot.Unsupported, match=r"inner\.weight before and after"):
         compiled(values(2, 4))
     assert module.inner.weight.tolist() == before
     with autocast(cache_enabled=False):
@@ -672,8 +672,7 @@ def test_what_is_kept_on_disk_does_the_same(tmp_path: Path) -> None:
         w, x, found = leaf(3, 4), values(2, 4), []
         for region in (autocast, contextlib.nullcontext, autocast):
             with region():
-                function = make(graph())
-                found.append(train(lambda *given: function(*given), w, x))
+                found.append(train(make(graph()), w, x))
         return found
 
     def made(graph: Any) -> Any:
