@@ -1604,7 +1604,7 @@ class _Operand(TorchDispatchMode):
 _MM = torch.ops.aten.mm.default
 _multiply: Callable[[Tensor, Tensor], Tensor] = torch._C._VariableFunctions.mm
 _multiply_any: Callable[..., Tensor] = torch._C._VariableFunctions.matmul
-_PRODUCTS = {2: _multiply, 3: torch._C._VariableFunctions.bmm}
+_PRODUCTS: dict[int, Callable[..., Tensor]] = {2: _multiply, 3: torch._C._VariableFunctions.bmm}
 
 
 @contextlib.contextmanager

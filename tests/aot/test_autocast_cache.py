@@ -289,8 +289,14 @@ def of(region: Callable[[], Any], steps: Callable[[], Any]) -> Any:
         return type(error)
 
 
-@pytest.mark.parametrize("front_end", ["aot", "dynamic", "torch.compile"])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("function", "front_end"),
+    [
+        *itertools.product(FUNCTIONS, ["aot", "torch.compile"]),
+        *((function, "dynamic") for function in (linear, within_a_region_of_its_own, writing_before)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
 def test_steps_of_a_function(function: Function, front_end: str) -> None:
     """Under each kind of region, with and without a cast that is there before; what is compiled for one is
     called under all others."""
