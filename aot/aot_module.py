@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from aot import cache, errors
 from aot import torch_internals as internals
 from aot.api import CompiledFunction, Partitioner, Specialization, runs_as_it_is
+from aot.casts import Casting
 from aot.compilers import Compiler
 from aot.inputs import Arguments, are_leaves
 from aot.modules import Noted
@@ -121,8 +122,8 @@ class CompiledModule(CompiledFunction):
         constant = super()._constant(arguments)
         if not self._as_the_graph_says:
             return constant
-        given = arguments.leaves[self._num_params_buffers :]
-        sizes = zip(given, self._symbolic, strict=True)
+        given = arguments.leaves[self._num_params_buffers :]  # and then casts
+        sizes = zip(given[: len(self._symbolic)], self._symbolic, strict=True)
         return replace(
             constant,
             dimensions=frozenset(
@@ -162,11 +163,19 @@ class CompiledModule(CompiledFunction):
     def _in_places(self) -> Callable[[], Iterable[Place]]:
         return lambda: [place for place, _ in self._left]
 
+    def _title(self, arguments: Arguments, number: int) -> str:
+        places = places_of(self.module)
+        for (owner, name), (tensor, _) in zip(places, arguments.leaves, strict=False):
+            if tensor == number:
+                parents = (p for p, one in self.module.named_modules() if owner is one._parameters)
+                return f"the parameter {'.'.join(filter(None, (next(parents, ''), name)))}"
+        return super()._title(arguments, number)
+
     def _traced(self) -> None:
         self._stand_ins = ()
 
     def _slot(
-        self, arguments: Arguments, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
     ) -> cache.Slot | None:
         folder = cache.chosen()
         if folder is None or not isinstance(self.module, fx.GraphModule):
@@ -176,11 +185,12 @@ class CompiledModule(CompiledFunction):
             decompositions=self._decompositions,
             keep=self._keep,
             functionalize_rng=self._functionalize_rng,
-            static=self._static(arguments),
+            static=self._static(casts.arguments),
             inference=inference,
             dynamic=symbols is not None,
+            candidates=casts.candidates,
         )
-        return cache.slot_of(folder, self.module, places_of(self.module), arguments, spec, options)
+        return cache.slot_of(folder, self.module, places_of(self.module), casts.arguments, spec, options)
 
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
         if not scripts:

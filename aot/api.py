@@ -18,11 +18,13 @@ from aot import torch_internals as internals
 from aot.assumptions import asserting
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
+from aot.capture.autocast_cache import CastsDiffer
 from aot.capture.backward import Level
 from aot.capture.handlers import refusing_caught
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import checking
 from aot.capture.threads import tracing
+from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only
 from aot.compilers import Compiled, Compiler, complete
 from aot.guards import Guards
@@ -65,6 +67,8 @@ class Specialization:
         why: what kept earlier ones from answering the call that it was made for.
         changes: what each call changes of the Python program around the function.
         attributes: the Python attributes of tensors that the function may have read.
+        casts: gets the casts that `call` takes besides the tensors of the call.
+        region: what is known of autocast's cache (`autocast_cache_key`), if it depends on that.
     """
 
     call: Callable[..., list[Any]]
@@ -81,9 +85,19 @@ class Specialization:
     why: str = ""
     changes: SideEffects = NO_SIDE_EFFECTS
     attributes: AttributeNames = field(default_factory=AttributeNames)
+    casts: CallCasts | None = None
+    region: tuple[bool, bool] | None = None
+
+    def holds(self) -> bool:
+        """Whether it still answers calls of its key, as far as that does not depend on their casts."""
+        return self.region in (None, internals.autocast_cache_key()) and self.guards.hold()
+
+    def given(self, arguments: Arguments) -> tuple[torch.Tensor, ...] | None:
+        """The tensors that it takes for a call; None where it does not answer it."""
+        return arguments.all if self.casts is None else self.casts.joined(arguments.all)
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
-        """What the function returns, for the tensors of a call (`Arguments.all`) and the leaves of its
+        """What the function returns, for the tensors that it takes (`given`) and the leaves of its
         arguments."""
         if self.numbers:
             tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
@@ -92,7 +106,9 @@ class Specialization:
     @property
     def as_answer(self) -> Answer:
         together = None if self.together is list else self.together  # (each call gives a list of its own)
-        return Answer(self.guards.hold, self.call, self.numbers, together, self.lying, self.attributes)
+        hold = self.guards.hold if self.region is None else self.holds
+        casts = None if self.casts is None else self.casts.of
+        return Answer(hold, self.call, self.numbers, together, self.lying, self.attributes, casts)
 
 
 def runs_as_it_is() -> bool:
@@ -204,14 +220,19 @@ class CompiledFunction:
                         return result
         arguments = take_apart(leaves)
         key = self._key(tree, arguments)
-        specialization = self._known(key)
-        if specialization is None:
+        found = self._known(key, arguments)
+        if found is None:
             specialization = self._new(key, arguments, args, kwargs)
-        elif not (internals.are_tensors_transformed() or function_modes.aside()):
+            tensors = specialization.given(arguments)
+            if tensors is None:
+                raise self._refused_cast(specialization, arguments)
+        else:
+            specialization, tensors = found
+        if found is not None and not (internals.are_tensors_transformed() or function_modes.aside()):
             self._note(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
-        return specialization.answer(arguments.all, leaves)
+        return specialization.answer(tensors, leaves)
 
     def _check_transforms(self) -> None:
         """Refuse to be called inside of a transform that is not traced.
@@ -246,7 +267,8 @@ class CompiledFunction:
             leaves, tree, _ = self._flattened(args, kwargs)
             arguments = take_apart(leaves)
             key = self._key(tree, arguments)
-            return self._known(key) or self._new(key, arguments, args, kwargs, ahead=True)
+            found = self._known(key, arguments)
+            return self._new(key, arguments, args, kwargs, ahead=True) if found is None else found[0]
 
     def _new(
         self,
@@ -257,7 +279,8 @@ class CompiledFunction:
         ahead: bool = False,
     ) -> Specialization:
         with tracing(), young_garbage_only(), internals.without_dispatch_modes():
-            specialization = self._known(key)  # by now, by another thread
+            found = self._known(key, arguments)  # by now, by another thread
+            specialization = None if found is None else found[0]
             dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
@@ -271,16 +294,33 @@ class CompiledFunction:
                     internals.outside_inference_mode(),
                     torch.set_grad_enabled(grad),
                 ):
-                    if dynamic and general not in self._special:
-                        specialization = self._for_sizes(general, arguments, spec, inference, ahead)
-                    if specialization is None:
-                        specialization = self._specialize(arguments, spec, inference, None, ahead)
+                    symbolic = general if dynamic and general not in self._special else None
+                    specialization = self._compile(symbolic, arguments, spec, inference, ahead)
                 key = self._key(key[0], arguments)  # with what the function has turned out to read
                 specialization = self._remember(key, arguments, specialization)
                 if specialization.sizes is not None and not specialization.changes.once:
                     general = self._without_sizes(key, arguments)
                     self._general[general] = (specialization, *self._general.get(general, ()))
         return specialization
+
+    def _compile(
+        self,
+        general: object | None,
+        arguments: Arguments,
+        spec: internals.TreeSpec,
+        inference: bool,
+        ahead: bool,
+    ) -> Specialization:
+        """Compile for such a call, and for other sizes if there is a `general` key of it."""
+        casts = self._casting(arguments, inference)
+        while True:
+            try:
+                specialization = None
+                if general is not None:
+                    specialization = self._for_sizes(general, casts, spec, inference, ahead)
+                return specialization or self._specialize(casts, spec, inference, None, ahead)
+            except CastsDiffer as difference:
+                casts = casts.differing(difference, arguments)
 
     def _key(self, tree: Hashable, arguments: Arguments) -> Key:
         around = (*internals.ambient_key(), function_modes.key(), self._attributes.key(arguments.all))
@@ -294,7 +334,8 @@ class CompiledFunction:
         numbers = self._given(arguments).values()
         for specialization in self._general.get(general, ()):
             assert specialization.sizes is not None
-            if specialization.sizes.hold(*arguments.all, *numbers) and specialization.guards.hold():
+            tensors = specialization.given(arguments) if specialization.holds() else None
+            if tensors is not None and specialization.sizes.hold(*tensors, *numbers):
                 return specialization
         return None
 
@@ -309,17 +350,18 @@ class CompiledFunction:
     def _for_sizes(
         self,
         general: object,
-        arguments: Arguments,
+        casts: Casting,
         spec: internals.TreeSpec,
         inference: bool,
         ahead: bool,
     ) -> Specialization | None:
         """Compile for more sizes than these; None where that cannot be done."""
+        arguments = casts.arguments
         tensors, numbers = arguments.tensors, self._given(arguments)
         roots = [root_of(tensor) for tensor in tensors]
         wrappers = tuple(zip(arguments.wrappers, arguments.metas, strict=True))
         sizes = dict.fromkeys((config.settings().traced_size, None))
-        constants = [self._constant(arguments)]
+        constants = [casts.constant(self._constant(arguments))]
         nested = {i for meta in arguments.metas if has_names(meta.size) for i in meta.positions}
         if nested:  # whose names may turn out to be multiplied by what other tensors have for sizes
             others = frozenset(range(len(tensors))) - nested
@@ -327,7 +369,9 @@ class CompiledFunction:
         for constant, traced in itertools.product(constants, sizes):
             try:
                 symbols = Symbols(tensors, roots, numbers, constant, traced, wrappers)
-                specialization = self._specialize(arguments, spec, inference, symbols, ahead)
+                specialization = self._specialize(casts, spec, inference, symbols, ahead)
+            except CastsDiffer:
+                raise
             except Exception as error:  # (What the function raises itself, it raises once more.)
                 reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
                 logs.log(logs.GUARDS, reason, error.__str__)
@@ -339,10 +383,15 @@ class CompiledFunction:
         self._special.add(general)
         return None
 
-    def _known(self, key: object) -> Specialization | None:
+    def _known(
+        self, key: object, arguments: Arguments
+    ) -> tuple[Specialization, tuple[torch.Tensor, ...]] | None:
+        """What answers a call, and the tensors that it takes."""
         for specialization in self._cache.get(key, ()):
-            if specialization.guards.hold():
-                return specialization
+            if specialization.holds():
+                tensors = specialization.given(arguments)
+                if tensors is not None:
+                    return specialization, tensors
         return None
 
     def _remember(self, key: Key, arguments: Arguments, specialization: Specialization) -> Specialization:
@@ -388,7 +437,7 @@ class CompiledFunction:
 
     def _specialize(
         self,
-        arguments: Arguments,
+        casts: Casting,
         spec: internals.TreeSpec,
         inference: bool,
         symbols: Symbols | None,
@@ -396,9 +445,10 @@ class CompiledFunction:
     ) -> Specialization:
         """Compile for such a call; `ahead` of it, or to make it."""
         self._check_transforms()
+        arguments = casts.arguments
 
         def flat(leaves: list[Any]) -> Any:
-            args, kwargs = internals.tree_unflatten(leaves, spec)
+            args, kwargs = internals.tree_unflatten(leaves[: spec.num_leaves], spec)
             with unchanged((args, kwargs)), function_modes.restored():
                 return self.__wrapped__(*args, **kwargs)
 
@@ -407,17 +457,17 @@ class CompiledFunction:
         noted.follow_attributes(arguments.all)
         self._attributes |= noted.attribute_names
         plain = self._attributes.none_of(arguments.all)
-        slot = self._slot(arguments, spec, inference, symbols) if plain else None
+        slot = self._slot(casts, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
-                return self._revive(blueprint, flat, arguments, noted.guards, slot)
+                return self._revive(blueprint, flat, casts, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.fails(error)
         internals.load_fake_tensors()
         try:
             specialization = noted.within_context(
-                self._trace, flat, arguments, lifetimes, noted, inference, symbols, slot
+                self._trace, flat, casts, lifetimes, noted, inference, symbols, slot
             )
             noted.surroundings.put_back()
             if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
@@ -443,16 +493,17 @@ class CompiledFunction:
     def _trace(
         self,
         flat: Callable[[list[Any]], Any],
-        arguments: Arguments,
+        casts: Casting,
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
         symbols: Symbols | None,
         slot: Slot | None,
     ) -> Specialization:
+        arguments = casts.arguments
         grad = torch.is_grad_enabled()
         try:
-            recorded = self._record(flat, arguments, lifetimes, noted, inference, symbols)
+            recorded = self._record(flat, casts, lifetimes, noted, inference, symbols)
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
             changes = noted.changes, noted.changes_of_backward
             keeps = slot is not None and not any(one.effects or one.once for one in changes)
@@ -492,18 +543,19 @@ class CompiledFunction:
             built = replace(built, call=recorded.order.kept(built.call))
         built = replace(built, call=refusing_caught(built.call, recorder.handlers.found.values()))
         return self._specialization(
-            blueprint, built, graph.module, noted.guards, symbols, sizes, noted.changes
+            blueprint, built, graph.module, noted.guards, symbols, sizes, casts, noted.changes
         )
 
     def _record(
         self,
         flat: Callable[[list[Any]], Any],
-        arguments: Arguments,
+        casts: Casting,
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
         symbols: Symbols | None,
     ) -> Recorded:
+        arguments = casts.arguments
         options = Options(
             self._decompositions,
             self._keep,
@@ -511,8 +563,11 @@ class CompiledFunction:
             self._partition,
             self.__name__,
             self.seeds,
+            casts.candidates,
+            functools.partial(self._title, arguments),
         )
         static = self._static(arguments)
+        static |= casts.of(static)
         running = self._recording()
         return record(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
 
@@ -520,7 +575,7 @@ class CompiledFunction:
         self,
         blueprint: Blueprint,
         flat: Callable[[list[Any]], Any],
-        arguments: Arguments,
+        casts: Casting,
         guards: Guards,
         slot: Slot,
     ) -> Specialization:
@@ -530,17 +585,15 @@ class CompiledFunction:
         compiled = self._compile_forward(blueprint.forward, blueprint)
         levels: list[Callable[[], Level] | None] = [None] * len(graphs)
         if any(blueprint.again):
-            again = self._again(flat, stand_ins(arguments), slot)
+            again = self._again(flat, replace(casts, arguments=stand_ins(casts.arguments)), slot)
             levels = [
                 functools.partial(again, k) if is_so else None for k, is_so in enumerate(blueprint.again)
             ]
         look = self._look((), ())
         built = build(blueprint.plan, compiled, (), graphs, levels, self._bw_compiler, look, None)
-        return self._specialization(blueprint, built, blueprint.forward, guards, None, None)
+        return self._specialization(blueprint, built, blueprint.forward, guards, None, None, casts)
 
-    def _again(
-        self, flat: Callable[[list[Any]], Any], arguments: Arguments, slot: Slot
-    ) -> Callable[[int], Level]:
+    def _again(self, flat: Callable[[list[Any]], Any], casts: Casting, slot: Slot) -> Callable[[int], Level]:
         """What records, when it is first asked, the trace that a call like this one has left when it was
         compiled: for backwards that are recorded again, from the level of that number.
 
@@ -557,7 +610,7 @@ class CompiledFunction:
                     noted = Noted(self.__wrapped__, runs=True, in_places=self._in_places)
                     try:
                         with ambient(), internals.plain_autograd():
-                            recorded = self._record(flat, arguments, lifetimes, noted, False, None)
+                            recorded = self._record(flat, casts, lifetimes, noted, False, None)
                     finally:
                         self._traced()
                         noted.surroundings.put_back()
@@ -584,6 +637,7 @@ class CompiledFunction:
         guards: Guards,
         symbols: Symbols | None,
         sizes: Sizes | None,
+        casts: Casting,
         changes: SideEffects = NO_SIDE_EFFECTS,
     ) -> Specialization:
         graphs = tuple(numbered(b, symbols).module for b in blueprint.backwards if b is not None)
@@ -592,6 +646,10 @@ class CompiledFunction:
             call = checking(call, blueprint.differentiated)
         if config.settings().debug_assert:
             call = asserting(call, blueprint.metadata, self.__name__)
+        use = blueprint.casts
+        given = CallCasts(casts, use, symbols is not None) if use.made or casts.candidates else None
+        if given is not None:
+            call = given.making(call)
         return Specialization(
             changes.following(call),
             blueprint.spec,
@@ -606,13 +664,34 @@ class CompiledFunction:
             Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
             changes=changes,
             attributes=self._attributes,
+            casts=given,
+            region=internals.autocast_cache_key() if use.asks else None,
         )
 
     def _slot(
-        self, arguments: Arguments, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
     ) -> Slot | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None
+
+    def _refused_cast(self, specialization: Specialization, arguments: Arguments) -> errors.Unsupported:
+        """For a call of which the casts are others than when it was compiled."""
+        casts = specialization.casts
+        kept = [] if casts is None else casts.kept(arguments.all)
+        names = " and ".join(self._title(arguments, number) for number in kept) or "a tensor"
+        return errors.AutocastCacheUnsupported(
+            f"autocast keeps a cast of {names} (of a tensor subclass, or made by another thread meanwhile), "
+            f"which {self.__name__} cannot take; leave the region of autocast after each step, or enter it "
+            f"with cache_enabled=False"
+        )
+
+    def _casting(self, arguments: Arguments, inference: bool) -> Casting:
+        """A call, with the casts that it may take as further arguments."""
+        return casting(arguments, inference)
+
+    def _title(self, arguments: Arguments, number: int) -> str:
+        """What a message calls a tensor of a call."""
+        return f"tensor {number} (counting tensors)"
 
     def _traced(self) -> None:
         """A trace is over."""

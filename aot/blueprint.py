@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from aot import torch_internals as internals
+from aot.capture.autocast_cache import NO_CASTS, CastUse
 from aot.metadata import ViewAndMutationMeta
 from aot.runtime.plan import Plan
 
@@ -22,6 +23,7 @@ class Blueprint:
         metadata: what a call does to its arguments, and what its results are.
         spec: the outputs' tree.
         differentiated: the tensors of the call that the function takes gradients with respect to.
+        casts: what it does with autocast's cache.
     """
 
     plan: Plan
@@ -31,3 +33,4 @@ class Blueprint:
     metadata: ViewAndMutationMeta
     spec: internals.TreeSpec
     differentiated: frozenset[int]
+    casts: CastUse = NO_CASTS

@@ -186,6 +186,11 @@ class InferenceModeUnsupported(Unsupported):
     memory."""
 
 
+class AutocastCacheUnsupported(Unsupported):
+    """A function writes to a float32 leaf before and after autocast casts it, so that what autocast keeps of
+    it until its outermost region ends can be told neither before the call nor after."""
+
+
 class DoubleBackwardUnsupported(Unsupported):
     """`create_graph=True`, or a backward under another autocast state than the forward, or one whose Python
     reads what has changed since, where the backward would have to be recorded again and cannot be: it needs a

@@ -19,6 +19,7 @@ from aot.capture.lifetimes import Lifetimes
 from aot.capture.metas import meta_of
 from aot.capture.operations import call_on_clones
 from aot.capture.visible import eliminate_dead_code
+from aot.casts import Casting
 from aot.compilers import nop
 from aot.effects import analyze
 from aot.inputs import Arguments
@@ -140,16 +141,20 @@ class _Export(CompiledModule):
         self._tangents = len(tangents)
         return [r.detach() if isinstance(r, Tensor) else r for r in results], tangents, list(gradients)
 
+    def _casting(self, arguments: Arguments, inference: bool) -> Casting:
+        return Casting(arguments)  # An exported graph casts itself.
+
     def _trace(
         self,
         flat: Callable[[list[Any]], Any],
-        arguments: Arguments,
+        casts: Casting,
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
         symbols: Symbols | None,
         slot: Slot | None,
     ) -> Specialization:
+        arguments = casts.arguments
         if arguments.metas:
             raise errors.UnsupportedArgument(
                 f"{self.__name__} is given a {arguments.metas[0].kind.__name__}: an exported graph takes "

@@ -53,6 +53,8 @@ class Answer:
         lying: what of the tensors matters to it. If that is not all, it answers calls as well of which the
             keys differ in the rest.
         attributes: the Python attributes of tensors that it may have read, of which these have none.
+        casts: gives further tensors that `call` takes after those of the call, or None where it does not
+            answer it.
     """
 
     hold: Callable[[], bool]
@@ -61,6 +63,7 @@ class Answer:
     together: Callable[[Any], Any] | None
     lying: Lying = Lying.IN_FULL
     attributes: AttributeNames = field(default_factory=AttributeNames)
+    casts: Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,8 @@ class _Test:
         self._attributes(answer.attributes)
         self._tests.append("hold()")
         count = len(self._leaves) - len(found.leaves)
-        given = [*self._shown, *(f"a{position}" for position in answer.numbers)]
+        further = [] if answer.casts is None else ["*further"]
+        given = [*self._shown, *further, *(f"a{position}" for position in answer.numbers)]
         as_they_are = given == self._leaves and not found.leaves
         result = "call(*given)" if as_they_are else f"call({', '.join(given)})"
         if answer.together is not None:
@@ -241,10 +245,23 @@ class _Test:
             *lines,
             *self._together("given" if as_they_are else None),
             f"    if ({self._all()}):",
+            *self._further(answer),
             f"        return {result}",
             "    return missed",
         )
         return recognised
+
+    def _further(self, answer: Answer) -> tuple[str, ...]:
+        """What gets the further tensors."""
+        if answer.casts is None:
+            return ()
+        self._scope["casts"] = answer.casts
+        shown = "".join(name + ", " for name in self._shown)
+        return (
+            f"        further = casts(({shown}))",
+            "        if further is None:",
+            "            return missed",
+        )
 
     def _function(self, *lines: str) -> Any:
         exec(compile("\n".join(lines), "<recognition>", "exec"), self._scope)

@@ -19,6 +19,7 @@ from aot import logs, names
 from aot import torch_internals as internals
 from aot.blueprint import Blueprint
 from aot.capture import looks, streams
+from aot.capture.autocast_cache import Candidate
 from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.joint import Joint, record_backward
@@ -54,6 +55,8 @@ class Options:
         functionalize_rng: whether random draws take and return the states of generators.
         name: of the function, for the log.
         seeds: whether the function may set a random generator's state.
+        candidates: which arguments are casts of others.
+        title: names a tensor of the call in a message.
     """
 
     decompositions: dict[Any, Callable[..., Any]]
@@ -62,6 +65,8 @@ class Options:
     partition: Partitioner
     name: str
     seeds: bool
+    candidates: tuple[Candidate, ...]
+    title: Callable[[int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,8 @@ def record(
                 options.functionalize_rng,
                 symbols,
                 options.seeds,
+                options.candidates,
+                options.title,
             )
             order = None if chosen is None else chosen.order()
         entry = forward.entry
@@ -182,7 +189,9 @@ def record(
     names.number(fw_module, *backwards)
     levels = _levels_of(joint, backwards)
     again = tuple(level is not None for level in levels)
-    blueprint = Blueprint(plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated)
+    blueprint = Blueprint(
+        plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated, forward.casts
+    )
     return Recorded(blueprint, forward, levels, joint.scripts, expected, order)
 
 

@@ -91,6 +91,10 @@ def check(blueprint: Blueprint) -> None:
             raise Corrupt("no backward")
     if not blueprint.differentiated <= set(range(plan.tensors)):
         raise Corrupt("no tensor")
+    casts = blueprint.casts
+    numbers = [number for one, _ in casts.used for number in (one.leaf, one.cast)]
+    if not all(number < plan.tensors for number in (*numbers, *(number for number, _ in casts.made))):
+        raise Corrupt("no tensor that is cast")
     if blueprint.spec.num_leaves != len(plan.outputs):
         raise Corrupt("a tree of other results")
 

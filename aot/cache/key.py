@@ -7,6 +7,7 @@ and where they come from count for nothing. What cannot be told apart by data is
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -27,6 +28,7 @@ from aot.cache.sources import (
     require_methods_of_torch,
     target_of,
 )
+from aot.capture.autocast_cache import Candidate
 from aot.geometry import Geometry
 from aot.inputs import Arguments
 from aot.partition.default import default_partition
@@ -58,6 +60,7 @@ class Options:
         static: the tensors of the call that are parameters or buffers.
         inference: whether it is made in inference mode, which is off when it is compiled.
         dynamic: whether some of its sizes are symbols.
+        candidates: which arguments are casts that autocast keeps.
     """
 
     partition: Callable[..., Any]
@@ -67,6 +70,7 @@ class Options:
     static: Collection[int]
     inference: bool
     dynamic: bool
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ def key_of(
         "tree": skeleton(spec),
         "arguments": _plain(arguments.key),
         "ambient": _plain(internals.ambient_key()),
+        "region of autocast": list(internals.autocast_cache_key()),
+        "casts": [list(dataclasses.astuple(candidate)) for candidate in options.candidates],
         "static": sorted(options.static),
         "partitioner": _partitioner(options.partition),
         "decompositions": sorted([str(op), name_of(f)] for op, f in options.decompositions.items()),

@@ -22,6 +22,7 @@ from aot.cache.decode import decode
 from aot.cache.folder import Folder
 from aot.cache.graphs import pack_graph, unpack_graph
 from aot.cache.key import Key, Options, Places, key_of, skeleton
+from aot.capture.autocast_cache import CastUse
 from aot.capture.streams import StreamOrder
 from aot.inputs import Arguments
 from aot.metadata import ViewAndMutationMeta
@@ -121,11 +122,12 @@ class Slot:
             pack(context, ViewAndMutationMeta, blueprint.metadata),
             skeleton(blueprint.spec),
             sorted(blueprint.differentiated),
+            pack(context, CastUse, blueprint.casts),
         ]
         return json.dumps(data, separators=(",", ":")).encode()
 
     def _unpacked(self, data: Data) -> Blueprint:
-        plan, forward, backwards, again, metadata, tree, differentiated = parts(data, 7)
+        plan, forward, backwards, again, metadata, tree, differentiated, casts = parts(data, 8)
         operators, mode = self._key.operators, functools.cache(internals.FakeTensorMode)
         context = Unpacking(operators)
         blueprint = Blueprint(
@@ -136,6 +138,7 @@ class Slot:
             unpack(context, ViewAndMutationMeta, metadata),
             internals.tree_flatten(_tree(tree))[1],
             unpack(context, frozenset[int], differentiated),
+            unpack(context, CastUse, casts),
         )
         check(blueprint)
         return blueprint

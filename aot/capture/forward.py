@@ -18,6 +18,7 @@ from torch import Tensor, fx
 import aot.capture.higher_order  # noqa: F401  (what operators that take functions do in a trace)
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import check_alone
 from aot.capture.recorder import Recorder
@@ -59,6 +60,7 @@ class Forward:
             way to the part by its names, and the output that it is.
         visible: how many of the outputs the function has returned; the others are what wrapper subclasses are
             made of.
+        casts: what the function does with autocast's cache.
     """
 
     recorder: Recorder
@@ -73,6 +75,7 @@ class Forward:
     made: tuple[tuple[Tensor, SubclassCreationMeta], ...]
     replaced: tuple[tuple[int, tuple[str, ...], int], ...]
     visible: int
+    casts: CastUse
 
     def storage(self, tensor: Tensor) -> tuple[StorageState, int]:
         """The storage that a tensor of the trace lies in, and its size in bytes."""
@@ -89,13 +92,17 @@ def run_once(
     functionalize_rng: bool,
     symbols: Symbols | None = None,
     seeds: bool = True,
+    candidates: Sequence[Candidate] = (),
+    title: Callable[[int], str] = "tensor {} (counting tensors)".format,
 ) -> Forward:
     """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`; its random draws
     take and return the generators' states if `functionalize_rng`. `symbols` tells which numbers of the
-    arguments are symbols, if some are; `seeds` whether the function may set a generator's state.
+    arguments are symbols, if some are; `seeds` whether the function may set a generator's state;
+    `candidates` which arguments are casts, and `title` what messages call them.
 
     Raises:
         Unsupported: one of the refusals of `aot.errors`.
+        CastsDiffer: other casts than the candidates are to be arguments.
         Exception: whatever the function raises, as it raises it.
     """
     recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng, symbols)
@@ -113,8 +120,11 @@ def run_once(
     attributes = give_attributes(arguments.all, given)
     views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
+    recorder.casts = cast_cache = CastCache(recorder.read, given, candidates, title)
+
     def differentiating(given: Sequence[Any]) -> None:
         differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
+        cast_cache.differentiating(differentiated)
         check_alone(arguments.all, differentiated)
 
     try:
@@ -133,17 +143,20 @@ def run_once(
             ):
                 with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):
                     settings = read_settings()
+                    cast_cache.begin()
                     try:
                         result = function(leaves)
                     except BaseException as error:
                         internals.set_dispatch_modes(settings[DISPATCH_MODES])
                         _leave_modes(error)
+                        cast_cache.check()
                         raise
                     _check_settings(settings)
+                    casts, recorder.casts = cast_cache.end(), None
                 nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
-    except errors.Unsupported:
+    except (errors.Unsupported, CastsDiffer):
         torch.set_grad_enabled(grad)
         raise
     except internals.GuardOnDataDependentSymNode as error:
@@ -195,6 +208,7 @@ def run_once(
         made,
         replaced,
         visible,
+        casts,
     )
 
 

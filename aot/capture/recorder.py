@@ -20,6 +20,7 @@ import aot.capture.constructors  # noqa: F401  (methods that are replaced in a t
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture import looks, streams
+from aot.capture.autocast_cache import CastCache
 from aot.capture.calls import call_with_grad, is_custom
 from aot.capture.handlers import Handlers
 from aot.capture.lifetimes import Lifetimes
@@ -89,6 +90,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self.handlers = Handlers()
         self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
+        self.casts: CastCache | None = None
         self._passing: Any = None  # an operation that is left to torch the next time it comes
         self._last_node = -1  # the sequence number of the node of the autograd graph that was made last
 
@@ -172,6 +174,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""
         streams.look()
+        if self.casts is not None:
+            self.casts.look(func, args, kwargs)
         if not self.builder.backward:
             self.handlers.look()
         if self.inference and not torch.is_inference_mode_enabled():

@@ -32,9 +32,11 @@ class Kept(CompiledFunction):
         self._folder = Folder(folder, 1 << 30)
         self._now: str | None = None
 
-    def _slot(self, arguments: Any, spec: Any, inference: bool, symbols: Any) -> Slot | None:
+    def _slot(self, casts: Any, spec: Any, inference: bool, symbols: Any) -> Slot | None:
         return (
-            None if arguments.metas or self._now is None else Slot(self._folder, Key(self._now, frozenset()))
+            None
+            if casts.arguments.metas or self._now is None
+            else Slot(self._folder, Key(self._now, frozenset()))
         )
 
     def _specialize(self, *call: Any) -> Specialization:
