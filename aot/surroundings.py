@@ -226,6 +226,8 @@ class Walk:
         new = read | (self._names.written - before.written)
         for path, tensor in self._known_tensors():
             self._gradient(path, tensor)
+            if not opened.isdisjoint((id(tensor), ANY)) or not vars(tensor).keys().isdisjoint(new):
+                self._given(path, tensor)
         if read:
             for number in self._by_names:
                 space, _, parts = self._absent[number]
@@ -266,6 +268,7 @@ class Walk:
                 self._tensors[id(value)] = path, weakref.ref(value)
                 self._guard(path, Kind.LIKENESS, weakref.ref(value), "", likeness(value))
                 self._gradient(path, value)
+                self._given(path, value)
             return
         if id(value) not in self._seen:
             self._seen.add(id(value))
@@ -278,6 +281,11 @@ class Walk:
         """Note the gradient that a tensor holds, if the code on the way reads one of anything."""
         if "grad" in self._names.read:
             self._guard(f"{path}.grad", Kind.GRADIENT, weakref.ref(tensor), "grad", gradient_of(tensor))
+
+    def _given(self, path: str, tensor: Tensor) -> None:
+        """Note the Python attributes that a tensor was given."""
+        space = vars(tensor)
+        self._namespace(space, self._names, path, self._everything(tensor, space, path))
 
     def _known_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors that it has come to and that are still there."""

@@ -16,8 +16,6 @@ from aot import torch_internals as internals
 from aot.constants import identified
 from aot.errors import UnsupportedOutput
 
-_TORCHS = ("__", "_dynamo_")  # what torch keeps at tensors for itself begins so
-
 
 @dataclass(frozen=True, slots=True)
 class AttributeNames:
@@ -43,7 +41,9 @@ class AttributeNames:
         return [
             (name, value)
             for name, value in space.items()
-            if (self.every or name in self.names) and name not in parts and not name.startswith(_TORCHS)
+            if (self.every or name in self.names)
+            and name not in parts
+            and not name.startswith(internals.ATTRIBUTES_OF_TORCH)
         ]
 
     def key(self, tensors: Sequence[Tensor]) -> tuple[object, ...]:
@@ -87,7 +87,7 @@ def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[
         own = {
             name: value
             for name, value in vars(tensor).items()
-            if name not in space and not name.startswith(_TORCHS)
+            if name not in space and not name.startswith(internals.ATTRIBUTES_OF_TORCH)
         }
         space.update(own)
         found.append(Given(frozenset(space), own))
@@ -102,7 +102,7 @@ def check_attributes(what: str, fake: Tensor, before: Given) -> None:
     """
     space = vars(fake)
     # (What a wrapper subclass keeps for itself, its class sets.)
-    private = "_" if internals.is_wrapper(fake) else _TORCHS
+    private = "_" if internals.is_wrapper(fake) else internals.ATTRIBUTES_OF_TORCH
     changed = [name for name in space if name not in before.known and not name.startswith(private)]
     changed += [name for name, value in before.own.items() if space.get(name, _GONE) is not value]
     if changed:

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 __all__ = [
+    "ATTRIBUTES_OF_TORCH",
     "AUTOCAST_DEVICES",
     "AUTO_FUNCTIONALIZED",
     "COND",
@@ -255,6 +256,9 @@ __all__ = [
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
+
+# How Python attributes of tensors begin that torch keeps there for itself.
+ATTRIBUTES_OF_TORCH = ("__", "_dynamo_")
 CUDA_SYNCHRONIZE = (torch._C, "_cuda_synchronize")
 """Where `torch.cuda.synchronize` looks up what it calls. Only a torch with CUDA has it."""
 _COMPOSITE_KEYS = (
@@ -1562,13 +1566,13 @@ def autocast_cache_key() -> tuple[bool, bool]:
 
 
 def is_autocast_leaf(tensor: Tensor) -> bool:
-    """Whether autocast keeps the cast of such a tensor."""
+    """Whether autocast keeps the cast of such a tensor. (A view that is asked may get another history.)"""
     return (
-        tensor.requires_grad
-        and tensor.dtype is torch.float32
+        tensor.dtype is torch.float32
+        and not tensor._is_view()
+        and tensor.requires_grad
         and tensor.is_leaf
         and tensor.device.type in AUTOCAST_DEVICES
-        and not tensor._is_view()
     )
 
 

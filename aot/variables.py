@@ -159,6 +159,26 @@ class Slots(Variables):
         return not _is_same(before, self.read())
 
 
+class Given(Variables):
+    """The Python attributes that a tensor was given: not what torch, or a wrapper subclass, keeps there."""
+
+    def __init__(self, path: str, tensor: Tensor) -> None:
+        super().__init__(path, vars(tensor))
+        wrapper = internals.is_wrapper(tensor)
+        self._private = "_" if wrapper else internals.ATTRIBUTES_OF_TORCH
+        self._parts = {name for name, value in self.owner.items() if wrapper and isinstance(value, Tensor)}
+
+    def read(self) -> dict[str, Any]:
+        return {
+            name: value
+            for name, value in self.owner.items()
+            if name not in self._parts and not name.startswith(self._private)
+        }
+
+    def differs(self, before: Mapping[str, Any]) -> bool:
+        return not _is_same(before, self.read())
+
+
 class Gradient(Slots):
     """The gradient that a leaf holds."""
 
@@ -534,6 +554,8 @@ def holders_of(path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]
     elif isinstance(value, Tensor):
         if value.is_leaf:  # of others it is no state, and torch warns
             yield Gradient(path, value)
+        yield Given(path, value)
+        return
     elif not isinstance(value, (tuple, frozenset)):
         if isinstance(value, QUEUES):
             yield Queued(path, value)

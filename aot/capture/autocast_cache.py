@@ -231,7 +231,12 @@ def _giving(cast: Tensor) -> Iterator[None]:
 
 def _cast(ordinary: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     cast = getattr(_now, "cast", None)
-    return ordinary(*args, **kwargs) if cast is None else cast
+    if cast is not None:
+        return cast
+    if isinstance(args[0], Tensor):
+        return ordinary(*args, **kwargs)
+    with internals.without_own_kernels():  # a number, of which a dispatcher alone makes a tensor
+        return _TO_COPY(*args, **kwargs)
 
 
 internals.define_own_kernels({_TO_COPY: _cast})

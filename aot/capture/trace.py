@@ -303,7 +303,9 @@ def fake_of(where: Geometry, device: torch.device, symbolic: bool) -> Tensor:
 
 def _function_nodes(results: Sequence[Tensor]) -> Iterator[Node]:
     """The nodes of custom functions behind some tensors: their contexts, which keep what is set on them."""
-    ahead = [node for result in results if (node := result.grad_fn) is not None]
+    # (A view that is asked for its node may make a new one.)
+    roots = [result if result._base is None else result._base for result in results]
+    ahead = [node for root in roots if (node := root.grad_fn) is not None]
     seen = set(ahead)
     while ahead:
         node = ahead.pop()
