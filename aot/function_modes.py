@@ -2,7 +2,8 @@
 
 A mode is asked at each call of a function of torch's, those of this compiler and of its generated code
 included. It is meant for the user's function alone. So modes are set aside for a compiled call, and restored
-where the user's function is traced. (A default device is a mode as well; that one stays on.)
+where the user's function is traced. (A default device is a mode as well, and so is what `make_fx` notes by;
+those stay on.)
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ _state = threading.local()
 
 def are_on() -> bool:
     """Whether a mode of the user's is asked by this thread's calls of torch."""
-    return internals.function_modes_are_on() and not all(
-        map(internals.is_device_mode, internals.function_modes())
-    )
+    return internals.function_modes_are_on() and not all(map(_stays, internals.function_modes()))
 
 
 def are_aside() -> bool:
     """Whether a mode of the user's is set aside."""
-    return not all(map(internals.is_device_mode, aside()))
+    return not all(map(_stays, aside()))
+
+
+def _stays(mode: Any) -> bool:
+    """Whether it is torch's own, and stays on."""
+    return internals.is_device_mode(mode) or internals.is_mode_of_tracer(mode)
 
 
 def aside() -> tuple[Any, ...]:
-    """The modes that this thread has set aside, outermost first; default devices among them."""
+    """The modes that this thread has set aside, outermost first; those that stay on among them."""
     stack: tuple[Any, ...] = getattr(_state, "aside", ())
     return stack
 
@@ -48,10 +52,10 @@ def set_aside(*, for_good: bool = False) -> Iterator[None]:
         for_good: they are not `restored` either.
     """
     stack, before = internals.function_modes(), aside()
-    devices = tuple(filter(internals.is_device_mode, stack))
-    _state.aside = devices if for_good else stack
+    staying = tuple(filter(_stays, stack))
+    _state.aside = staying if for_good else stack
     try:
-        with internals.function_modes_replaced(devices):
+        with internals.function_modes_replaced(staying):
             yield
     finally:
         _state.aside = before
@@ -79,7 +83,7 @@ def restored() -> Iterator[None]:
 
 def key() -> tuple[object, ...]:
     """Equal for two calls if their modes do the same, as long as what their code reads stays the same."""
-    return tuple(map(_key_of_mode, aside()))
+    return tuple(_key_of_mode(mode) for mode in aside() if not internals.is_mode_of_tracer(mode))
 
 
 def _key_of_mode(mode: Any) -> object:

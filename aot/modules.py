@@ -196,6 +196,7 @@ class Noted:
     def put_back(self) -> None:
         """Let everything that the functions can change be as it was before `running`."""
         self._stays = False
+        self._snapshot.put_back_settings()  # dispatch modes among them
         with internals.modes_off():
             if self._of_backward is not None:
                 self._of_backward.put_back()

@@ -207,11 +207,14 @@ class Snapshot:
                         found[id(holder.owner), holder.kind, name] = None
                         found[places[id(now.origin)]] = None
 
-    def put_back(self) -> None:
-        """Let everything be as it was."""
-        self._settle()
+    def put_back_settings(self) -> None:
+        """Let torch's settings be as they were."""
         if self._settings:
             write_settings(self._settings)
+
+    def put_back(self) -> None:
+        """Let everything else be as it was."""
+        self._settle()
         for holder, before in self._held.values():
             self._put_back(holder, before)
 

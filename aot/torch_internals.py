@@ -177,6 +177,7 @@ __all__ = [
     "is_marked",
     "is_marked_static",
     "is_memoryless",
+    "is_mode_of_tracer",
     "is_opaque",
     "is_ordered",
     "is_packed",
@@ -1829,6 +1830,11 @@ def function_modes() -> tuple[Any, ...]:
 def is_device_mode(mode: Any) -> bool:
     """Whether a torch function mode does nothing but set a default device."""
     return type(mode) is DeviceContext
+
+
+def is_mode_of_tracer(mode: Any) -> bool:
+    """Whether it is one by which `make_fx` notes what is called."""
+    return type(mode).__module__ == "torch.fx.experimental.proxy_tensor"
 
 
 @contextlib.contextmanager

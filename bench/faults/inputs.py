@@ -150,8 +150,8 @@ FAULTS = (
     _fault(
         name="the key forgets inference mode",
         module="aot.torch_internals",
-        find="        else None,\n        torch.is_inference_mode_enabled(),",
-        replace="        else None,\n        None,",
+        find=" if autocast else None,\n        torch.is_inference_mode_enabled(),",
+        replace=" if autocast else None,\n        None,",
         clauses=_REPEAT,
         wrong="A call in inference mode is answered as one under no_grad was.",
     ),

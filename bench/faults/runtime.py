@@ -199,9 +199,8 @@ FAULTS = (
     _fault(
         name="the last arguments are kept",
         module="aot.api",
-        find="        return specialization.answer(arguments.all, leaves)",
-        replace="        type(self).last = arguments\n"
-        "        return specialization.answer(arguments.all, leaves)",
+        find="        return specialization.answer(tensors, leaves)",
+        replace="        type(self).last = arguments\n        return specialization.answer(tensors, leaves)",
         clauses=("lifetime",),
         wrong="The arguments of the last call live on when the caller has dropped them.",
     ),
