@@ -23,6 +23,7 @@ import aot
 from fuzz import buckets, corpus
 from fuzz.choices import Random
 from fuzz.cli import main
+from fuzz.coverage import traits
 from fuzz.errors import (
     CannotRecord,
     DifferenceLost,
@@ -436,6 +437,9 @@ def test_a_recording_does_what_generated_functions_do(start: int) -> None:
             refused += 1
         except FunctionRaises:
             refused += 1  # a few programs are refused by eager, on purpose
+        except RecordingDiffers as refusal:  # what follows from Python state is not among torch's calls
+            assert any(trait.startswith(("python: ", "random: Python")) for trait in traits(program)), refusal
+            refused += 1
         except NoDifference as nothing:
             assert "agree" in str(nothing) or "poisoned" in str(nothing)
             agreed += 1
