@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from subclasses import TwoTensor
 from torch import Tensor, nn
 
 import aot
-from aot.errors import ClosureTensor, UnsupportedOutput
+from aot.errors import ClosureTensor, DataDependentValue, UnsupportedOutput
 
 Function = Callable[..., Any]
 NAME = "quantized"
@@ -211,3 +211,100 @@ def test_setting_what_is_there_is_compiled_for_tensors_that_have_it(
             with pytest.raises(UnsupportedOutput, match="is given a Python attribute mark"):
                 compiled(x)
         assert hasattr(x, "mark") == marked
+
+
+CAPTURED = torch.ones(2)
+HELD = {"w": torch.ones(2)}
+
+
+@pytest.fixture
+def without_attributes() -> Iterator[None]:
+    """What functions capture has no attribute before, nor after."""
+    yield
+    for captured in (CAPTURED, HELD["w"]):
+        vars(captured).clear()
+
+
+# (Their data is no argument, and may not be read.)
+CAPTURED_READERS: dict[str, Callable[[], Any]] = {
+    "getattr": lambda: 2 if getattr(CAPTURED, "quantized", False) else 1,
+    "hasattr": lambda: 2 if hasattr(CAPTURED, "quantized") else 1,
+    "its dict": lambda: 2 if "quantized" in CAPTURED.__dict__ else 1,
+    "vars": lambda: 2 if vars(CAPTURED).get("quantized") else 1,
+    "dir": lambda: 2 if "quantized" in dir(CAPTURED) else 1,
+    "a computed name": lambda: 2 if getattr(CAPTURED, NAME, False) else 1,
+    "another function": lambda: 2 if helper(CAPTURED) else 1,
+    "a number": lambda: getattr(CAPTURED, "quantized", 1),
+}
+
+
+@pytest.mark.usefixtures("without_attributes")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", CAPTURED_READERS)
+def test_attributes_of_captured_tensors_are_guarded(name: str, dynamic: bool) -> None:
+    def f(x: Tensor) -> Any:
+        return x * CAPTURED_READERS[name]()
+
+    compiled = aot.aot_function(f, aot.nop, dynamic=dynamic)
+    for value in VALUES:
+        vars(CAPTURED).clear()
+        if value is not ABSENT:
+            CAPTURED.quantized = value  # type: ignore[attr-defined]
+        assert torch.equal(compiled(torch.ones(2)), f(torch.ones(2))), value
+
+
+def _counts(x: Tensor) -> Tensor:
+    CAPTURED.count = getattr(CAPTURED, "count", 0) + 1  # type: ignore[attr-defined]
+    return x * CAPTURED.count  # type: ignore[attr-defined]
+
+
+def _counts_in_a_dict(x: Tensor) -> Tensor:
+    w: Any = HELD["w"]
+    w.count = getattr(w, "count", 0) + 1
+    return x * w.count
+
+
+def _lengthens(x: Tensor) -> Tensor:
+    seen = getattr(CAPTURED, "seen", [])
+    CAPTURED.seen = [*seen, len(seen)]  # type: ignore[attr-defined]
+    return x * len(CAPTURED.seen)  # type: ignore[attr-defined]
+
+
+def _by_its_dict(x: Tensor) -> Tensor:
+    vars(CAPTURED)["count"] = vars(CAPTURED).get("count", 0) + 1
+    return x * CAPTURED.count  # type: ignore[attr-defined]
+
+
+def _sets_and_deletes(x: Tensor) -> Tensor:
+    if hasattr(CAPTURED, "flag"):
+        del CAPTURED.flag
+        return x * 2
+    CAPTURED.flag = True  # type: ignore[attr-defined]
+    return x * 3
+
+
+@pytest.mark.usefixtures("without_attributes")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function", [_counts, _counts_in_a_dict, _lengthens, _by_its_dict, _sets_and_deletes]
+)
+def test_attributes_of_captured_tensors_are_set_at_each_call(function: Function, dynamic: bool) -> None:
+    found = []
+    for f in (function, aot.aot_function(function, aot.nop, dynamic=dynamic)):
+        found.append(
+            [(f(torch.ones(2)).tolist(), dict(vars(CAPTURED)), dict(vars(HELD["w"]))) for _ in range(4)]
+        )
+        for captured in (CAPTURED, HELD["w"]):
+            vars(captured).clear()
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("without_attributes")
+def test_a_refusal_takes_attributes_of_captured_tensors_back() -> None:
+    def f(x: Tensor) -> float:
+        CAPTURED.count = 1  # type: ignore[attr-defined]
+        return float(x.sum().item())
+
+    with pytest.raises(DataDependentValue):
+        aot.aot_function(f, aot.nop)(torch.ones(2))
+    assert vars(CAPTURED) == {}
