@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from oracles.mode_stacks import modes_left
+
 torch.set_num_threads(1)
 os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders of tests
 
@@ -90,9 +92,11 @@ def older_heap() -> None:
 
 @pytest.fixture(autouse=True)
 def ambient_state() -> Iterator[None]:
-    """A test that leaks grad mode or a default dtype fails itself, not the next one."""
+    """A test that leaks grad mode or a default dtype fails itself, not the next one. (A generated program may
+    enter a mode of torch's for good: where a test runs one, the mode ends with the test.)"""
     torch.manual_seed(0)
-    yield
+    with modes_left():
+        yield
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     torch.set_grad_enabled(True)
     torch.set_default_dtype(torch.float32)
