@@ -224,7 +224,7 @@ class Walk:
         self._forget()
         read = self._names.read - before.read
         new = read | (self._names.written - before.written)
-        for path, tensor in self._known_tensors():
+        for path, tensor in tuple(self._known_tensors()):  # whose attributes may be further ones
             self._gradient(path, tensor)
             if not opened.isdisjoint((id(tensor), ANY)) or not vars(tensor).keys().isdisjoint(new):
                 self._given(path, tensor)
