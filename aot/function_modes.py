@@ -23,19 +23,12 @@ from aot.reads import is_library
 _state = threading.local()
 
 
-def are_on() -> bool:
-    """Whether a mode of the user's is asked by this thread's calls of torch."""
-    return internals.function_modes_are_on() and not all(map(_stays, internals.function_modes()))
+are_on = internals.user_function_modes_are_on
 
 
 def are_aside() -> bool:
     """Whether a mode of the user's is set aside."""
-    return not all(map(_stays, aside()))
-
-
-def _stays(mode: Any) -> bool:
-    """Whether it is torch's own, and stays on."""
-    return internals.is_device_mode(mode) or internals.is_mode_of_tracer(mode)
+    return not all(map(internals.stays_on, aside()))
 
 
 def aside() -> tuple[Any, ...]:
@@ -52,7 +45,7 @@ def set_aside(*, for_good: bool = False) -> Iterator[None]:
         for_good: they are not `restored` either.
     """
     stack, before = internals.function_modes(), aside()
-    staying = tuple(filter(_stays, stack))
+    staying = tuple(filter(internals.stays_on, stack))
     _state.aside = staying if for_good else stack
     try:
         with internals.function_modes_replaced(staying):

@@ -236,6 +236,7 @@ __all__ = [
     "shell",
     "skip_dynamo",
     "skipped",
+    "stays_on",
     "storage_key",
     "storage_of",
     "take_apart",
@@ -248,6 +249,7 @@ __all__ = [
     "tree_unflatten",
     "unlogged",
     "untold",
+    "user_function_modes_are_on",
     "views_noticed",
     "with_own_kernels",
     "without_dispatch_modes",
@@ -1463,7 +1465,9 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
     # (Else the dispatch keys, as a thread changes them, have told both.)
     plain = torch._C._is_torch_function_enabled()
     if own.__dict__ or _modes_of_functions() or torch._C._is_any_autocast_enabled() or not plain:
-        return " and ".join([*tests, "ambient() == here"]), {**names, "ambient": ambient_key, "here": key}
+        tests += ["ambient() == here", "not modes()"]
+        names.update(ambient=ambient_key, here=key, modes=user_function_modes_are_on)
+        return " and ".join(tests), names
     tests += [
         f"grad() is {key[0]}",
         "dtype() is default",
@@ -1835,6 +1839,16 @@ def is_device_mode(mode: Any) -> bool:
 def is_mode_of_tracer(mode: Any) -> bool:
     """Whether it is one by which `make_fx` notes what is called."""
     return type(mode).__module__ == "torch.fx.experimental.proxy_tensor"
+
+
+def stays_on(mode: Any) -> bool:
+    """Whether a torch function mode is torch's own: that of a default device, or of a tracer."""
+    return is_device_mode(mode) or is_mode_of_tracer(mode)
+
+
+def user_function_modes_are_on() -> bool:
+    """Whether a torch function mode of the user's is asked by this thread's calls of torch."""
+    return function_modes_are_on() and not all(map(stays_on, function_modes()))
 
 
 @contextlib.contextmanager

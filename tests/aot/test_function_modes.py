@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -146,6 +146,44 @@ def test_a_mode_is_seen_after_calls_that_were_known_again(how: str, dynamic: boo
         changed = call(x)
     assert torch.equal(changed, x.cos())
     assert torch.equal(call(x), x.sin())
+
+
+@contextlib.contextmanager
+def _device_set() -> Iterator[None]:
+    """A default device leaves a trace of itself in its thread."""
+    torch.set_default_device("cpu")
+    torch.set_default_device(None)
+    yield
+
+
+@contextlib.contextmanager
+def _device_kept() -> Iterator[None]:
+    torch.set_default_device("cpu")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+AROUND = {
+    "a default device": _device_kept,
+    "one that was set": _device_set,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "inference mode": torch.inference_mode,
+}
+
+
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_a_mode_is_seen_whatever_else_was_around_known_calls(
+    around: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> None:
+    compiled = aot.aot_function(torch.sin, aot.nop)
+    with around():
+        for _ in range(3):
+            assert torch.equal(compiled(values(3)), values(3).sin())
+        with Cosines():
+            assert torch.equal(compiled(values(3)), values(3).cos())
+        assert torch.equal(compiled(values(3)), values(3).sin())
 
 
 def test_a_mode_like_an_earlier_one_is_not_compiled_for() -> None:
