@@ -151,8 +151,10 @@ def run_once(
                         _leave_modes(error)
                         cast_cache.check()
                         raise
+                    finally:
+                        recorder.casts = None  # which knows the arguments, and the trace may live on
                     _check_settings(settings)
-                    casts, recorder.casts = cast_cache.end(), None
+                    casts = cast_cache.end()
                 nodes = internals.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import copy
 import gc
@@ -12,8 +13,9 @@ import queue
 import sys
 import threading
 import types
+import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -545,3 +547,33 @@ def test_references_from_python_are_counted(count: int) -> None:
     assert internals.python_references(tensors) == [count]
     del z, holders
     assert internals.python_references(tensors) == [0]
+
+
+def _fails(x: Tensor) -> None:
+    raise ValueError("no such thing")
+
+
+def _hooks_and_fails(x: Tensor) -> None:
+    x.register_hook(lambda gradient: gradient * 2)
+    raise ValueError("no such thing")
+
+
+@pytest.mark.parametrize("function", [_fails, _hooks_and_fails])
+def test_a_function_that_raises_lets_go_of_its_arguments(function: Callable[[Tensor], None]) -> None:
+    """At once, and without a collection: a hook on what stood for one lives on."""
+    x, compiled = leaf(3), aot.aot_function(function, aot.nop)
+    argument = weakref.ref(x)
+    with without_collections():
+        with contextlib.suppress(ValueError):
+            compiled(x)
+        del x
+        assert argument() is None
+
+
+@contextlib.contextmanager
+def without_collections() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
