@@ -133,7 +133,10 @@ class Contents:
         known = self._views.get(where)
         if known is not None:
             parent, step = known
-            return apply_step(self._builder, self.read(parent), step)
+            value = self.read(parent)
+            if where.is_lazy or self._is_aligned(parent, where.dtype):
+                return apply_step(self._builder, value, step)
+            return self._reinterpreted(where)
         if where.is_lazy:
             return self._conjugated(where, self.read(where.physical))
         base, node = self._reach(where)
@@ -143,6 +146,33 @@ class Contents:
         offset = 0 if 0 in where.size else where.offset - base.offset
         offset += self._builder.offsets.get(node, 0)
         return self._builder.emit(aten.as_strided.default, node, list(where.size), list(where.stride), offset)
+
+    def _is_aligned(self, where: Geometry, dtype: torch.dtype) -> bool:
+        """Whether the value of `where` begins in its memory at a multiple of the size of `dtype`, as views of
+        larger elements have to. In the caller's storage it did, but its value may begin elsewhere."""
+        if dtype.itemsize <= where.dtype.itemsize:
+            return True
+        start = self._start(where)
+        return start is not None and bool(start % dtype.itemsize == 0)
+
+    def _start(self, where: Geometry) -> int | None:
+        """At which byte of its memory the value of `where` begins, if that is known."""
+        node = self._nodes[where]
+        if memory_root(node) is node:
+            return self._builder.offsets.get(node, 0) * where.dtype.itemsize
+        if node.target is aten.as_strided.default and len(node.args) > 3:
+            offset = node.args[3]
+            return offset * where.dtype.itemsize if isinstance(offset, int) else None
+        if where not in self._views:
+            return None
+        parent, step = self._views[where]
+        call = node if step.index is None else node.args[0]
+        if not isinstance(call, fx.Node) or call.args[0] is not self._nodes.get(parent):
+            return None  # it was written to, and is a view of something else
+        start = self._start(parent)
+        if start is None:
+            return None
+        return start + where.offset * where.dtype.itemsize - parent.offset * parent.dtype.itemsize
 
     def _conjugated(self, where: Geometry, value: fx.Node) -> fx.Node:
         """What a lazy tensor shows of physical numbers, or the physical numbers that it shows: either way."""

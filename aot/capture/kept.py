@@ -406,10 +406,13 @@ def _saved_names(node: Node) -> tuple[str, ...]:
 
 
 def _saved_by_function(node: Node) -> tuple[Tensor, ...]:
-    """The tensors that a custom function has saved, all of which its backward unpacks at once."""
-    if not internals.is_function_node(node) or internals.is_packed(node, "_saved_tensors"):
+    """The tensors that a custom function has saved, all of which its backward unpacks at once; in a
+    checkpoint, what that was given."""
+    if not internals.is_function_node(node):
         return ()
     try:
+        if internals.is_packed(node, "_saved_tensors"):
+            return internals.inputs_of_checkpoints(node, "_saved_tensors")
         saved: tuple[Tensor | None, ...] = node.saved_tensors  # type: ignore[attr-defined]
     except RuntimeError:
         return ()  # modified in place since, or freed

@@ -425,7 +425,7 @@ class Mutator:
                 None,
             ]
             nodes.insert(self.rng.choice((len(nodes) - 1, len(nodes) // 2)), node)
-        except (TypeError, IndexError, AttributeError):
+        except (TypeError, IndexError, AttributeError, ValueError):
             return False  # another change has been here
         return True
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from agree import assert_agrees, leaf, values
+from agree import assert_agrees, leaf, non_leaf, values
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import aot
@@ -238,3 +239,64 @@ def test_a_block_that_writes_and_is_not_run_again(name: str) -> None:
             y = compile(lambda x, block=block: checkpoint(block, x, use_reentrant=False))(values(4, 2))
         results.append([y, *block.state_dict().values()])
     torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+class _Saving(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * x.cos()
+
+
+class _SavingInVain(_Saving):
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+SAVES: dict[str, Callable[[Tensor], Any]] = {
+    "its result": torch.exp,
+    "its argument": torch.sin,
+    "both": torch.max,
+    "both, of equal elements": torch.amax,
+    "one of the elements": torch.median,
+    "by a custom function": _Saving.apply,  # type: ignore[dict-item]
+    "by a custom function that does not ask for it": _SavingInVain.apply,  # type: ignore[dict-item]
+    "in a checkpoint of its own": lambda b: checkpoint(torch.max, b.sin(), use_reentrant=False),
+    "nothing": torch.sum,
+}
+
+
+@pytest.mark.parametrize("written", [0, 1])
+@pytest.mark.parametrize("saves", SAVES)
+def test_what_a_checkpoint_was_given_is_checked_when_something_inside_is_asked_for(
+    saves: str, written: int
+) -> None:
+    """Autograd checks all of the checkpoint's arguments, also those that no gradient needs."""
+
+    def f(a: Tensor, b: Tensor) -> Any:
+        def part(a: Tensor, b: Tensor) -> tuple[Tensor, Any]:
+            return a[...], SAVES[saves](b)
+
+        return checkpoint(part, a, b, use_reentrant=False)
+
+    def raises(function: Callable[..., Any]) -> bool:
+        given = non_leaf(2, 2), non_leaf(3)
+        results = function(*given)
+        with torch.no_grad():
+            given[written].mul_(2)
+        tensors = [t for t in tree_leaves(results) if t.requires_grad]
+        try:
+            torch.autograd.backward(tensors, [torch.ones_like(t) for t in tensors])
+        except RuntimeError as error:
+            assert "has been modified by an inplace operation" in str(error)
+            return True
+        return False
+
+    assert raises(f) == (saves not in ("nothing", "by a custom function that does not ask for it"))
+    assert raises(aot.aot_function(f, aot.nop)) == raises(f)

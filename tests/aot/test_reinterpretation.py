@@ -246,3 +246,69 @@ TURNED: dict[str, Callable[[Tensor], Any]] = {
 def test_what_shows_other_numbers_is_turned_past_autograd(turned: str, kind: str) -> None:
     """Autograd repeats the view, as it was, where the history is asked for, and does not turn that."""
     assert_agrees(TURNED[turned], lambda: [numbers(2, 2, kind=kind)])
+
+
+def _multiplied(x: Tensor) -> Tensor:
+    return x.mul_(2) if x.is_complex() or x.is_floating_point() else x.bitwise_xor_(5)
+
+
+WIDER: dict[str, Callable[[Tensor], Tensor]] = {
+    "complex": lambda x: torch.view_as_complex(x.view(-1, 2)),
+    "float64": lambda x: x.view(torch.float64),
+    "int64": lambda x: x.view(torch.int64),
+    "complex64": lambda x: x.view(torch.complex64),
+    "complex128, by way of complex64": lambda x: x.view(torch.complex64)[1:3].view(torch.complex128),
+}
+# Each begins two elements after the start of the storage, an argument begins one after it.
+REACHED: dict[str, Callable[[Tensor], Tensor]] = {
+    "a slice": lambda a: a[1:9],
+    "a slice of a slice that was written to": lambda a: a[:12].mul_(3)[1:9],
+    "one of several slices": lambda a: a[1:13].split([8, 4])[0],
+    "a row": lambda a: a[1:13].view(3, 4)[1:].view(8),
+    "by strides": lambda a: a[1:].as_strided((8,), (1,)),
+}
+
+
+@pytest.mark.parametrize("reached", REACHED)
+@pytest.mark.parametrize("wider", WIDER)
+def test_wider_elements_begin_at_a_multiple_of_their_size_in_the_storage_and_not_in_the_argument(
+    wider: str, reached: str
+) -> None:
+    """What is computed for an argument begins where it does, and there the same view may be impossible."""
+
+    def f(a: Tensor) -> tuple[Tensor, Tensor]:
+        a.mul_(2)
+        shown = WIDER[wider](REACHED[reached](a))
+        computed = shown.clone()
+        _multiplied(shown)
+        a.add_(1)
+        return computed, shown
+
+    assert_agrees(f, lambda: [values(20)[1:]])
+
+
+@pytest.mark.parametrize("wider", WIDER)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_arguments_that_begin_between_wider_elements_overlap(swapped: bool, wider: str) -> None:
+    def f(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = (b, a) if swapped else (a, b)
+        shown = WIDER[wider](a)
+        _multiplied(shown)
+        return shown.clone(), b * 2
+
+    def arguments() -> list[Tensor]:
+        x = values(20)
+        two = [x[2:18] if wider.startswith("complex128") else x[2:10], x.as_strided((3, 3), (4, 1), 1)]
+        return two[::-1] if swapped else two
+
+    assert_agrees(f, arguments)
+
+
+def test_wider_elements_of_what_was_computed_have_gradients() -> None:
+    def f(a: Tensor, b: Tensor) -> Tensor:
+        x = a * b
+        y = x[1:].mul_(2)
+        shown = torch.view_as_complex(y[1:9].view(-1, 2)) * 1j
+        return torch.view_as_real(shown).sum() + (x**2).sum()
+
+    assert_agrees(f, lambda: [leaf(16)[1:], leaf(15, start=3)])
