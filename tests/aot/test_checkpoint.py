@@ -265,8 +265,8 @@ SAVES: dict[str, Callable[[Tensor], Any]] = {
     "both": torch.max,
     "both, of equal elements": torch.amax,
     "one of the elements": torch.median,
-    "by a custom function": _Saving.apply,  # type: ignore[dict-item]
-    "by a custom function that does not ask for it": _SavingInVain.apply,  # type: ignore[dict-item]
+    "by a custom function": _Saving.apply,
+    "by a custom function that does not ask for it": _SavingInVain.apply,
     "in a checkpoint of its own": lambda b: checkpoint(torch.max, b.sin(), use_reentrant=False),
     "nothing": torch.sum,
 }
