@@ -67,7 +67,6 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
     Saved: {"index": "saved", "tensor": "tensor", "primal": "input", "values": "value"},
     Entrance: {"value": "returned"},
 }
-_LARGEST = 1 << 62  # bytes
 
 
 def check(blueprint: Blueprint) -> None:
@@ -142,7 +141,6 @@ def _check_numbers(plan: Plan) -> None:
     while stack:
         value = stack.pop()
         if type(value) is Geometry:
-            _check_geometry(value)
             continue
         if type(value) in (tuple, frozenset):
             stack += [one for one in value if type(one) not in _LEAVES]
@@ -180,11 +178,6 @@ def _ints(value: Any) -> Iterable[int]:
     if type(value) is int:
         return (value,)
     return [number for one in value for number in _ints(one)]
-
-
-def _check_geometry(where: Geometry) -> None:
-    if len(where.size) != len(where.stride) or where.stop * where.dtype.itemsize >= _LARGEST:
-        raise Corrupt("no geometry")
 
 
 def _check_segment(segment: Segment, own: tuple[Own, ...], saved: int, plan: Plan) -> None:

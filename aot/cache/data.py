@@ -14,6 +14,7 @@ import dataclasses
 import enum
 import functools
 import keyword
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -174,12 +175,13 @@ def text_of(value: Data) -> str:
 
 def number(value: Data) -> int:
     """An int that torch can take."""
-    if not -_LARGEST <= checked(value, int) < _LARGEST:
+    if not -(1 << 63) <= checked(value, int) < 1 << 63:
         raise Corrupt("a number of more than 64 bits")
     return int(value)
 
 
-_LARGEST = 1 << 63
+LARGEST = 1 << 62
+"""More bytes than any memory has, and more elements."""
 
 
 def parts(value: Data, count: int) -> list[Data]:
@@ -289,10 +291,23 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return lambda context, value: value.name, lambda context, data: hint[text_of(data)]
     if hint is ViewStep:
         return _pack_step, _unpack_step
-    if dataclasses.is_dataclass(hint) or hint is Geometry:
+    if hint is Geometry:
+        write, read = _record(Geometry)
+        return write, lambda context, data: _possible(read(context, data))
+    if dataclasses.is_dataclass(hint):
         assert isinstance(hint, type)
         return _record(hint)
     raise TypeError(f"no data for {hint}")
+
+
+def _possible(where: Geometry) -> Geometry:
+    """A geometry that a tensor can have: of no elements there may be as many along another dimension."""
+    numbers = (*where.size, *where.stride, where.offset)
+    if len(where.size) != len(where.stride) or not all(0 <= n < LARGEST for n in numbers):
+        raise Corrupt("no geometry")
+    if where.bytes[1] >= LARGEST or math.prod(n for n in where.size if n) >= LARGEST:
+        raise Corrupt("no geometry")
+    return where
 
 
 def pack(context: Packing, hint: Any, value: Any) -> Data:

@@ -24,6 +24,7 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.cache import operators as table
 from aot.cache.data import (
+    LARGEST,
     Corrupt,
     Data,
     Packing,
@@ -313,9 +314,7 @@ def _read_value(context: Unpacking, data: Data) -> _Known:
         raise Corrupt("no value")
     where: Geometry = unpack(context, Geometry, rest[0])
     device, nbytes = checked(context.constant(rest[1]), torch.device), number(rest[2])
-    if len(where.size) != len(where.stride) or min((*where.size, *where.stride, where.offset)) < 0:
-        raise Corrupt("no geometry")
-    if where.stop * where.dtype.itemsize > nbytes or nbytes >= 1 << 62:
+    if where.bytes[1] > nbytes or nbytes >= LARGEST:
         raise Corrupt("a value that ends behind its memory")
     return _Fake(where, device, nbytes)
 

@@ -207,6 +207,31 @@ def changes_by_an_operator_that_sets_the_storage(content: Any) -> None:
     assert replaced(content[PLAN], ["aten::unsqueeze_", "default"], ["aten::set_", "default"])
 
 
+def has_values_of_a_huge_size(content: Any) -> None:
+    """Of no elements, so that they end where they begin."""
+    fakes = [one for one in _lists(content) if one and one[0] == "fake"]
+    assert fakes
+    for _, where, _, _ in fakes:
+        size, stride = where[0], where[1]
+        where[0], where[1] = [*size[:-1], 1 << 80, 0], [*stride[:-1], 1, 1]
+
+
+def has_arguments_of_a_huge_stride(content: Any) -> None:
+    changed = 0
+    for where in _lists(content[PLAN]):
+        if len(where) == 6 and type(where[0]) is list and type(where[1]) is list and type(where[2]) is int:
+            where[0], where[1] = [0], [1 << 80]
+            changed += 1
+    assert changed
+
+
+def _lists(data: Any) -> Iterator[list[Any]]:
+    if isinstance(data, list):
+        yield data
+        for one in data:
+            yield from _lists(one)
+
+
 ATTACKS: tuple[Callable[[Any], None], ...] = (
     walks_attributes,
     has_an_operator_that_is_text,
@@ -229,6 +254,8 @@ ATTACKS: tuple[Callable[[Any], None], ...] = (
     counts_from_the_end,
     counts_too_far,
     is_of_a_huge_number,
+    has_values_of_a_huge_size,
+    has_arguments_of_a_huge_stride,
     has_an_operator_that_is_no_view,
     changes_by_an_operator_that_sets_the_storage,
 )
