@@ -24,12 +24,14 @@ from bench import (
     partition,
     power,
     purity,
+    replay_graphs,
     scale,
     start,
 )
 from bench.report import emit
 
-# Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`.
+# Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`; one
+# that can fail has `status(tables)`, too.
 COMMANDS: dict[str, ModuleType] = {
     "architectures": architectures,
     "cache": cache,
@@ -46,6 +48,7 @@ COMMANDS: dict[str, ModuleType] = {
     "partition": partition,
     "power": power,
     "purity": purity,
+    "replay_graphs": replay_graphs,
     "scale": scale,
     "start": start,
 }
@@ -62,8 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
         module.configure(one)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    emit(options.command, COMMANDS[options.command].measure(options), options.json)
-    return 0
+    module = COMMANDS[options.command]
+    tables = module.measure(options)
+    emit(options.command, tables, options.json)
+    status: int = module.status(tables) if hasattr(module, "status") else 0
+    return status
 
 
 if __name__ == "__main__":
