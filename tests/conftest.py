@@ -26,53 +26,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-# Tests of these modules run on a CUDA device as well, which is the default device then.
-ON_CUDA = {
-    "test_aliasing",
-    "test_aot_module",
-    "test_call_sequences",
-    "test_custom_operators",
-    "test_effects",
-    "test_escapes",
-    "test_everyday",
-    "test_guards",
-    "test_higher_order",
-    "test_hooks",
-    "test_inference_mode",
-    "test_min_cut",
-    "test_networks",
-    "test_orders",
-    "test_own_state",
-    "test_reports",
-    "test_reports_aliasing",
-    "test_reports_gradients",
-    "test_specialization",
-    "test_subclasses",
-    "test_torch_compile",
-    "test_training",
-    "test_checkpoint",
-    "test_double_backward",
-    "test_gradients",
-    "test_metadata",
-    "test_modules",
-    "test_mutation",
-    "test_randomness",
-    "test_surroundings",
-}
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is the same on each device on each."""
-    module = metafunc.module.__name__
-    if module in ON_CUDA and not any(metafunc.definition.iter_markers("cpu")):
+    marked = metafunc.definition.get_closest_marker
+    if marked("both_devices") and not marked("cpu"):
         devices = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
         metafunc.fixturenames.append("default_device")
         metafunc.parametrize("default_device", devices, indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; pytest's summary counts it. Begin with campaigns, of which
-    some take a minute, so that no worker is left with one at the end."""
+    """Skip what needs a GPU where there is none; pytest's summary counts it.
+    Begin with campaigns, of which some take a minute, so that no worker is left with one at the end."""
     items.sort(key=lambda item: item.path.parent.name != "fuzz")
     if torch.cuda.is_available():
         return

@@ -17,6 +17,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import aot
 from aot import errors
 
+pytestmark = pytest.mark.both_devices
+
 aten = torch.ops.aten
 
 PARTITIONERS: dict[str, Callable[..., Any]] = {

@@ -21,6 +21,8 @@ import aot
 from aot import errors
 from oracles import Backward
 
+pytestmark = pytest.mark.both_devices
+
 
 def cond(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))

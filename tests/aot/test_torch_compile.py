@@ -16,6 +16,8 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.torch_compile import aotfuzz
 
+pytestmark = pytest.mark.both_devices
+
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
