@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from oracles.findings import CLAUSES
 from oracles.mode_stacks import modes_left
 
 torch.set_num_threads(1)
@@ -26,6 +27,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--clause",
+        choices=CLAUSES,
+        help="run the tests that are marked with this clause of the contract alone",
+    )
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is the same on each device on each."""
     marked = metafunc.definition.get_closest_marker
@@ -35,15 +44,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("default_device", devices, indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; pytest's summary counts it.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the tests of a clause. Skip what needs a GPU where there is none; pytest's summary counts it.
     Begin with campaigns, of which some take a minute, so that no worker is left with one at the end."""
+    if clause := config.getoption("clause"):
+        others = [item for item in items if clause not in clauses_of(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if clause in clauses_of(item)]
     items.sort(key=lambda item: item.path.parent.name != "fuzz")
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device (issue 11)"))
+
+
+def clauses_of(item: pytest.Item) -> set[str]:
+    """The clauses of the contract that a test is marked with."""
+    return {clause for mark in item.iter_markers("clause") for clause in mark.args}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import aot
 from aot import errors
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("structure")]
 
 Inputs = Callable[[], Tensor]
 

@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.agree import leaf, values
 
+pytestmark = pytest.mark.clause("ambient")
+
 Function = Callable[..., Any]
 
 

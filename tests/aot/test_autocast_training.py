@@ -21,6 +21,8 @@ from aot.errors import AutocastCacheUnsupported
 from tests.agree import checking_nop, leaf, values
 from tests.aot.subclasses import TwoTensor
 
+pytestmark = pytest.mark.clause("ambient")
+
 Function = Callable[..., Any]
 
 

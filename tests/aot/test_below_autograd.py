@@ -13,6 +13,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import aot
 
+pytestmark = pytest.mark.clause("autograd-metadata")
+
 Function = Callable[..., Any]
 
 

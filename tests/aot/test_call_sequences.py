@@ -12,7 +12,7 @@ import torch
 from agree import assert_same_call, compile_counted
 from torch import Tensor, nn
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
 SETTINGS = {"shift": 0.5, "names": ("sum",)}
 

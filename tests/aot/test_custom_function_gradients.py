@@ -14,7 +14,7 @@ from torch import Tensor
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients")]
 
 
 class Joined(torch.autograd.Function):

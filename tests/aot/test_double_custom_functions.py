@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("double-backward")]
 
 Function = Callable[..., Any]
 F64 = torch.float64

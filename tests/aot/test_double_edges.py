@@ -17,6 +17,8 @@ from torch.utils._pytree import tree_leaves
 
 import aot
 
+pytestmark = pytest.mark.clause("double-backward")
+
 Function = Callable[..., Any]
 F64 = torch.float64
 

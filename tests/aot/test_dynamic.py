@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 import aot
 
+pytestmark = pytest.mark.clause("repeat")
+
 Make = Callable[[], list[Any]]
 
 # The formula of `trace` asks for the number of elements.

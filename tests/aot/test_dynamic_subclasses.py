@@ -20,6 +20,8 @@ import aot
 from aot import errors
 from aot.subclasses import is_wrapper, unwrapped
 
+pytestmark = pytest.mark.clause("repeat")
+
 Make = Callable[[], list[Any]]
 
 SIZES = [(4, 7), (5, 9), (6, 10), (13, 4), (4, 6)]

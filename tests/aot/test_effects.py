@@ -17,7 +17,7 @@ import aot
 from aot import errors
 from aot.inductor import Inductor
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("once")]
 
 OPS = torch.ops.aot_effects
 LOG: list[Any] = []

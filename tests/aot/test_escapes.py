@@ -30,7 +30,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.stored import Surroundings
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("refusals")]
 
 LOG: list[Any] = []
 last: Any = None

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
 
+pytestmark = pytest.mark.clause("double-backward")
+
 Function = Callable[..., Any]
 F64 = torch.float64
 

@@ -13,7 +13,7 @@ from torch import Tensor
 import aot
 from aot import errors
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("strides", "gradients")]
 
 
 class Tripling(torch.autograd.Function):

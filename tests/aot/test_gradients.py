@@ -12,7 +12,7 @@ from torch import Tensor
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients")]
 
 
 @pytest.mark.parametrize("differentiate", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), None])

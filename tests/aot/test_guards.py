@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
 RATE = 2.0
 SETTINGS = {"rate": 2.0, "other": 1}

@@ -17,6 +17,8 @@ import aot
 from aot import errors
 from aot.torch_compile import aotfuzz_inductor
 
+pytestmark = pytest.mark.clause("values", "strides")
+
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:

@@ -15,7 +15,7 @@ import aot
 from aot import errors
 from oracles import Outcome, judge, observe
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("ambient")]
 
 Function = Callable[..., Any]
 

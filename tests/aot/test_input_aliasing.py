@@ -14,7 +14,7 @@ import aot
 from aot import errors
 from oracles import Arguments
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("aliasing")]
 
 PAIRS: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
     "the same object": lambda r: (r, r),

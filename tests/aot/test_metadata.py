@@ -12,7 +12,7 @@ from torch import Tensor
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("input-metadata")]
 
 METADATA: dict[str, Callable[[Tensor], Tensor]] = {
     "t_": lambda x: x.t_(),

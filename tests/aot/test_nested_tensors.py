@@ -17,7 +17,7 @@ from wrapped_arguments import chunks, jagged, two
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
 Make = Callable[[], list[Any]]
 

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 import aot
 from oracles import Arguments
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("identity", "aliasing", "autograd-metadata")]
 
 VIEWS: dict[str, Callable[[Tensor], Any]] = {
     "itself": lambda x: x,

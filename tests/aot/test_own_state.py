@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import aot
 from aot.states import state_of
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
 
 def generator() -> Iterator[float]:

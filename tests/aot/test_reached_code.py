@@ -22,7 +22,7 @@ import aot
 from aot import errors
 from aot.surroundings import MOST_FUNCTIONS
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
 RATE = 2.0
 

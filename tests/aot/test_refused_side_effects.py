@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import aot
 from aot import errors
 
+pytestmark = pytest.mark.clause("refusals")
+
 Program = tuple[Callable[[Tensor], Any], Callable[[], Any]]
 """A function, and what shows the state that it changes."""
 

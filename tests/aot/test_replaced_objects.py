@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import aot
 from aot.surroundings import guards_of
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
 
 class _Reading(nn.Module):

@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import aot
 
+pytestmark = pytest.mark.clause("versions", "gradients")
+
 Function = Callable[..., Any]
 
 

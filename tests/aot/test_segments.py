@@ -14,6 +14,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = pytest.mark.clause("gradients")
+
 Function = Callable[..., Any]
 
 

@@ -22,6 +22,8 @@ from torch import Tensor, nn
 import aot
 from aot import errors
 
+pytestmark = pytest.mark.clause("once")
+
 Program = tuple[Callable[[Tensor], Any], Callable[[], Any]]
 """A function, and what shows the state that it changes."""
 STEPS = 0

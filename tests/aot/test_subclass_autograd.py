@@ -24,7 +24,7 @@ from wrapped_arguments import masked, nested_two, scaled, two, write_between
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients")]
 
 Make = Callable[[], list[Any]]
 

@@ -24,7 +24,7 @@ from wrapped_arguments import chunks, masked, nested_two, scaled, two, write_bet
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("structure")]
 
 Make = Callable[[], list[Any]]
 

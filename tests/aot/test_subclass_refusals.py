@@ -18,7 +18,7 @@ from wrapped_arguments import jagged, scaled, two
 
 import aot
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("refusals")]
 
 Make = Callable[[], list[Any]]
 
