@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,3 +96,31 @@ def default_device(request: pytest.FixtureRequest) -> Iterator[str]:
         torch.set_default_device(device)
     yield device
     torch.set_default_device(None)
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Dynamo knows no function, and has none left afterwards."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def small_inductor(fresh_dynamo: None) -> Iterator[None]:
+    """Inductor as a few small graphs want it: to compile the headers once takes longer than to read them."""
+    settings = {"compile_threads": 1, "fx_graph_cache": False, "cpp_cache_precompile_headers": False}
+    with torch._inductor.config.patch(settings):
+        yield
+
+
+@pytest.fixture
+def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of campaigns find targets beside the tests, such as `bad_targets`."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fuzz"))
+
+
+@pytest.fixture
+def in_an_empty_folder(helpers_are_importable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands write where nothing is."""
+    monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ import aot
 from aot import errors
 from oracles import Backward
 
-pytestmark = pytest.mark.both_devices
+pytestmark = [pytest.mark.both_devices, pytest.mark.usefixtures("fresh_dynamo")]
 
 
 def cond(x: Tensor) -> Tensor:
@@ -86,11 +86,6 @@ def marked_region(x: Tensor) -> Tensor:
 
 def compiled_region(x: Tensor) -> Tensor:
     return torch.compile(lambda x: x * 2, backend="eager")(x)
-
-
-@pytest.fixture(autouse=True)
-def no_dynamo_left() -> None:
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("grad", [False, True])

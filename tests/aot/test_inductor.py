@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,17 +17,7 @@ import aot
 from aot import errors
 from aot.torch_compile import aotfuzz_inductor
 
-pytestmark = pytest.mark.clause("values", "strides")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    # (To compile the headers once takes longer than to read them for these few graphs.)
-    settings = {"compile_threads": 1, "fx_graph_cache": False, "cpp_cache_precompile_headers": False}
-    with torch._inductor.config.patch(settings):
-        yield
-    torch._dynamo.reset()
+pytestmark = [pytest.mark.clause("values", "strides"), pytest.mark.usefixtures("small_inductor")]
 
 
 def test_forward_and_backward_are_inductors() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
@@ -23,15 +23,7 @@ from aot.torch_compile import aotfuzz_inductor
 from bench.models import HUB_MODELS, Model
 from bench.models import MODELS as SMALL_AND_LARGE
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    # (To compile the headers once takes longer than to read them for these few graphs.)
-    settings = {"compile_threads": 1, "fx_graph_cache": False, "cpp_cache_precompile_headers": False}
-    with torch._inductor.config.patch(settings):
-        yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("small_inductor")
 
 
 _FIRST = """

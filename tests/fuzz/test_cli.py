@@ -25,6 +25,8 @@ from fuzz.campaign.export import lines
 from fuzz.campaign.store import Store
 from fuzz.cli import main
 
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+
 KEYS = {
     "cases",
     "poisoned",
@@ -48,12 +50,6 @@ BUCKET_KEYS = {
     "repro",
     "corpus_file",
 }
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.chdir(tmp_path)
 
 
 def test_help_imports_nothing_heavy() -> None:

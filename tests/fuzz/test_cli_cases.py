@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_cases import HERE, KNOWN, printed_json, record_case
+from cli_cases import KNOWN, printed_json, record_case
 from small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, RETURN_VIEW, SINE, call
 from test_corpus import HOSTILE
 
@@ -16,11 +16,7 @@ from fuzz.cli import main
 from fuzz.corpus import Origin
 from fuzz.ir import on_device
 
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(HERE))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 
 STOCK = {
