@@ -98,6 +98,13 @@ def default_device(request: pytest.FixtureRequest) -> Iterator[str]:
     torch.set_default_device(None)
 
 
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of a run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture
 def fresh_dynamo() -> Iterator[None]:
     """Dynamo knows no function, and has none left afterwards."""
