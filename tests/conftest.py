@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from oracles.findings import CLAUSES
 from oracles.mode_stacks import modes_left
 
 torch.set_num_threads(1)
@@ -26,59 +28,41 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-# Tests of these modules run on a CUDA device as well, which is the default device then.
-ON_CUDA = {
-    "test_aliasing",
-    "test_aot_module",
-    "test_call_sequences",
-    "test_custom_operators",
-    "test_effects",
-    "test_escapes",
-    "test_everyday",
-    "test_guards",
-    "test_higher_order",
-    "test_hooks",
-    "test_inference_mode",
-    "test_min_cut",
-    "test_networks",
-    "test_orders",
-    "test_own_state",
-    "test_reports",
-    "test_reports_aliasing",
-    "test_reports_gradients",
-    "test_specialization",
-    "test_subclasses",
-    "test_torch_compile",
-    "test_training",
-    "test_checkpoint",
-    "test_double_backward",
-    "test_gradients",
-    "test_metadata",
-    "test_modules",
-    "test_mutation",
-    "test_randomness",
-    "test_surroundings",
-}
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--clause",
+        choices=CLAUSES,
+        help="run the tests that are marked with this clause of the contract alone",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run what is the same on each device on each."""
-    module = metafunc.module.__name__
-    if module in ON_CUDA and not any(metafunc.definition.iter_markers("cpu")):
+    marked = metafunc.definition.get_closest_marker
+    if marked("both_devices") and not marked("cpu"):
         devices = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
         metafunc.fixturenames.append("default_device")
         metafunc.parametrize("default_device", devices, indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; pytest's summary counts it. Begin with campaigns, of which
-    some take a minute, so that no worker is left with one at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the tests of a clause. Skip what needs a GPU where there is none; pytest's summary counts it.
+    Begin with campaigns, of which some take a minute, so that no worker is left with one at the end."""
+    if clause := config.getoption("clause"):
+        others = [item for item in items if clause not in clauses_of(item)]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if clause in clauses_of(item)]
     items.sort(key=lambda item: item.path.parent.name != "fuzz")
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device (issue 11)"))
+
+
+def clauses_of(item: pytest.Item) -> set[str]:
+    """The clauses of the contract that a test is marked with."""
+    return {clause for mark in item.iter_markers("clause") for clause in mark.args}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -112,3 +96,38 @@ def default_device(request: pytest.FixtureRequest) -> Iterator[str]:
         torch.set_default_device(device)
     yield device
     torch.set_default_device(None)
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of a run share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Dynamo knows no function, and has none left afterwards."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def small_inductor(fresh_dynamo: None) -> Iterator[None]:
+    """Inductor as a few small graphs want it: to compile the headers once takes longer than to read them."""
+    settings = {"compile_threads": 1, "fx_graph_cache": False, "cpp_cache_precompile_headers": False}
+    with torch._inductor.config.patch(settings):
+        yield
+
+
+@pytest.fixture
+def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers of campaigns find targets beside the tests, such as `bad_targets`."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "fuzz"))
+
+
+@pytest.fixture
+def in_an_empty_folder(helpers_are_importable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands write where nothing is."""
+    monkeypatch.chdir(tmp_path)

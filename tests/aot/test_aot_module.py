@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import aot
 from aot import errors
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("structure")]
+
 Inputs = Callable[[], Tensor]
 
 

@@ -18,6 +18,8 @@ from torch.nn import functional
 import aot
 from aot.surroundings import guards_of
 
+pytestmark = pytest.mark.clause("repeat")
+
 RATE = "ra" + "te"
 SETTINGS = types.SimpleNamespace(inner=types.SimpleNamespace(rate=2.0))
 Case = tuple[Callable[[Tensor], Any], Callable[[], Any]]

@@ -13,6 +13,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import aot
 
+pytestmark = [pytest.mark.clause("autograd-metadata"), pytest.mark.usefixtures("fresh_dynamo")]
+
 Function = Callable[..., Any]
 
 
@@ -35,11 +37,6 @@ COMPILERS: dict[str, Callable[[Function], Function]] = {
     "aot_module": _module,
     "torch.compile": lambda f: torch.compile(f, backend="aotfuzz"),
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch._dynamo.reset()
 
 
 def _seen(tensors: tuple[Tensor, ...]) -> list[Any]:

@@ -12,6 +12,8 @@ import torch
 from agree import assert_same_call, compile_counted
 from torch import Tensor, nn
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
+
 SETTINGS = {"shift": 0.5, "names": ("sum",)}
 
 

@@ -12,6 +12,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = pytest.mark.clause("gradients")
+
 Function = Callable[[Tensor], Tensor]
 
 

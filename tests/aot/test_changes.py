@@ -12,6 +12,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = pytest.mark.clause("input-metadata", "autograd-metadata")
+
 
 def _assign(x: Tensor, y: Tensor) -> None:
     x.data = y

@@ -18,6 +18,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 import aot
 from aot import errors
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients", "randomness")]
+
 aten = torch.ops.aten
 
 PARTITIONERS: dict[str, Callable[..., Any]] = {

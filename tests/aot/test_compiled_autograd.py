@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,14 +13,9 @@ from torch._dynamo import compiled_autograd
 
 import aot
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 Backwards = Callable[[], contextlib.AbstractContextManager[Any]]
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def captured(backend: str) -> Backwards:

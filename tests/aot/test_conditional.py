@@ -18,15 +18,10 @@ from torch.utils.checkpoint import checkpoint
 import aot
 from aot import errors
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_dynamo")]
 
 Branching = Callable[[Tensor, Tensor], Any]
 LINEAR = nn.Linear(3, 3)
-
-
-@pytest.fixture(autouse=True)
-def no_dynamo_left() -> None:
-    torch._dynamo.reset()
 
 
 def make(sign: int) -> Callable[[], tuple[Tensor, Tensor]]:

@@ -17,6 +17,8 @@ import aot
 from aot import errors
 from aot.inductor import Inductor
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("input-data")]
+
 OPS = torch.ops.aot_custom
 LIBRARY = torch.library.Library("aot_custom", "FRAGMENT")
 

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 import aot
 
+pytestmark = pytest.mark.clause("errors")
+
 # Operations of a square matrix and of indices that are out of its range.
 RAISING: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "index": lambda x, i: x[i],

@@ -1,4 +1,4 @@
-"""Where second derivatives go besides leaves, and which gradients have none."""
+"""Where second derivatives go besides leaves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from agree import assert_same_story, leaf
+from second_order import Scaled, told, weighted
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.nn import functional
@@ -16,224 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 import aot
 
+pytestmark = pytest.mark.clause("double-backward")
+
 Function = Callable[..., Any]
 F64 = torch.float64
-
-
-def _told(losses: Tensor, targets: list[Any]) -> list[Any]:
-    """First derivatives, whether they require grad, and the second ones of those that do."""
-    first = torch.autograd.grad(losses, targets, create_graph=True, allow_unused=True)
-    told: list[Any] = [None if g is None else (g.detach(), g.requires_grad) for g in first]
-    for gradient in first:
-        if gradient is not None and gradient.requires_grad:
-            loss = gradient.pow(2).sum()
-            told += torch.autograd.grad(loss, targets, retain_graph=True, allow_unused=True)
-    return told
-
-
-def _weighted(*tensors: Tensor | None) -> Tensor:
-    return sum((t.detach().cos() * t + t * t).sum() for t in tensors if t is not None)  # type: ignore[return-value]
-
-
-# They keep what they have written.
-KEEPING: dict[str, Callable[[Tensor], Tensor]] = {
-    "tanh_": lambda t: t.tanh_(),
-    "exp_": lambda t: t.exp_(),
-    "sigmoid_": lambda t: t.sigmoid_(),
-    "elu_": lambda t: functional.elu(t, inplace=True),
-    "twice": lambda t: t.tanh_().mul_(2).sigmoid_(),
-}
-
-TAKEN: dict[str, Callable[[Tensor], Tensor]] = {
-    "all": lambda t: t[...],
-    "flat": lambda t: t.view(-1),
-    "a part": lambda t: t[1:],
-    "a view of a view": lambda t: t.t()[1],
-}
-
-
-def _let_go(write: Callable[[Tensor], Tensor], take: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor) -> None:
-        write(take(x))
-
-    return f
-
-
-def _returned(write: Callable[[Tensor], Tensor], take: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor) -> Tensor:
-        view = take(x)
-        write(view)
-        return view
-
-    return f
-
-
-def _used(write: Callable[[Tensor], Tensor], take: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor) -> Tensor:
-        view = take(x)
-        write(view)
-        return view * 3
-
-    return f
-
-
-@pytest.mark.parametrize("shape", [_let_go, _returned, _used])
-@pytest.mark.parametrize("taken", TAKEN)
-@pytest.mark.parametrize("write", KEEPING)
-def test_what_a_write_to_a_view_keeps(write: str, taken: str, shape: Callable[..., Function]) -> None:
-    """Autograd looks whether the view is still there: what was kept leads to what the view shows now, or to
-    what it showed before, an edge of the argument that the first derivative does not go to."""
-
-    def story(function: Function) -> Any:
-        root = leaf(4, 3, dtype=F64)
-        base = root * 1
-        x = base[1:]
-        before = get_gradient_edge(x)
-        result = function(x)
-        return _told(_weighted(base, result), [root, before])
-
-    assert_same_story(shape(KEEPING[write], TAKEN[taken]), story)
-
-
-# What is computed of a view, so that its history belongs to no result alone.
-SHARED: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
-    "two results": lambda v: (v.sin(), v * 2),
-    "one from the other": lambda v: ((v + 2).sin(), v + 2, v.sin()),
-    "of one node": lambda v: (*torch._foreach_sin([v]), v * 2),
-    "of one node, and what goes there": lambda v: (*torch._foreach_sin([w := v * 2, v]), w),
-    "beside what is returned": lambda v: (v.sin(), v),
-    "a custom function's": lambda v: (w := _Scaled.apply(v), *torch._foreach_sin([w, v])),
-}
-
-
-@pytest.mark.parametrize("shared", SHARED)
-@pytest.mark.parametrize("taken", ["all", "flat", "a part"])
-@pytest.mark.parametrize("write", ["exp_", "sigmoid_"])
-def test_what_several_results_lead_to_leads_to_what_was_written(write: str, taken: str, shared: str) -> None:
-    """What a write keeps has the history of the view, which is that of the argument as it is now."""
-
-    def f(x: Tensor) -> tuple[Tensor, ...]:
-        view = TAKEN[taken](x)
-        KEEPING[write](view)
-        return SHARED[shared](view)
-
-    def story(function: Function) -> Any:
-        root = leaf(4, 3, dtype=F64)
-        base = root * 1
-        before = get_gradient_edge(base)
-        results = function(base)
-        targets = [root, before, get_gradient_edge(base)]
-        return [_told(_weighted(one), targets) for one in (*results, base)]
-
-    eager = story(f)
-    assert any(one[-1] is not None for one in eager)  # (What goes to the argument as it is now.)
-    assert_same_story(f, story)
-
-
-# The gradient of what they have written is zeros, and has no history.
-CONSTANT: dict[str, Callable[[Tensor], Tensor]] = {
-    "geometric_": lambda t: t.geometric_(0.5),
-    "zero_": lambda t: t.zero_(),
-    "fill_": lambda t: t.fill_(2.0),
-    "copy_": lambda t: t.copy_(torch.ones(())),
-    "copy_ of its bits": lambda t: t.copy_(t.view(torch.int64)),
-    "round_": lambda t: t.round_(),
-    "eq_": lambda t: t.eq_(0.5),
-}
-
-# Not constant, although some of these gradients are zeros as well.
-OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "sub_ of itself": lambda t: t.sub_(t),
-    "masked_fill_ of all": lambda t: t.masked_fill_(torch.ones((), dtype=torch.bool), 1.0),
-    "sin_": lambda t: t.sin_(),
-}
-
-Writes = Callable[[Callable[[Tensor], Tensor]], Function]
-
-
-def _itself(write: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor, v: Tensor) -> Tensor:
-        write(x)
-        return functional.celu(v)
-
-    return f
-
-
-def _a_view(write: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor, v: Tensor) -> Tensor:
-        write(v)
-        return functional.celu(x)
-
-    return f
-
-
-def _itself_after_a_view(write: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor, v: Tensor) -> Tensor:
-        v.sub_(v)
-        write(x)
-        return functional.celu(v)
-
-    return f
-
-
-def _a_view_after_itself(write: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor, v: Tensor) -> Tensor:
-        x.mul_(x)
-        write(v)
-        return functional.celu(x)
-
-    return f
-
-
-def _a_view_after_that(write: Callable[[Tensor], Tensor]) -> Function:
-    def f(x: Tensor, v: Tensor) -> None:
-        write(x)
-        v.add_(1)
-
-    return f
-
-
-ALIASES: dict[str, Callable[[Tensor], tuple[Tensor, Tensor]]] = {
-    "all of it, flat": lambda base: (base, base.view(-1)),
-    "all of it, transposed": lambda base: (base, base.t()),
-    "a part": lambda base: (base, base[1]),
-    "two views of a hidden base": lambda base: (base[...], base.view(-1)),
-}
-
-
-@pytest.mark.parametrize("aliases", ALIASES)
-@pytest.mark.parametrize(
-    "shape", [_itself, _a_view, _itself_after_a_view, _a_view_after_itself, _a_view_after_that]
-)
-@pytest.mark.parametrize("write", [*CONSTANT, *OTHERS])
-def test_which_gradients_require_grad(write: str, shape: Writes, aliases: str) -> None:
-    def story(function: Function) -> Any:
-        torch.manual_seed(0)
-        root = leaf(3, 2, dtype=F64)
-        base = root * 1
-        x, v = ALIASES[aliases](base)
-        before = [get_gradient_edge(t) for t in (base, x, v)]
-        result = function(x, v)
-        return _told(_weighted(base, x, v, result), [root, *before])
-
-    assert_same_story(shape((CONSTANT | OTHERS)[write]), story)
-
-
-def test_a_single_element_and_a_view_of_it_without_dimensions() -> None:
-    def f(x: Tensor, v: Tensor) -> Tensor:
-        v.sub_(v)
-        x.geometric_(0.5)
-        return functional.celu(v)
-
-    def story(function: Function) -> Any:
-        root = leaf(1, dtype=F64)
-        x = root * 1
-        v = x.as_strided((), ())
-        result = function(x, v)
-        (gradient,) = torch.autograd.grad(result, root, create_graph=True)
-        return gradient, gradient.requires_grad
-
-    assert_same_story(f, story)
 
 
 class Exp(torch.autograd.Function):
@@ -316,7 +103,7 @@ def test_second_derivatives_go_to_what_the_first_has_kept(f: Function) -> None:
     def story(function: Function) -> Any:
         start = leaf(2, 3, dtype=F64)
         results = _with_results(function, start)
-        (first,) = torch.autograd.grad(_weighted(*results), start, create_graph=True)
+        (first,) = torch.autograd.grad(weighted(*results), start, create_graph=True)
         told: list[Any] = []
         for number, result in enumerate(results):
             result.retain_grad()
@@ -324,7 +111,7 @@ def test_second_derivatives_go_to_what_the_first_has_kept(f: Function) -> None:
         told += torch.autograd.grad(
             first.pow(2).sum(), [start, *results], retain_graph=True, allow_unused=True
         )
-        (first.sum() + _weighted(*results)).backward()
+        (first.sum() + weighted(*results)).backward()
         seen = sorted((t for t in told if isinstance(t, tuple)), key=lambda t: t[0])
         others = [t for t in told if not isinstance(t, tuple)]
         return others, seen, start.grad, [result.grad for result in results]
@@ -350,12 +137,12 @@ def test_third_derivatives_go_to_what_was_kept_as_well(f: Function) -> None:
     def story(function: Function) -> Any:
         start = leaf(2, 3, dtype=F64)
         results = _with_results(function, start)
-        loss = _weighted(*results)
+        loss = weighted(*results)
         told = []
         for _ in range(3):
             gradients = torch.autograd.grad(loss, [start, *results], create_graph=True, allow_unused=True)
             told.append([None if g is None else g.detach() for g in gradients])
-            loss = _weighted(gradients[0])
+            loss = weighted(gradients[0])
         return told
 
     assert_same_story(f, story)
@@ -388,14 +175,14 @@ def test_derivatives_go_to_a_view_that_another_view_was_written_with(f: Function
         base, other = (start * 1 for start in starts)
         x, v = base.view(3, 3), other if whole else other.view(3)
         results = [r for r in tree_leaves(function(x, v)) if r is not None]
-        loss = _weighted(*results)
+        loss = weighted(*results)
         told = []
         for _ in range(3):
             gradients = torch.autograd.grad(
                 loss, [*starts, v, base, other, x, *results], create_graph=True, allow_unused=True
             )
             told.append([None if g is None else g.detach() for g in gradients])
-            loss = _weighted(*gradients[:3])
+            loss = weighted(*gradients[:3])
         return told
 
     assert_same_story(f, story)
@@ -414,12 +201,12 @@ def test_second_derivatives_go_to_the_base_of_what_was_turned_and_written(turn: 
         base = start * 1
         x = base.as_strided((2, 1), (3, 1), 1)  # (as long as it is there)
         function(x)
-        loss = _weighted(base)
+        loss = weighted(base)
         told = []
         for _ in range(3):
             gradients = torch.autograd.grad(loss, [start, base], create_graph=True, allow_unused=True)
             told.append([None if g is None else g.detach() for g in gradients])
-            loss = _weighted(gradients[0])
+            loss = weighted(gradients[0])
         return told
 
     assert_same_story(f, story)
@@ -448,7 +235,7 @@ def test_second_derivatives_go_to_what_was_turned_with_and_without_grad(
         x = start * 1
         before = get_gradient_edge(x)
         function(x)
-        return x.stride(), _told(_weighted(x), [start, before, get_gradient_edge(x)])
+        return x.stride(), told(weighted(x), [start, before, get_gradient_edge(x)])
 
     assert_same_story(f, story)
 
@@ -495,7 +282,7 @@ def test_second_derivatives_go_to_an_argument_as_it_is_after_turns_and_writes(
         x = base[0] if of == "a view" else base.sum(0)
         views = [x[1]] if of == "a result with a view" else []
         function(x)
-        return x, _told(_weighted(x, *views), [start, x, base, *views])
+        return x, told(weighted(x, *views), [start, x, base, *views])
 
     assert_same_story(f, story)
 
@@ -548,7 +335,7 @@ def test_second_derivatives_go_to_what_was_written_by_way_of_what_a_view_of_it_w
         base = start * 1
         _, total = function(base)
         (first,) = torch.autograd.grad(total, start, create_graph=True)
-        return torch.autograd.grad(_weighted(first), [start, base], allow_unused=True)
+        return torch.autograd.grad(weighted(first), [start, base], allow_unused=True)
 
     assert_same_story(f, story)
 
@@ -571,22 +358,12 @@ def test_second_derivatives_of_complex_numbers_go_to_what_was_written() -> None:
     assert_same_story(f, story)
 
 
-class _Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 3
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 3
-
-
 def test_a_custom_function_beside_another_operation_has_a_backward_of_its_own() -> None:
     """It makes zeros of a gradient that it does not get, where it is run: the first backward comes by both,
     the second by one."""
 
     def f(x: Tensor, y: Tensor) -> Any:
-        one, other = x.cos(), _Scaled.apply(y)
+        one, other = x.cos(), Scaled.apply(y)
         return *torch._foreach_sin([one, other]), one + other
 
     def story(function: Function) -> Any:
@@ -674,7 +451,7 @@ def test_custom_functions_above_get_nothing_where_eagers_get_nothing(f: Function
         results = function(x, y)
         first = results[0] if isinstance(results, tuple) else results
         targets = [t for t in (start, x, other, y) if t.requires_grad]
-        return _told(first.sum(), targets)
+        return told(first.sum(), targets)
 
     assert_same_story(f, story)
 

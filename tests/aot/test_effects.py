@@ -17,6 +17,8 @@ import aot
 from aot import errors
 from aot.inductor import Inductor
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("once")]
+
 OPS = torch.ops.aot_effects
 LOG: list[Any] = []
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import entry_fuzzer
+import entry_mutator
 import pytest
 import torch
 from entry_fuzzer import Worker, fuzz
@@ -73,7 +74,7 @@ def test_an_operator_that_opens_a_file_is_found(worker: Worker, monkeypatch: pyt
 
 
 def test_text_that_is_compiled_is_found(worker: Worker) -> None:
-    sources = (f"{entry_fuzzer.WORD} = 1", repr(entry_fuzzer.CODE), f"x = {{ {entry_fuzzer.WORD}")
+    sources = (f"{entry_fuzzer.WORD} = 1", repr(entry_mutator.CODE), f"x = {{ {entry_fuzzer.WORD}")
     found = []
     for source in sources:
         worker.watch.found, worker.watch.on = [], True

@@ -30,6 +30,8 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.stored import Surroundings
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("refusals")]
+
 LOG: list[Any] = []
 last: Any = None
 HERE = sys.modules[__name__]

@@ -23,6 +23,8 @@ from torch.utils import _pytree as pytree
 import aot
 from aot.errors import ClosureMutation, UnsupportedArgument, UnsupportedOperation, UnsupportedOutput
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("structure", "values")]
+
 # ---- containers among the arguments
 
 

@@ -10,6 +10,8 @@ import torch
 
 import aot.torch_compile
 
+pytestmark = pytest.mark.clause("threads")
+
 PREAMBLE = """
 import threading
 from importlib.metadata import entry_points

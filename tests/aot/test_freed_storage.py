@@ -12,6 +12,8 @@ from torch import Tensor, nn
 import aot
 from aot import errors
 
+pytestmark = pytest.mark.clause("input-data")
+
 resize = torch.ops.inductor.resize_storage_bytes_
 COMPILERS: dict[str, Callable[..., Any]] = {
     "aot": lambda f: aot.aot_function(f, aot.nop),

@@ -16,6 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import aot
 
+pytestmark = pytest.mark.clause("ambient")
+
 Function = Callable[..., Any]
 STEPS = {"by": 3.0}
 

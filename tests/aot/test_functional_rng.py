@@ -19,6 +19,8 @@ from aot.capture.functional_rng import pure_form
 from aot.partition.common import extract_both, take_apart
 from aot.partition.memory import spanned_bytes
 
+pytestmark = pytest.mark.clause("randomness")
+
 aten = torch.ops.aten
 
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]

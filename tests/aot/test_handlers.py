@@ -14,6 +14,8 @@ from torch import Tensor
 import aot
 from aot.errors import DataDependentValue
 
+pytestmark = pytest.mark.clause("errors")
+
 Function = Callable[..., Any]
 GOOD, BAD = torch.eye(2), -torch.eye(2)
 CAUGHT = (KeyError, RuntimeError)

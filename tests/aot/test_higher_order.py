@@ -21,6 +21,8 @@ import aot
 from aot import errors
 from oracles import Backward
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.usefixtures("fresh_dynamo")]
+
 
 def cond(x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
@@ -84,11 +86,6 @@ def marked_region(x: Tensor) -> Tensor:
 
 def compiled_region(x: Tensor) -> Tensor:
     return torch.compile(lambda x: x * 2, backend="eager")(x)
-
-
-@pytest.fixture(autouse=True)
-def no_dynamo_left() -> None:
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("grad", [False, True])

@@ -16,6 +16,8 @@ import aot
 from aot import errors
 from aot.capture.replaced import replacing
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients")]
+
 
 def test_a_hook_on_an_intermediate() -> None:
     def f(x: Tensor) -> Tensor:

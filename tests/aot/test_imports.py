@@ -19,6 +19,8 @@ from torch import Tensor
 import aot
 from aot import errors
 
+pytestmark = pytest.mark.clause("repeat")
+
 NAME = "aot_computed"
 WAYS: dict[str, Callable[[str], Any]] = {
     "importlib.import_module": importlib.import_module,

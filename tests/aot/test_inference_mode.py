@@ -15,6 +15,8 @@ import aot
 from aot import errors
 from oracles import Outcome, judge, observe
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("ambient")]
+
 Function = Callable[..., Any]
 
 

@@ -15,6 +15,8 @@ from torch import Tensor, fx
 
 import aot
 
+pytestmark = pytest.mark.clause("input-data")
+
 Function = Callable[..., Any]
 
 

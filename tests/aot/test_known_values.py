@@ -13,6 +13,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = pytest.mark.clause("repeat")
+
 
 def item_of_a_literal(x: Tensor) -> Tensor:
     return x * torch.tensor([1, 2]).sum().item()

@@ -14,6 +14,8 @@ from aot.capture.laying import laid_to_draw
 from aot.capture.metas import ValueMeta, intern
 from aot.geometry import Geometry
 
+pytestmark = pytest.mark.clause("strides", "randomness")
+
 aten = torch.ops.aten
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 VALUE = torch.arange(24.0).reshape(6, 4)

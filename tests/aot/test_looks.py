@@ -19,6 +19,8 @@ from torch import Tensor
 import aot
 from aot.recognition import Lying
 
+pytestmark = pytest.mark.clause("repeat")
+
 Make = Callable[[], list[Any]]
 
 

@@ -15,12 +15,7 @@ import aot
 from aot import errors
 from aot import torch_internals as internals
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(autouse=True)
-def no_dynamo_left() -> None:
-    torch._dynamo.reset()
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("fresh_dynamo")]
 
 
 def doubled_until(x: Tensor) -> Any:

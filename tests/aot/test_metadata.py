@@ -12,6 +12,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("input-metadata")]
+
 METADATA: dict[str, Callable[[Tensor], Tensor]] = {
     "t_": lambda x: x.t_(),
     "transpose_": lambda x: x.transpose_(0, 1),

@@ -19,6 +19,8 @@ from aot.partition import solver
 from aot.partition.knapsack import best_within
 from aot.partition.memory import spanned_bytes
 
+pytestmark = pytest.mark.both_devices
+
 Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
 min_cut = aot.min_cut_rematerialization_partition

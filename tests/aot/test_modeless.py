@@ -15,6 +15,8 @@ from torch.nn.functional import max_pool1d, one_hot
 
 import aot
 
+pytestmark = pytest.mark.clause("values")
+
 INF, NAN = math.inf, math.nan
 Function = Callable[..., Any]
 

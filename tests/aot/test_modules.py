@@ -13,6 +13,8 @@ from agree import leaf
 
 import aot
 
+pytestmark = pytest.mark.both_devices
+
 PACKAGE = Path(aot.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 OTHERS = [path for path in MODULES if path != PACKAGE / "torch_internals.py"]

@@ -12,6 +12,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("input-data")]
+
 
 def test_a_leaf_is_written_under_no_grad() -> None:
     def f(x: Tensor) -> Tensor:

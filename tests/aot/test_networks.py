@@ -9,6 +9,8 @@ from programs import Programs, d, h, i, w
 from torch import Tensor
 from torch.nn import functional
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("values")]
+
 program = Programs()
 
 

@@ -17,6 +17,8 @@ from bench.opinfo.cases import MODULES, OPERATORS, Case, cases, variants
 from bench.opinfo.sweep import run_case
 from fuzz.targets import find
 
+pytestmark = pytest.mark.clause("values")
+
 AOT = find("aot")
 ALL = [(name, variant) for name in (*OPERATORS, *MODULES) for variant in variants(name)]
 

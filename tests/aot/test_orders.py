@@ -14,6 +14,8 @@ import aot
 from aot import errors
 from oracles import Arguments
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("input-data", "input-metadata")]
+
 Function = Callable[..., Any]
 
 

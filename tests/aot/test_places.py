@@ -14,6 +14,8 @@ from torch import Tensor, nn
 import aot
 from aot.places import found
 
+pytestmark = pytest.mark.clause("repeat")
+
 
 class Net(nn.Module):
     def __init__(self) -> None:

@@ -16,6 +16,8 @@ import aot
 from aot import errors
 from aot import torch_internals as internals
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("randomness")]
+
 DRAWS: dict[str, Callable[[Tensor], Any]] = {
     "rand": lambda x: x * torch.rand(2, 3),
     "rand_like": lambda x: x * torch.rand_like(x),

@@ -20,6 +20,8 @@ from aot.recognition import EVERY, MISSED, MOST, compile_test
 from fuzz.campaign.jobs import program
 from fuzz.source import load
 
+pytestmark = pytest.mark.clause("repeat")
+
 Make = Callable[[], tuple[Any, ...]]
 
 

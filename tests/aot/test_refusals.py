@@ -23,6 +23,8 @@ import aot
 from aot import errors
 from oracles import Outcome, judge, observe
 
+pytestmark = pytest.mark.clause("refusals")
+
 CLOSED_OVER = torch.ones(3)
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 import aot
 from aot.runtime.rehearsal import Left, left
 
+pytestmark = pytest.mark.clause("refusals")
+
 
 def _storage(tensor: Tensor) -> tuple[object, int]:
     return tensor.untyped_storage()._cdata, tensor.untyped_storage().nbytes()

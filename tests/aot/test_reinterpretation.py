@@ -10,6 +10,8 @@ import torch
 from agree import KINDS, assert_agrees, leaf, values
 from torch import Tensor
 
+pytestmark = pytest.mark.clause("aliasing")
+
 
 def numbers(*size: int, kind: str = "plain") -> Tensor:
     return KINDS[kind](*size, dtype=torch.complex64) * torch.tensor(1 - 0.5j)

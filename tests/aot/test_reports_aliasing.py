@@ -12,6 +12,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = pytest.mark.both_devices
+
 Function = Callable[..., Any]
 
 

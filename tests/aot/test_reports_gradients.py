@@ -13,6 +13,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = pytest.mark.both_devices
+
 Function = Callable[..., Any]
 
 

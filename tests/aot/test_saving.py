@@ -20,6 +20,8 @@ import aot
 from bench.memory import Alive
 from oracles import Arguments
 
+pytestmark = pytest.mark.clause("lifetime")
+
 PARTITIONERS: dict[str, Callable[..., Any]] = {
     "default": aot.default_partition,
     "min-cut": aot.min_cut_rematerialization_partition,

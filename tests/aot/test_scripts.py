@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import aot
 from aot import errors
 
+pytestmark = pytest.mark.clause("gradients")
+
 SETTINGS = types.SimpleNamespace(scale=2.0, other=1.0)
 
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 import aot
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
+
 
 def square_and_write(x: Tensor) -> Tensor:
     """Reads, writes and returns its argument."""

@@ -15,6 +15,8 @@ import aot
 from aot import torch_internals as internals
 from aot.straight import straight
 
+pytestmark = pytest.mark.clause("lifetime")
+
 aten = torch.ops.aten
 Build = Callable[[fx.Graph, fx.Node, fx.Node], Any]
 

@@ -20,6 +20,8 @@ from aot import errors
 from aot.modules import Noted
 from aot.surroundings import guards_of
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
+
 SETTINGS = {"rate": 2.0, "other": 1}
 
 

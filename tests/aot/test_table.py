@@ -20,6 +20,8 @@ from torch import Tensor
 import aot
 from aot import InputAliasInfo, MutationType, OutputType
 
+pytestmark = pytest.mark.clause("aliasing", "input-data")
+
 
 class Same(torch.autograd.Function):
     """A view that a custom function makes."""

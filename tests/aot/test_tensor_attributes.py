@@ -13,6 +13,8 @@ from torch import Tensor, nn
 import aot
 from aot.errors import ClosureTensor, DataDependentValue, UnsupportedOutput
 
+pytestmark = pytest.mark.clause("repeat")
+
 Function = Callable[..., Any]
 NAME = "quantized"
 

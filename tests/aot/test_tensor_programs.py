@@ -11,6 +11,8 @@ from programs import Programs, d, h, i
 from torch import Tensor
 from torch.nn import functional
 
+pytestmark = pytest.mark.clause("values")
+
 program = Programs()
 
 

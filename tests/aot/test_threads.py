@@ -31,6 +31,8 @@ import aot
 from aot import errors
 from aot.capture import threads
 
+pytestmark = pytest.mark.clause("threads")
+
 POOL = ThreadPoolExecutor(1)
 POOL.submit(int).result()
 THREADS = ThreadPool(1)

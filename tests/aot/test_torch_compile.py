@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +16,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.torch_compile import aotfuzz
 
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = [pytest.mark.both_devices, pytest.mark.usefixtures("fresh_dynamo")]
 
 
 def compiled(function: Any, **options: Any) -> Any:

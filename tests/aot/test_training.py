@@ -16,6 +16,8 @@ from torch.func import functional_call
 import aot
 from bench.models import HUB_MODELS, MODELS, Model
 
+pytestmark = [pytest.mark.both_devices, pytest.mark.clause("values")]
+
 PARTITIONERS: dict[str, Callable[..., Any]] = {
     "default": aot.default_partition,
     "min-cut": aot.min_cut_rematerialization_partition,

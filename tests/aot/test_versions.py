@@ -11,6 +11,8 @@ from agree import assert_agrees, both, leaf, listed, non_leaf, values
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+pytestmark = pytest.mark.clause("versions")
+
 
 def outcome(action: Callable[[], Any]) -> Any:
     """What an action returns, or the type and the beginning of what it raises."""

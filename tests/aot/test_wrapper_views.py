@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 import aot
 from oracles.states import leaf_and_grad_fn
 
+pytestmark = pytest.mark.clause("aliasing", "autograd-metadata")
+
 
 def values(*shape: int, start: int = 0) -> Tensor:
     """Numbers of which sums and products are exact, in whatever order they are taken."""

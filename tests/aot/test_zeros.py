@@ -14,6 +14,8 @@ from aot.capture.metas import ValueMeta
 from aot.capture.writing import Writing
 from aot.capture.zeros import may_be_run
 
+pytestmark = pytest.mark.clause("values")
+
 aten = torch.ops.aten
 CPU = torch.device("cpu")
 

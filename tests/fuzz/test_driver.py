@@ -23,6 +23,8 @@ from fuzz.campaign.work import Answer, Death, Job
 from fuzz.report import objects, tables
 from fuzz.report.page import page
 
+pytestmark = pytest.mark.usefixtures("helpers_are_importable")
+
 BASE = Configuration(
     targets=(),
     seed=3,
@@ -32,11 +34,6 @@ BASE = Configuration(
     # No seconds at all: cases bound most of these, and then a reduction's time must not count.
     budget=Budget(evaluations=40, seconds=0.0, hang_limit=1.0),
 )
-
-
-@pytest.fixture(autouse=True)
-def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 def _configuration(*targets: str, **changes: Any) -> Configuration:

@@ -12,7 +12,7 @@ from fuzz.generate import generate
 from fuzz.program import Program
 from fuzz.targets import find
 
-BAD = "tests.fuzz.bad_targets"
+BAD = "tests.fuzz.first_compile_targets"
 
 
 @pytest.mark.nightly

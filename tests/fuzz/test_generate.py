@@ -225,11 +225,16 @@ def test_what_is_expanded_is_filled() -> None:
         assert not backward_raises([*outcome[0], *outcome[1]]), load(program).text
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_programs_run_in_eager(profile: str) -> None:
-    count = (
-        150 if profile == "operators" else 500
-    )  # those that take functions are traced by torch in eager, too
+# Those that take functions are traced by torch in eager, too. By night there are more.
+EVERYDAY = {profile: 50 if profile == "operators" else 250 for profile in PROFILES}
+MORE = {profile: 150 if profile == "operators" else 500 for profile in PROFILES}
+
+
+@pytest.mark.parametrize(
+    ("profile", "count"),
+    [*EVERYDAY.items(), *(pytest.param(*one, marks=pytest.mark.nightly) for one in MORE.items())],
+)
+def test_programs_run_in_eager(profile: str, count: int) -> None:
     raised = backward = 0
     for program in programs(profile, count):
         check(program)

@@ -80,14 +80,30 @@ def _is_said_and_can_go_on(campaign: subprocess.Popen[str], words: str, capsys: 
         assert again["cases"] == data["cases"] + 5 and again["troubles"] == []
 
 
-RUN = ("-m", "fuzz.cli", "run", "--target", "eager", "--cases", "100000", "--out", "found", "--json")
+RUN = ("run", "--target", "eager", "--cases", "100000", "--out", "found", "--json")
+# Once the scheduler has answered, it is given up after fewer seconds without one.
+SOON_GIVEN_UP = """
+import sys
+from fuzz.campaign import cluster
+from fuzz.cli import main
+
+connect = cluster.Cluster._connect
+
+def connecting(self, where, ttl):
+    client = connect(self, where, ttl)
+    cluster.CONNECT = 2.0
+    return client
+
+cluster.Cluster._connect = connecting
+sys.exit(main())
+"""
 
 
 def test_a_fork_server_that_dies_is_said_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with _running(*RUN, "--jobs", "2") as campaign:
+    with _running("-m", "fuzz.cli", *RUN, "--jobs", "2") as campaign:
         _until(_cases)
         os.kill(_until(lambda: _server(campaign.pid)), signal.SIGKILL)
         _is_said_and_can_go_on(
@@ -111,7 +127,7 @@ def test_a_scheduler_that_dies_is_said_to(
     with (
         _running(*scheduler, "--host=127.0.0.1") as process,
         _running(*node, "--no-dashboard", "--preload=fuzz.campaign.cluster"),
-        _running(*RUN, "--jobs", "1", "--cluster", address) as campaign,
+        _running("-c", SOON_GIVEN_UP, *RUN, "--jobs", "1", "--cluster", address) as campaign,
     ):
         _until(_cases)
         process.kill()

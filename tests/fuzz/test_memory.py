@@ -17,14 +17,11 @@ from fuzz.campaign.summary import summarize
 from fuzz.campaign.work import Answer, Job
 from fuzz.report import objects, tables
 
+pytestmark = pytest.mark.usefixtures("helpers_are_importable")
+
 CASES = 600  # Every operator is met for the first time in the first few hundred.
 # What a third of a worker's cases may add to it: a twentieth of a megabyte each.
 ROOM = 10 * MIB
-
-
-@pytest.fixture(autouse=True)
-def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
 def _of_one_worker(target: str, cases: int) -> list[int]:

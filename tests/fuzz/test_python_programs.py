@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import bad_targets
 import pytest
+import stateful_targets
 import torch
 from small_programs import call, program
 
@@ -105,7 +105,7 @@ def _under_test(compile_function: Callable[[Function], Function]) -> Target:
 def test_what_is_written_once_alone_is_found(name: str, module: bool) -> None:
     one = three_times(PLAIN[name])
     one = of_a_module(one) if module else one
-    result = execute(one, _under_test(bad_targets.runs_once))
+    result = execute(one, _under_test(stateful_targets.runs_once))
     assert result.outcome == "finding"
     assert {finding.clause for finding in result.findings} == {"repeat"}
     assert any(": once: state" in finding.path for finding in result.findings)
@@ -180,7 +180,7 @@ def test_a_script_shows_it(
     one: Program, fault: str, clause: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    name = f"bad_targets:{fault}"
+    name = f"stateful_targets:{fault}"
     result = execute(one, find(name))
     assert result.findings[0].clause == clause
     for script, status in (

@@ -88,7 +88,7 @@ def test_ours_promises_something() -> None:
 def test_a_campaign_in_which_everything_is_declined(
     name: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = f"tests.fuzz.bad_targets:{name}"
+    target = f"tests.fuzz.declining_targets:{name}"
     out = tmp_path / "out"
     arguments = ["run", "--target", target, "--cases", "12", "--jobs", "1", "--out", str(out), "--json"]
     assert main(arguments) == status

@@ -166,11 +166,12 @@ def test_other_views_of_a_grown_storage_may_be_read() -> None:
     check(case)
 
 
+@pytest.mark.parametrize("indices", [range(200), pytest.param(range(200, 600), marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("profile", ["metadata", "aliasing", "mixed"])
-def test_no_program_shows_uninitialized_memory(profile: str) -> None:
+def test_no_program_shows_uninitialized_memory(profile: str, indices: range) -> None:
     """torch can fill new memory with NaN and with large integers: nobody must see them."""
     grown = 0
-    for index in range(600):
+    for index in indices:
         case = generate(Random(11, index), profile)
         grown += any(statement.operator.startswith("resize_") for statement in case.statements)
         assert not trace(case).undefined
@@ -178,7 +179,7 @@ def test_no_program_shows_uninitialized_memory(profile: str) -> None:
         for name in plain:
             assert torch.equal(plain[name].nan_to_num(), filled[name].nan_to_num()), load(case).text
             assert plain[name].isnan().sum() == filled[name].isnan().sum(), load(case).text
-    assert grown >= 3
+    assert grown >= len(indices) / 200
 
 
 def visible(case: Program) -> dict[str, torch.Tensor]:

@@ -181,15 +181,16 @@ def test_what_a_compiler_gets_wrong_is_found(compiler: Callable[..., Any], claus
     assert clause in {finding.clause for finding in result.findings}
 
 
-def test_generated_programs_run_and_agree() -> None:
+@pytest.mark.parametrize("indices", [range(60), pytest.param(range(60, 160), marks=pytest.mark.nightly)])
+def test_generated_programs_run_and_agree(indices: range) -> None:
     profile = dataclasses.replace(PROFILES["aliasing"], wrapped=1.0)
     having = {}
-    for index in range(160):
+    for index in indices:
         program = generate(Random(12, index), profile)
         kinds = {OPERATORS[statement.operator].kind for statement in program.statements}
         if Kind.WRAPPER in kinds or "subclass: nested" in features(program):
             having[index] = program
-    assert len(having) > 40
+    assert len(having) > len(indices) / 4
     outcomes = [execute(program, find("aot")).outcome for program in having.values()]
     assert set(outcomes) <= {"agree", "refused"}
     assert outcomes.count("agree") >= 0.9 * len(outcomes)

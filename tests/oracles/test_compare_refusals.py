@@ -21,6 +21,8 @@ from oracles import Arguments, Outcome, compare, judge, observe
 from oracles.mode_stacks import modes, modes_left
 from oracles.python_state import record_python_state
 
+pytestmark = pytest.mark.clause("refusals")
+
 
 class Unsupported(RuntimeError):
     """What a compiler raises when it refuses."""

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from oracles import Arguments, Observation, Outcome, judge, observe
 from oracles.draws import Drawing, Drawn
 
+pytestmark = pytest.mark.clause("randomness")
+
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
     "in place": lambda x: x.clone().cauchy_(),
     "of nothing": lambda x: torch.randn(5, dtype=x.dtype),

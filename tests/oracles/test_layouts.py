@@ -11,6 +11,8 @@ from torch import Tensor
 from oracles import Arguments, Observation, Outcome, judge, observe
 from oracles.layouts import Densely
 
+pytestmark = pytest.mark.clause("strides")
+
 
 @pytest.fixture(scope="module")
 def loops() -> Iterator[None]:

@@ -9,6 +9,8 @@ from torch import Tensor
 from oracles.probe import probe
 from oracles.states import Register, capture
 
+pytestmark = pytest.mark.clause("aliasing")
+
 DTYPES = [
     torch.bool,
     torch.uint8,

@@ -12,6 +12,8 @@ from torch import Tensor
 from oracles import Arguments, Observation, Outcome, judge, observe
 from oracles.roundings import Rounded
 
+pytestmark = pytest.mark.clause("values")
+
 DOUBLE = torch.float64
 EPS = torch.finfo(DOUBLE).eps
 

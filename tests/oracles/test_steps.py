@@ -13,6 +13,8 @@ from torch import Tensor
 from oracles import Arguments, Backward, Finding, Observation, Require, Step, Write, compare, observe
 from oracles.observation import GradientRun, LaterRequire, LaterWrite
 
+pytestmark = pytest.mark.clause("double-backward")
+
 
 def cube(w: Tensor) -> Tensor:
     return w * w * w

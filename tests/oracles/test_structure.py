@@ -10,6 +10,8 @@ import torch
 
 from oracles.structure import nodes
 
+pytestmark = pytest.mark.clause("structure")
+
 Pair = namedtuple("Pair", "first second")
 
 

@@ -12,6 +12,8 @@ from oracles.observation import Value
 from oracles.states import value_of
 from oracles.values import FACTOR, ULPS, mismatch
 
+pytestmark = pytest.mark.clause("values")
+
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 

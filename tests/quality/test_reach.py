@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import itertools
+import json
 import re
 import statistics
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -209,34 +213,51 @@ TOGETHER = {
 }
 
 
-@functools.cache
-def found(profile: str) -> tuple[frozenset[str], ...]:
-    return tuple(features(generate(Random(1, index), profile)) for index in range(CASES))
+Found = Callable[[str], tuple[frozenset[str], ...]]
+Reached = Callable[[str], Counter[str]]
 
 
-@functools.cache
-def reached(profile: str) -> Counter[str]:
-    return Counter(name for names in found(profile) for name in names)
+@pytest.fixture(scope="module")
+def found(run_folder: Path) -> Found:
+    """The features of each of a profile's programs. One worker of a run finds them for all."""
+
+    @functools.cache
+    def of(profile: str) -> tuple[frozenset[str], ...]:
+        file = run_folder / f"features-{profile}.json"
+        with file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not file.exists():
+                programs = (generate(Random(1, index), profile) for index in range(CASES))
+                file.write_text(json.dumps([sorted(features(program)) for program in programs]))
+        return tuple(map(frozenset, json.loads(file.read_text())))
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def reached(found: Found) -> Reached:
+    """How many of a profile's programs have each feature."""
+    return functools.cache(lambda profile: Counter(name for names in found(profile) for name in names))
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_every_feature_is_reached(profile: str) -> None:
+def test_every_feature_is_reached(profile: str, reached: Reached) -> None:
     missing = {name for name in FEATURES if reached(profile)[name] < 2}
     assert missing <= RARE[profile] | APART[profile]
     assert missing >= APART[profile]
 
 
-def test_what_no_other_profile_has_is_reached_by_the_one_that_is_for_it() -> None:
+def test_what_no_other_profile_has_is_reached_by_the_one_that_is_for_it(reached: Reached) -> None:
     assert all(reached("operators")[name] > CASES // 20 for name in HIGHER_ORDER)
     assert all(reached("python")[name] > CASES // 30 for name in PYTHON)
 
 
-def test_rare_features_are_reached_by_some_profile() -> None:
+def test_rare_features_are_reached_by_some_profile(reached: Reached) -> None:
     together = sum((reached(profile) for profile in ALL), Counter[str]())
     assert {name for name in FEATURES if not together[name]} == set()
 
 
-def test_for_each_feature_there_is_a_program_that_cannot_do_without_it() -> None:
+def test_for_each_feature_there_is_a_program_that_cannot_do_without_it(found: Found) -> None:
     """Its smallest is a line or two, each of which it takes: no feature comes with something else alone."""
     first: dict[str, tuple[str, int]] = {}
     for profile in ALL:
@@ -259,7 +280,7 @@ def test_for_each_feature_there_is_a_program_that_cannot_do_without_it() -> None
     assert max(sizes) <= 5 and statistics.median(sizes) <= 1
 
 
-def test_pairs_of_features_are_reached() -> None:
+def test_pairs_of_features_are_reached(found: Found) -> None:
     """In 12,000 programs, at least 99 of 100 pairs."""
     kind_of = {name: kind for kind, names in TOGETHER.items() for name in names}
     pairs = {
@@ -274,13 +295,13 @@ def test_pairs_of_features_are_reached() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_two_profiles_reach_every_kind_of_mutation_and_aliasing(kind: str) -> None:
+def test_the_two_profiles_reach_every_kind_of_mutation_and_aliasing(kind: str, reached: Reached) -> None:
     together = reached("aliasing") + reached("metadata")
     assert {name for name in KINDS[kind] if together[name] < 2} == set()
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_nothing_is_named_that_the_table_does_not_explain(profile: str) -> None:
+def test_nothing_is_named_that_the_table_does_not_explain(profile: str, reached: Reached) -> None:
     assert set(reached(profile)) <= set(FEATURES)
 
 
