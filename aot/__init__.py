@@ -27,7 +27,7 @@ from aot.minify import minify
 from aot.names import get_aot_compilation_context, get_aot_graph_name, set_model_name
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
-from aot.subclasses import PlainTensorMeta, SubclassCreationMeta, SubclassMeta
+from aot.tensors.subclasses import PlainTensorMeta, SubclassCreationMeta, SubclassMeta
 
 __all__ = [
     "AOTModule",

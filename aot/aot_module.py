@@ -26,7 +26,7 @@ from aot.modules import Noted
 from aot.partition.default import default_partition
 from aot.places import Place, found, keeping, places_of, put, registered
 from aot.recognition import calling
-from aot.symbols import Constant, Symbols
+from aot.tensors.symbolic_sizes import Constant, Symbols
 
 # Examples that a front end gives before the arguments are there.
 _UNKNOWN = (internals.FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)

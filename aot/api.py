@@ -28,7 +28,6 @@ from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only
 from aot.compilers import Compiled, Compiler, complete
 from aot.guards import Guards
-from aot.imitation import root_of
 from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
 from aot.metadata import ViewAndMutationMeta
 from aot.modules import Noted
@@ -41,9 +40,10 @@ from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
 from aot.side_effects import NO_SIDE_EFFECTS, SideEffects
-from aot.subclasses import has_names
-from aot.symbols import Constant, Sizes, Symbols
-from aot.tensor_attributes import AttributeNames
+from aot.tensors.fake_tensors import root_of
+from aot.tensors.subclasses import has_names
+from aot.tensors.symbolic_sizes import Constant, Sizes, Symbols
+from aot.tensors.tensor_attributes import AttributeNames
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
 

@@ -16,7 +16,7 @@ from aot import torch_internals as internals
 from aot.errors import AssumptionViolated
 from aot.metadata import MutationType, OutputType, ViewAndMutationMeta
 from aot.runtime.checked import same_elements
-from aot.versions import version_of
+from aot.tensors.version_counters import version_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from aot import torch_internals as internals
 from aot.capture.autocast_cache import Candidate, CastsDiffer, CastUse
 from aot.inputs import Arguments, general_key, take_apart
 from aot.recognition import compile_test
-from aot.symbols import Constant
+from aot.tensors.symbolic_sizes import Constant
 
 
 @dataclass(frozen=True, slots=True)

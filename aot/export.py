@@ -26,7 +26,7 @@ from aot.inputs import Arguments
 from aot.metadata import InputAliasInfo, OutputType, describe
 from aot.modules import Noted
 from aot.partition.default import default_partition
-from aot.symbols import Symbols
+from aot.tensors.symbolic_sizes import Symbols
 from aot.tokens import threaded
 
 

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from aot import torch_internals as internals
-from aot.constants import identified
 from aot.errors import UnsupportedOperation
 from aot.objects import namespace_of
 from aot.reads import is_library
+from aot.tensors.constants import identified
 
 _state = threading.local()
 

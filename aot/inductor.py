@@ -18,7 +18,7 @@ from aot.capture.visible import is_act, moves_generator
 from aot.compilers import Compiled, static_inputs
 from aot.inductor_graphs import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
 from aot.names import get_aot_compilation_context
-from aot.symbols import at, has_symbols, hinted
+from aot.tensors.symbolic_sizes import at, has_symbols, hinted
 from aot.tokens import threaded
 from aot.whole import call_whole
 

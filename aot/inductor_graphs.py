@@ -11,7 +11,7 @@ from torch import fx
 
 from aot import torch_internals as internals
 from aot.capture.operations import is_written
-from aot.symbols import hinted
+from aot.tensors.symbolic_sizes import hinted
 
 # What counts offsets from the beginning of a storage, or shows bytes as another dtype.
 _BY_MEMORY = {

@@ -27,11 +27,11 @@ from aot.effects import (
     Whole,
     WrapperRoot,
 )
-from aot.geometry import Geometry, Places, overlap
-from aot.subclasses import SubclassMeta
-from aot.symbols import hinted
-from aot.versions import counter_groups
-from aot.views import is_undeclared_view
+from aot.tensors.geometry import Geometry, Places, overlap
+from aot.tensors.subclasses import SubclassMeta
+from aot.tensors.symbolic_sizes import hinted
+from aot.tensors.version_counters import counter_groups
+from aot.tensors.views import is_undeclared_view
 
 
 class MutationType(enum.Enum):

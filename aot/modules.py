@@ -29,7 +29,7 @@ from aot.reads import is_library
 from aot.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.stored import Surroundings
 from aot.surroundings import TooMuchCode, Walk
-from aot.tensor_attributes import AttributeNames
+from aot.tensors.tensor_attributes import AttributeNames
 
 _Result = TypeVar("_Result")
 _now = threading.local()

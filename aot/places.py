@@ -15,7 +15,7 @@ from aot import torch_internals as internals
 from aot.attributes import attributes_of
 from aot.guards import MISSING
 from aot.recognition import Found
-from aot.subclasses import is_wrapper
+from aot.tensors.subclasses import is_wrapper
 
 Place = tuple[Any, Any]
 """The dict or list that holds a tensor, and the name or number."""

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.constants import key_of
 from aot.errors import RECORDING
 from aot.inputs import Arguments
-from aot.tensor_attributes import AttributeNames
-from aot.versions import has_counter
+from aot.tensors.constants import key_of
+from aot.tensors.tensor_attributes import AttributeNames
+from aot.tensors.version_counters import has_counter
 
 MOST = 8  # tests that one function has: each costs some 0.1 us in a call that it does not pass for
 EVERY = 16  # once so many calls had to make their key, there is a test too few, or one for nothing

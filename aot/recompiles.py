@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from aot.guards import Guards
-from aot.symbols import Sizes
+from aot.tensors.symbolic_sizes import Sizes
 
 _FACTS = (
     "type",

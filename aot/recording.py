@@ -31,7 +31,6 @@ from aot.capture.visible import moves_generator
 from aot.compilers import example_inputs, mark_static
 from aot.effects import Effects, analyze
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
-from aot.imitation import lacks_memory
 from aot.inputs import Arguments
 from aot.metadata import describe
 from aot.modules import Noted
@@ -40,8 +39,9 @@ from aot.partition.parts import split
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import Left, left
 from aot.side_effects import SideEffects
-from aot.symbols import NO_SIZES, Symbols
-from aot.versions import has_counter, version_of
+from aot.tensors.fake_tensors import lacks_memory
+from aot.tensors.symbolic_sizes import NO_SIZES, Symbols
+from aot.tensors.version_counters import has_counter, version_of
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 

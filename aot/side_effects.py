@@ -26,7 +26,6 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.constants import CONSTANTS
 from aot.containers import SEQUENCES, raw
 from aot.errors import EscapedTensor, UnsupportedOperation
 from aot.guards import Guard, Kind, guard
@@ -34,6 +33,7 @@ from aot.objects import parts_in
 from aot.reads import KINDS, is_library
 from aot.settings import read_settings, write_settings
 from aot.states import QUEUES
+from aot.tensors.constants import CONSTANTS
 from aot.updates import Update, noting, repeat
 from aot.variables import (
     Entries,

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.constants import CONSTANTS, key_of
 from aot.containers import raw
 from aot.reads import is_library
+from aot.tensors.constants import CONSTANTS, key_of
 
 QUEUES = (queue.Queue, queue.SimpleQueue)
 _Numpys = (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.classes import Classes
-from aot.constants import CONSTANTS
 from aot.containers import SEQUENCES, raw
 from aot.errors import UnsupportedOperation
 from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
@@ -41,7 +40,8 @@ from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
 from aot.side_effects import Writable
 from aot.states import QUEUES, gradient_of, has_state, held_by, likeness, parts_of, state_of
 from aot.stored import Surroundings
-from aot.tensor_attributes import AttributeNames
+from aot.tensors.constants import CONSTANTS
+from aot.tensors.tensor_attributes import AttributeNames
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _OWN_FORWARD = frozenset(("forward",))

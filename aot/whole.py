@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.symbols import has_symbols
+from aot.tensors.symbolic_sizes import has_symbols
 
 NAMESPACE = "aot_whole"
 

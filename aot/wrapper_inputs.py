@@ -18,9 +18,9 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.recorder import Recorder
 from aot.capture.trace import fake_of
-from aot.geometry import geometry
-from aot.imitation import edge_of
-from aot.subclasses import (
+from aot.tensors.fake_tensors import edge_of
+from aot.tensors.geometry import geometry
+from aot.tensors.subclasses import (
     SubclassCreationMeta,
     inner_wrappers,
     is_wrapper,

@@ -27,9 +27,9 @@ from bench.streams import Ran, Stretch, WorkerError, Workers
 
 MODULES = (
     "inputs",
-    "views",
+    "tensors.views",
     "states",
-    "geometry",
+    "tensors.geometry",
     "capture.storages",
     "capture.segments",
     "capture.writing",

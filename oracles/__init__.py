@@ -9,13 +9,13 @@ Knows no compiler and no generator: `f` and `compiled` are any two callables.
 
 from __future__ import annotations
 
-from .compare import compare
-from .elsewhere import as_on_cpu
-from .findings import CLAUSES, Finding, Outcome, Verdict
-from .judge import judge
-from .observation import Arguments, Observation, Refusal
-from .observe import observe
-from .steps import Backward, Require, Step, Write
+from oracles.compare import compare
+from oracles.elsewhere import as_on_cpu
+from oracles.findings import CLAUSES, Finding, Outcome, Verdict
+from oracles.judge import judge
+from oracles.observation import Arguments, Observation, Refusal
+from oracles.observe import observe
+from oracles.steps import Backward, Require, Step, Write
 
 __all__ = [
     "CLAUSES",

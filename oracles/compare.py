@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from .compare_autograd import (
+from oracles.compare_autograd import (
     compare_gradients,
     compare_histories,
     compare_later_gradients,
     compare_later_writes,
     compare_steps,
 )
-from .compare_refusals import Compare, compare_python_state, compare_refusal, first_change
-from .compare_tensors import (
+from oracles.compare_refusals import Compare, compare_python_state, compare_refusal, first_change
+from oracles.compare_tensors import (
     FIELDS,
     INPUT_METADATA,
     compare_inputs,
@@ -26,10 +26,10 @@ from .compare_tensors import (
     compare_overlaps,
     compare_sharing,
 )
-from .divergences import is_accepted
-from .findings import CLAUSES, Finding
-from .observation import Observation
-from .sides import Difference, Sides, difference, listing, outcome, same_exception
+from oracles.divergences import is_accepted
+from oracles.findings import CLAUSES, Finding
+from oracles.observation import Observation
+from oracles.sides import Difference, Sides, difference, listing, outcome, same_exception
 
 _MARKS = (
     ("input-data", ("value",)),

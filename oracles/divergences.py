@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .findings import Finding
-from .observation import Observation
+from oracles.findings import Finding
+from oracles.observation import Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from .layouts import repeats, tensors
-from .under import Mode
+from oracles.layouts import repeats, tensors
+from oracles.under import Mode
 
 
 @dataclass(frozen=True, slots=True)

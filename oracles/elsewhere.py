@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .observation import Observation
+from oracles.observation import Observation
 
 _CPU = torch.device("cpu")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .compare import differences
-from .findings import Outcome, Verdict
-from .observation import Observation
+from oracles.compare import differences
+from oracles.findings import Outcome, Verdict
+from oracles.observation import Observation
 
 _ROUNDINGS = 3
 

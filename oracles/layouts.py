@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .under import Mode
+from oracles.under import Mode
 
 
 class Densely(Mode):

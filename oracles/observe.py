@@ -14,8 +14,14 @@ from typing import Any
 
 import torch
 
-from .ambient import contained, digest_of_generators, record_ambient, restore_ambient, seed_generators
-from .gradients import (
+from oracles.ambient import (
+    contained,
+    digest_of_generators,
+    record_ambient,
+    restore_ambient,
+    seed_generators,
+)
+from oracles.gradients import (
     ALONE,
     History,
     Roots,
@@ -27,9 +33,9 @@ from .gradients import (
     measuring,
     record_exception,
 )
-from .lifetime import Lifetimes
-from .mode_stacks import modes_left
-from .observation import (
+from oracles.lifetime import Lifetimes
+from oracles.mode_stacks import modes_left
+from oracles.observation import (
     Ambient,
     Arguments,
     GradientRun,
@@ -38,12 +44,12 @@ from .observation import (
     Refusal,
     TensorState,
 )
-from .probe import probe
-from .python_state import record_python_state
-from .states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
-from .steps import Step, Steps
-from .structure import has_memory, nodes
-from .under import Mode, as_asked, running_under
+from oracles.probe import probe
+from oracles.python_state import record_python_state
+from oracles.states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
+from oracles.steps import Step, Steps
+from oracles.structure import has_memory, nodes
+from oracles.under import Mode, as_asked, running_under
 
 
 def observe(

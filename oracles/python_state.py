@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from .observation import PythonState, Value
-from .states import attributes_of, value_of
-from .structure import MAX_DEPTH, MAX_NODES, PLAIN, class_of, key_name, value_in_words
+from oracles.observation import PythonState, Value
+from oracles.states import attributes_of, value_of
+from oracles.structure import MAX_DEPTH, MAX_NODES, PLAIN, class_of, key_name, value_in_words
 
 _OPAQUE = (type, ModuleType, BuiltinFunctionType, torch.SymInt, torch.SymFloat, torch.SymBool)
 _HOOKS = tuple(name for name in vars(torch.nn.Module()) if name.endswith("_hooks"))

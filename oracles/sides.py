@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .findings import Finding
-from .gradients import LARGEST_COTANGENT
-from .observation import Observation, Raised, TensorState, Value
-from .values import mismatch
+from oracles.findings import Finding
+from oracles.gradients import LARGEST_COTANGENT
+from oracles.observation import Observation, Raised, TensorState, Value
+from oracles.values import mismatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import Node
 
-from .observation import TensorState, Value
-from .structure import PLAIN, Parts, class_of, has_memory, parts_of, value_in_words
-from .words import class_name, message_of
+from oracles.observation import TensorState, Value
+from oracles.structure import PLAIN, Parts, class_of, has_memory, parts_of, value_in_words
+from oracles.words import class_name, message_of
 
 _NUMPY_DTYPES = frozenset(
     {

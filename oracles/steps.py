@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch.autograd.graph import GradientEdge
 
-from .gradients import (
+from oracles.gradients import (
     Differentiated,
     Roots,
     accumulate,
@@ -24,8 +24,8 @@ from .gradients import (
     later_write,
     record_exception,
 )
-from .observation import GradientRun, LaterRequire, LaterWrite, Raised, Refusal
-from .states import Known
+from oracles.observation import GradientRun, LaterRequire, LaterWrite, Raised, Refusal
+from oracles.states import Known
 
 How = Literal["plain", "accumulate", "double"]
 

@@ -32,11 +32,11 @@ from aot.effects import (
     Whole,
     Write,
 )
-from aot.geometry import Geometry
 from aot.runtime.order import arrange
 from aot.runtime.plan import Input, Plan
 from aot.runtime.saving import Own, Saved, Watch
-from aot.subclasses import Layout
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import Layout
 
 # Of what the numbers in a field are, for each class.
 _NUMBERS: Mapping[type, Mapping[str, str]] = {

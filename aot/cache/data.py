@@ -28,11 +28,11 @@ from aot import torch_internals as internals
 from aot.cache.operators import TENSOR, TORCHS, Names, changes_metadata, find, fits, is_view_step
 from aot.capture.journal import Reshape
 from aot.capture.steps import ViewStep
-from aot.constants import CONSTANTS
 from aot.effects import WrapperRebound
-from aot.geometry import Geometry
-from aot.subclasses import SubclassCreationMeta, SubclassMeta
-from aot.symbols import NO_SIZES, SYMBOLIC, Computed, Sizes
+from aot.tensors.constants import CONSTANTS
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import SubclassCreationMeta, SubclassMeta
+from aot.tensors.symbolic_sizes import NO_SIZES, SYMBOLIC, Computed, Sizes
 
 Data = Any  # what JSON has
 

@@ -42,7 +42,7 @@ from aot.cache.operators import Names
 from aot.capture.calls import call_by_name, call_with_grad
 from aot.capture.operations import call_on_clones
 from aot.compilers import put_off
-from aot.geometry import Geometry
+from aot.tensors.geometry import Geometry
 
 LARGEST_CONSTANT = 1 << 16  # bytes; a larger one is data, and not a literal of the program
 _TAGS = ("is_forward", "is_backward", "must_be_in_backward")

@@ -29,10 +29,10 @@ from aot.cache.sources import (
     target_of,
 )
 from aot.capture.autocast_cache import Candidate
-from aot.geometry import Geometry
 from aot.inputs import Arguments
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
+from aot.tensors.geometry import Geometry
 
 Places = Sequence[tuple[dict[str, Any], str]]
 

@@ -32,7 +32,7 @@ from aot.capture.segments import Key, key_of
 from aot.capture.symbolic import viewing
 from aot.capture.visible import has_effect, moves_generator
 from aot.errors import DoubleBackwardUnsupported, Unsupported
-from aot.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
+from aot.tensors.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
 
 aten = torch.ops.aten
 Failure = tuple[type[Exception], str]

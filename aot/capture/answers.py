@@ -18,8 +18,8 @@ from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder
 from aot.capture.metas import lookup
 from aot.capture.random import drawing_apart
-from aot.symbols import Computed, fixed
-from aot.versions import version_of
+from aot.tensors.symbolic_sizes import Computed, fixed
+from aot.tensors.version_counters import version_of
 
 
 class Answers:

@@ -23,8 +23,8 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.capture.operations import tensors_in
 from aot.errors import AutocastCacheUnsupported
-from aot.subclasses import is_wrapper
-from aot.versions import version_of
+from aot.tensors.subclasses import is_wrapper
+from aot.tensors.version_counters import version_of
 
 aten = torch.ops.aten
 _TO_COPY = aten._to_copy.default

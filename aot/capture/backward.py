@@ -24,8 +24,8 @@ from aot.capture.running import refused
 from aot.capture.segments import EntranceEdge, Exposed, Graph, Key
 from aot.capture.trace import fake_of
 from aot.errors import binding
-from aot.geometry import Geometry
-from aot.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped_gradient
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped_gradient
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from aot.capture.replaced import takes_functions
 from aot.capture.segments import Key, key_of
 from aot.capture.trace import fake_of
 from aot.capture.visible import has_effect
-from aot.constants import key_of as key_of_constant
 from aot.errors import UnsupportedOperation
-from aot.geometry import geometry
-from aot.subclasses import is_wrapper
-from aot.views import may_alias
+from aot.tensors.constants import key_of as key_of_constant
+from aot.tensors.geometry import geometry
+from aot.tensors.subclasses import is_wrapper
+from aot.tensors.views import may_alias
 
 aten = torch.ops.aten
 

@@ -17,8 +17,8 @@ from torch import fx
 from aot.capture.graph import GraphBuilder
 from aot.capture.metas import is_contiguous
 from aot.capture.steps import ViewStep, apply_step, invert_step, same_layout
-from aot.geometry import Geometry, is_dense
-from aot.views import memory_root
+from aot.tensors.geometry import Geometry, is_dense
+from aot.tensors.views import memory_root
 
 aten = torch.ops.aten
 

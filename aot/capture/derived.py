@@ -16,8 +16,8 @@ from aot import torch_internals as internals
 from aot.capture.backward import Recorded
 from aot.capture.operations import is_sum
 from aot.capture.segments import Graph, NodeSet
-from aot.subclasses import is_nested, is_wrapper, plain_parts
-from aot.views import memory_root
+from aot.tensors.subclasses import is_nested, is_wrapper, plain_parts
+from aot.tensors.views import memory_root
 
 
 def tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.Node, frozenset[fx.Node]]:

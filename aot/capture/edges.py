@@ -35,7 +35,7 @@ from aot.effects import (
     root_of,
 )
 from aot.errors import AutogradStateMutation
-from aot.versions import version_of
+from aot.tensors.version_counters import version_of
 
 
 def exposed_of(

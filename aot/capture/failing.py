@@ -20,8 +20,8 @@ from aot.capture.recorder import Recorder
 from aot.capture.segments import Exposed, Graph
 from aot.capture.trace import fake_of
 from aot.errors import UnsupportedOperation
-from aot.geometry import Geometry
-from aot.subclasses import is_wrapper
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import is_wrapper
 
 # A way to make the autograd graph of some of what the caller can differentiate, and what runs it, with
 # tensors that look like the values' gradients.

@@ -25,10 +25,10 @@ from aot.capture.recorder import Recorder
 from aot.capture.replaced import watched
 from aot.capture.running import refused
 from aot.capture.storages import StorageState
-from aot.imitation import check_apart, check_current
 from aot.inputs import Arguments, Entry, Primal, enter
 from aot.settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
-from aot.subclasses import (
+from aot.tensors.fake_tensors import check_apart, check_current
+from aot.tensors.subclasses import (
     PlainTensorMeta,
     SubclassCreationMeta,
     is_wrapper,
@@ -36,9 +36,9 @@ from aot.subclasses import (
     rewrapped,
     unwrapped,
 )
-from aot.symbols import SYMBOLIC, Symbols
-from aot.tensor_attributes import Given, check_attributes, give_attributes
-from aot.views import physical, seen_as
+from aot.tensors.symbolic_sizes import SYMBOLIC, Symbols
+from aot.tensors.tensor_attributes import Given, check_attributes, give_attributes
+from aot.tensors.views import physical, seen_as
 from aot.wrapper_inputs import WrapperEntry
 
 

@@ -19,7 +19,7 @@ from aot.capture.calls import call_by_name
 from aot.capture.inference import Inference
 from aot.capture.metas import Number, Recipe, meta_of
 from aot.capture.origins import Origins
-from aot.symbols import as_arguments
+from aot.tensors.symbolic_sizes import as_arguments
 
 
 class GraphBuilder(Inference):

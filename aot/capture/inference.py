@@ -39,8 +39,8 @@ from aot.capture.zeros import (
     says_by_raising,
     says_by_raising_anywhere,
 )
-from aot.geometry import Geometry
-from aot.symbols import fixed, hinted
+from aot.tensors.geometry import Geometry
+from aot.tensors.symbolic_sizes import fixed, hinted
 
 _CPU = torch.device("cpu")
 _RECIPES: dict[tuple[Any, ...], Recipe] = {}

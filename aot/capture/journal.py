@@ -14,8 +14,8 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
-from aot.geometry import Geometry, geometry
-from aot.versions import version_of
+from aot.tensors.geometry import Geometry, geometry
+from aot.tensors.version_counters import version_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from aot import torch_internals as internals
 from aot.capture.backward import Engine, recording_backward, without_autocast
 from aot.capture.recorder import Recorder
 from aot.capture.segments import Graph, Key, key_of
-from aot.versions import counter_groups, has_counter, moved_version
+from aot.tensors.version_counters import counter_groups, has_counter, moved_version
 
 
 @dataclass(frozen=True, slots=True)

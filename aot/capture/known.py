@@ -15,7 +15,7 @@ from torch import fx
 from aot import torch_internals as internals
 from aot.capture.calls import is_custom
 from aot.capture.graph import GraphBuilder
-from aot.symbols import Computed
+from aot.tensors.symbolic_sizes import Computed
 
 
 class Known:

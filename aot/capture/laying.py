@@ -15,8 +15,8 @@ import torch
 from torch import fx
 
 from aot.capture.graph import GraphBuilder
-from aot.geometry import Geometry, known_equal
-from aot.views import memory_root
+from aot.tensors.geometry import Geometry, known_equal
+from aot.tensors.views import memory_root
 
 aten = torch.ops.aten
 

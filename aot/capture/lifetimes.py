@@ -25,7 +25,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.errors import EscapedTensor
-from aot.subclasses import is_wrapper, plain_parts
+from aot.tensors.subclasses import is_wrapper, plain_parts
 
 _YOUNG = 1  # the oldest generation that a collection of young objects looks at
 

@@ -22,7 +22,7 @@ from aot import torch_internals as internals
 from aot.capture.metas import lookup
 from aot.capture.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
-from aot.subclasses import plain_parts
+from aot.tensors.subclasses import plain_parts
 
 
 class Kind(enum.Enum):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.symbols import fixed, has_symbols, hinted
+from aot.tensors.symbolic_sizes import fixed, has_symbols, hinted
 
 
 class ValueMeta(NamedTuple):

@@ -22,7 +22,7 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.capture.replaced import unwatched
 from aot.errors import DoubleBackwardUnsupported
-from aot.versions import detached_in_place
+from aot.tensors.version_counters import detached_in_place
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from aot.capture.journal import Rebind, Reshape
 from aot.capture.operations import functional_form
 from aot.capture.steps import Mode, ViewStep
 from aot.capture.writing import Writing
-from aot.geometry import geometry
+from aot.tensors.geometry import geometry
 
 aten = torch.ops.aten
 

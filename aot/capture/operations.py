@@ -16,7 +16,7 @@ from aot import torch_internals as internals
 from aot.capture.calls import by_name, call_by_name, is_custom
 from aot.capture.modeless import WHOLE
 from aot.capture.random import drawing_apart
-from aot.symbols import fixed
+from aot.tensors.symbolic_sizes import fixed
 
 aten = torch.ops.aten
 
@@ -66,7 +66,8 @@ class Operation:
 _RENAMED = {"normal_": "normal_functional"}
 
 # Operations that write to arguments although their schema does not say so: the positions written, when the
-# argument at position `training` is true (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml).
+# argument at position `training` is true
+# (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml).
 BATCH_NORM = {
     aten.native_batch_norm.default: ((3, 4), 5),
     aten.cudnn_batch_norm.default: ((3, 4), 5),

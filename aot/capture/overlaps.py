@@ -12,8 +12,8 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.calls import is_custom
 from aot.capture.operations import tensors_in
-from aot.geometry import geometry, is_dense
-from aot.symbols import fixed
+from aot.tensors.geometry import geometry, is_dense
+from aot.tensors.symbolic_sizes import fixed
 
 
 def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:

@@ -46,10 +46,10 @@ from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
 from aot.capture.symbolic import ASKS_FOR_NUMBERS
 from aot.capture.wrappers import check_rebind, shown_by
-from aot.geometry import Geometry, geometry
-from aot.subclasses import is_wrapper
-from aot.symbols import Symbols
-from aot.views import is_undeclared_view
+from aot.tensors.geometry import Geometry, geometry
+from aot.tensors.subclasses import is_wrapper
+from aot.tensors.symbolic_sizes import Symbols
+from aot.tensors.views import is_undeclared_view
 
 aten = torch.ops.aten
 

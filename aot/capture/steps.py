@@ -12,7 +12,7 @@ from torch import fx
 from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder
 from aot.capture.metas import ValueMeta, is_contiguous
-from aot.geometry import Geometry, known_equal
+from aot.tensors.geometry import Geometry, known_equal
 
 aten = torch.ops.aten
 

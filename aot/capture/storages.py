@@ -16,7 +16,7 @@ from aot.capture.contents import Contents, EntryView, Stretch
 from aot.capture.graph import GraphBuilder
 from aot.capture.packing import Columns, PackedContents, apart
 from aot.capture.steps import ViewStep
-from aot.geometry import Geometry, geometry
+from aot.tensors.geometry import Geometry, geometry
 
 aten = torch.ops.aten
 

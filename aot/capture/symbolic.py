@@ -17,9 +17,9 @@ from aot import torch_internals as internals
 from aot.capture.inference import typed_refusals
 from aot.capture.operations import Kind, classify
 from aot.capture.shown import shown_as_numbers
-from aot.geometry import geometry
-from aot.symbols import Symbols, fixed, has_symbols
-from aot.views import may_alias
+from aot.tensors.geometry import geometry
+from aot.tensors.symbolic_sizes import Symbols, fixed, has_symbols
+from aot.tensors.views import may_alias
 
 aten = torch.ops.aten
 

@@ -33,8 +33,8 @@ from aot.capture.storages import StorageState
 from aot.capture.symbolic import Viewing
 from aot.capture.threads import Threads
 from aot.capture.wrappers import WrapperViews
-from aot.geometry import Geometry, geometry
-from aot.symbols import Symbols, has_symbols
+from aot.tensors.geometry import Geometry, geometry
+from aot.tensors.symbolic_sizes import Symbols, has_symbols
 
 
 class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]

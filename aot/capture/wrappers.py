@@ -18,9 +18,9 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.journal import Reshape, WrapperRebind
 from aot.capture.steps import Mode, ViewStep
-from aot.geometry import geometry
-from aot.subclasses import is_wrapper
-from aot.versions import counter_groups
+from aot.tensors.geometry import geometry
+from aot.tensors.subclasses import is_wrapper
+from aot.tensors.version_counters import counter_groups
 
 
 @dataclass(frozen=True, slots=True)

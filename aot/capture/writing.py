@@ -35,7 +35,7 @@ from aot.capture.overlaps import (
     shows_the_same,
 )
 from aot.capture.trace import Trace
-from aot.geometry import geometry, known_equal
+from aot.tensors.geometry import geometry, known_equal
 
 aten = torch.ops.aten
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from aot import errors, views
+from aot import errors
 from aot import torch_internals as internals
 from aot.capture.journal import Rebind
 from aot.capture.steps import Mode
@@ -17,8 +17,9 @@ from aot.capture.storages import StorageState
 from aot.effects.histories import goes_unnoticed, undone
 from aot.effects.model import Change, Write
 from aot.effects.world import World, is_current, root_of
-from aot.geometry import Geometry, Places, alike, covers, geometry
-from aot.versions import version_of
+from aot.tensors import views
+from aot.tensors.geometry import Geometry, Places, alike, covers, geometry
+from aot.tensors.version_counters import version_of
 
 
 class ArgumentEffects:

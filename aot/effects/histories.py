@@ -13,7 +13,7 @@ from aot.capture.journal import Rebind, Reshape, ViewOrigin
 from aot.capture.operations import functional_form
 from aot.capture.steps import Mode, ViewStep
 from aot.effects.world import is_current
-from aot.geometry import Geometry, alike, covers, geometry
+from aot.tensors.geometry import Geometry, alike, covers, geometry
 
 aten = torch.ops.aten
 

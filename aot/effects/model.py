@@ -17,8 +17,8 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
-from aot.geometry import Geometry
-from aot.subclasses import SubclassCreationMeta
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import SubclassCreationMeta
 
 
 @dataclass(frozen=True, slots=True)

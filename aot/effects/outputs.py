@@ -40,8 +40,8 @@ from aot.effects.model import (
     Whole,
 )
 from aot.effects.world import World, is_current, is_function_view, root_of
-from aot.geometry import Geometry, alike, geometry
-from aot.versions import has_counter, version_of
+from aot.tensors.geometry import Geometry, alike, geometry
+from aot.tensors.version_counters import has_counter, version_of
 
 _NOWHERE = Geometry((0,), (1,), 0, torch.float32)
 _WITHOUT_GRAD = ("NO_GRAD_MODE", "INFERENCE_MODE")

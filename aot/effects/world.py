@@ -11,8 +11,8 @@ from aot.capture.forward import Forward
 from aot.capture.journal import Rebind
 from aot.capture.storages import StorageState
 from aot.effects.model import Memory, Rebound, Value
-from aot.geometry import Geometry
-from aot.versions import counter_groups
+from aot.tensors.geometry import Geometry
+from aot.tensors.version_counters import counter_groups
 
 
 class World:

@@ -28,8 +28,8 @@ from aot.capture.functional_rng import is_pure_form
 from aot.capture.operations import call_on_clones, operation_of
 from aot.capture.visible import has_effect, moves_generator
 from aot.partition.memory import shown_bytes
-from aot.symbols import Computed, hinted
-from aot.views import may_alias
+from aot.tensors.symbolic_sizes import Computed, hinted
+from aot.tensors.views import may_alias
 
 # Floating point operations in the time of one byte: 67 TFLOP/s to 3.35 TB/s are 20 on an H100 and 19.5 to
 # 1.56 are 12.5 on an A100 (float32, by NVIDIA's data sheets).

@@ -8,9 +8,9 @@ import operator
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.geometry import Geometry, geometry
-from aot.symbols import hinted
-from aot.views import may_alias
+from aot.tensors.geometry import Geometry, geometry
+from aot.tensors.symbolic_sizes import hinted
+from aot.tensors.views import may_alias
 
 
 def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.Node]:

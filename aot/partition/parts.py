@@ -11,9 +11,9 @@ from aot import torch_internals as internals
 from aot.capture.joint import Segment
 from aot.capture.operations import is_sum
 from aot.capture.visible import eliminate_dead_code, is_act
-from aot.geometry import known_equal
 from aot.partition.common import extract, is_tangent
-from aot.symbols import as_arguments
+from aot.tensors.geometry import known_equal
+from aot.tensors.symbolic_sizes import as_arguments
 
 
 def split(

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import logs, views
+from aot import logs
 from aot import torch_internals as internals
 from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
-from aot.geometry import Geometry
 from aot.modules import Noted
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
@@ -29,9 +28,11 @@ from aot.runtime.graphs import Backward, detached, miscounted, runner
 from aot.runtime.plan import Plan
 from aot.runtime.saving import Own
 from aot.runtime.tangents import OtherTangent, fails, restrided, same_memory
-from aot.subclasses import is_nested, is_wrapper
-from aot.symbols import Symbols
-from aot.versions import counted_as, detached_in_place, uncounted
+from aot.tensors import views
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import is_nested, is_wrapper
+from aot.tensors.symbolic_sizes import Symbols
+from aot.tensors.version_counters import counted_as, detached_in_place, uncounted
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from aot.capture.backward import Level
 from aot.capture.threads import tracing
 from aot.compilers import Compiler, example_inputs
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
-from aot.geometry import Geometry
 from aot.modules import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
@@ -32,8 +31,9 @@ from aot.runtime.graphs import Backward, check_numbers, counted, detached, runne
 from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
 from aot.runtime.tangents import as_in_trace, put_together, restrided
-from aot.subclasses import Layout, is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
-from aot.symbols import Symbols
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import Layout, is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
+from aot.tensors.symbolic_sizes import Symbols
 
 
 class Derivative:

@@ -15,7 +15,7 @@ from aot.compilers import Compiled, Compiler, boxed, complete
 from aot.partition.parts import without_tangents
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
-from aot.symbols import Symbols
+from aot.tensors.symbolic_sizes import Symbols
 
 
 def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False) -> Callable[..., Any]:

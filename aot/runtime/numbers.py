@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.symbols import Computed, Symbols, has_symbols, numbers_of
+from aot.tensors.symbolic_sizes import Computed, Symbols, has_symbols, numbers_of
 
 
 @dataclass(frozen=True, slots=True)

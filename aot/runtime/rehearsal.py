@@ -17,13 +17,13 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.geometry import geometry
-from aot.imitation import imitate
 from aot.inputs import Arguments
 from aot.runtime.autograd import Built
-from aot.subclasses import SubclassCreationMeta, has_names, is_wrapper
-from aot.symbols import Hinted, Symbols, hinted
-from aot.versions import version_of
+from aot.tensors.fake_tensors import imitate
+from aot.tensors.geometry import geometry
+from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper
+from aot.tensors.symbolic_sizes import Hinted, Symbols, hinted
+from aot.tensors.version_counters import version_of
 
 META = torch.device("meta")
 

@@ -12,9 +12,9 @@ from aot import torch_internals as internals
 from aot.capture.journal import Reshape
 from aot.capture.steps import Mode, ViewStep
 from aot.effects import AliasRoot, Change, Memory, View, WrapperRebound
-from aot.geometry import Geometry
-from aot.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_names
-from aot.symbols import has_symbols, source_of
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_names
+from aot.tensors.symbolic_sizes import has_symbols, source_of
 
 _SET = torch.ops.aten.set_.source_Storage_storage_offset
 

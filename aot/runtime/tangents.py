@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.errors import UnsupportedTangent
-from aot.subclasses import (
+from aot.tensors.subclasses import (
     Layout,
     SubclassCreationMeta,
     is_wrapper,
@@ -24,7 +24,7 @@ from aot.subclasses import (
     rewrapped,
     unwrapped,
 )
-from aot.symbols import Symbols
+from aot.tensors.symbolic_sizes import Symbols
 
 
 class OtherTangent(Exception):

@@ -108,7 +108,7 @@ FAULTS = (
     ),
     _fault(
         name="hidden parts are taken to be shown",
-        module="aot.geometry",
+        module="aot.tensors.geometry",
         find="return bool(torch.isin(elements(inner), elements(outer)).all())",
         replace="return True",
         clauses=_DATA,

@@ -109,7 +109,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets the type of numbers",
-        module="aot.constants",
+        module="aot.tensors.constants",
         find="return (type(value), value)\n",
         replace="return value\n",
         clauses=_REPEAT,
@@ -117,7 +117,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets the sign of zero",
-        module="aot.constants",
+        module="aot.tensors.constants",
         find="return (type(value), value.hex())  # 0.0",
         replace="return (type(value), value)  # 0.0",
         clauses=_REPEAT,
@@ -174,7 +174,7 @@ FAULTS = (
     ),
     _fault(
         name="views count as taken in grad mode",
-        module="aot.imitation",
+        module="aot.tensors.fake_tensors",
         find="with torch.set_grad_enabled(grad):",
         replace="with torch.enable_grad():",
         clauses=("autograd-metadata", "gradients", "errors"),
@@ -182,7 +182,7 @@ FAULTS = (
     ),
     _fault(
         name="how a view argument was made is lost",
-        module="aot.imitation",
+        module="aot.tensors.fake_tensors",
         find="    internals.copy_creation_meta(tensor, view)\n",
         replace="    pass\n",
         clauses=("errors", "gradients", "autograd-metadata"),
@@ -190,7 +190,7 @@ FAULTS = (
     ),
     _fault(
         name="a base that is a leaf is taken for none",
-        module="aot.imitation",
+        module="aot.tensors.fake_tensors",
         find="            if real.is_leaf:\n                fake.detach_().requires_grad_(True)\n"
         "            else:\n                internals.make_non_leaf(fake)\n    return fakes, roots",
         replace="            internals.make_non_leaf(fake)\n    return fakes, roots",
@@ -199,7 +199,7 @@ FAULTS = (
     ),
     _fault(
         name="aliases of a storage count their writes apart",
-        module="aot.imitation",
+        module="aot.tensors.fake_tensors",
         find="fake = relative.detach()",
         replace="fake = relative.data",
         clauses=("versions", "errors"),

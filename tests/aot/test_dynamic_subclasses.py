@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import aot
 from aot import errors
-from aot.subclasses import is_wrapper, unwrapped
+from aot.tensors.subclasses import is_wrapper, unwrapped
 
 pytestmark = pytest.mark.clause("repeat")
 

@@ -12,7 +12,7 @@ from aot import torch_internals as internals
 from aot.capture.graph import GraphBuilder
 from aot.capture.laying import laid_to_draw
 from aot.capture.metas import ValueMeta, intern
-from aot.geometry import Geometry
+from aot.tensors.geometry import Geometry
 
 pytestmark = pytest.mark.clause("strides", "randomness")
 

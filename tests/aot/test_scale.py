@@ -16,7 +16,7 @@ from agree import values
 from torch import Tensor
 
 import aot
-from aot.versions import counter_groups
+from aot.tensors.version_counters import counter_groups
 from bench.scale import PROGRAMS
 
 

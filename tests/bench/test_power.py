@@ -96,10 +96,10 @@ def test_a_fault_is_not_made_where_aot_is_loaded() -> None:
 _PROBE = """
 from bench.faults import Fault, install
 
-fault = Fault("all numbers are one", "inputs", "aot.constants", "return (type(value), value)\\n",
+fault = Fault("all numbers are one", "inputs", "aot.tensors.constants", "return (type(value), value)\\n",
               "return (type(value),\\n        0)\\n", ("repeat",), "A later call gets another one's number.")
 installed = install(fault)
-from aot.constants import key_of
+from aot.tensors.constants import key_of
 seen = [installed.reached(), key_of(1) == key_of(2), installed.reached()]
 key_of(1.5)
 print(*seen, installed.reached())
@@ -193,7 +193,9 @@ def test_too_many_refusals_are_a_finding(workers: Workers) -> None:
 
 
 def test_a_fault_with_which_nothing_can_be_imported_is_a_mistake(workers: Workers) -> None:
-    broken = Fault("a broken import", "inputs", "aot.constants", "import torch\n", "import torhc\n", (), "")
+    broken = Fault(
+        "a broken import", "inputs", "aot.tensors.constants", "import torch\n", "import torhc\n", (), ""
+    )
     with pytest.raises(WorkerError, match=r"(?s)a broken import.*torhc"):
         _run(workers, broken)
     assert _run(workers, None, until=1).until == 1  # the worker is still there

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from aot import errors, views
+from aot import errors
 from aot import torch_internals as internals
-from aot.geometry import Geometry, geometry
-from aot.versions import counter_groups, version_of
+from aot.tensors import views
+from aot.tensors.geometry import Geometry, geometry
+from aot.tensors.version_counters import counter_groups, version_of
 
 _APART = "a view of a tensor that lies in other memory by now (set_, .data), which cannot be modelled"
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.constants import CONSTANTS, key_of
 from aot.errors import UnsupportedArgument
-from aot.geometry import Geometry, geometry
+from aot.tensors.constants import CONSTANTS, key_of
+from aot.tensors.geometry import Geometry, geometry
 
 
 @dataclass(frozen=True, slots=True)

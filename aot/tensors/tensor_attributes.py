@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.constants import identified
 from aot.errors import UnsupportedOutput
+from aot.tensors.constants import identified
 
 
 @dataclass(frozen=True, slots=True)

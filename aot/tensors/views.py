@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.geometry import Geometry
+from aot.tensors.geometry import Geometry
 
 
 def lazy(tensor: Tensor, conj: bool, neg: bool) -> Tensor:

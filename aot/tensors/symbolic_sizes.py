@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.geometry import Geometry, geometry
-from aot.subclasses import Layout, SubclassCreationMeta, has_names, is_name
+from aot.tensors.geometry import Geometry, geometry
+from aot.tensors.subclasses import Layout, SubclassCreationMeta, has_names, is_name
 
 Number = Any  # an int, or torch.SymInt
 

@@ -1,0 +1,1 @@
+"""What is known of one tensor: geometry, views, version counter, subclass structure, symbolic sizes."""
