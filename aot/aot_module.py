@@ -21,8 +21,8 @@ from aot import torch_internals as internals
 from aot.api import CompiledFunction, Partitioner, Specialization, runs_as_it_is
 from aot.casts import Casting
 from aot.compilers import Compiler
+from aot.guards.tracker import Noted
 from aot.inputs import Arguments, are_leaves
-from aot.modules import Noted
 from aot.partition.default import default_partition
 from aot.places import Place, found, keeping, places_of, put, registered
 from aot.recognition import calling

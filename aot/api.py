@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import config, errors, function_modes, logs, names
+from aot import config, errors, logs, names
 from aot import torch_internals as internals
 from aot.assumptions import asserting
 from aot.blueprint import Blueprint
@@ -27,10 +27,12 @@ from aot.capture.threads import tracing
 from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only
 from aot.compilers import Compiled, Compiler, complete
-from aot.guards import Guards
+from aot.guards import function_modes
+from aot.guards.guard import Guards
+from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
+from aot.guards.tracker import Noted
 from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
 from aot.metadata import ViewAndMutationMeta
-from aot.modules import Noted
 from aot.partition.default import default_partition
 from aot.recognition import MISSED, Answer, Lying, Recognitions
 from aot.recompiles import Before, Key, why
@@ -39,7 +41,6 @@ from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
-from aot.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.tensors.fake_tensors import root_of
 from aot.tensors.subclasses import has_names
 from aot.tensors.symbolic_sizes import Constant, Sizes, Symbols

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from aot import torch_internals as internals
-from aot.attributes import attributes_of
-from aot.guards import MISSING
+from aot.guards.guard import MISSING
+from aot.guards.module_attributes import attributes_of
 from aot.recognition import Found
 from aot.tensors.subclasses import is_wrapper
 

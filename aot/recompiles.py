@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from aot.guards import Guards
+from aot.guards.guard import Guards
 from aot.tensors.symbolic_sizes import Sizes
 
 _FACTS = (

@@ -28,7 +28,7 @@ from bench.streams import Ran, Stretch, WorkerError, Workers
 MODULES = (
     "inputs",
     "tensors.views",
-    "states",
+    "guards.opaque_state",
     "tensors.geometry",
     "capture.storages",
     "capture.segments",

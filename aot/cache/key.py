@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from aot import config, function_modes
+from aot import config
 from aot import torch_internals as internals
 from aot.cache.data import OURS, Data, Packing, Uncacheable
 from aot.cache.sources import (
@@ -29,6 +29,7 @@ from aot.cache.sources import (
     target_of,
 )
 from aot.capture.autocast_cache import Candidate
+from aot.guards import function_modes
 from aot.inputs import Arguments
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition

@@ -24,7 +24,7 @@ from aot import torch_internals as internals
 from aot.cache import purity
 from aot.cache.bytecode import CALLS, CHANGES, CODE, OBJECTS, SETS, reads_of_function, title
 from aot.cache.data import Data, Packing, Uncacheable
-from aot.reads import is_library
+from aot.guards.bytecode import is_library
 
 _MOST_FUNCTIONS = 500
 _MOST_ENTRIES = 10_000

@@ -23,10 +23,10 @@ from aot.capture.lifetimes import Lifetimes
 from aot.capture.outside import check_alone
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import watched
-from aot.capture.running import refused
 from aot.capture.storages import StorageState
+from aot.guards.dynamic_code import refused
+from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.inputs import Arguments, Entry, Primal, enter
-from aot.settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.tensors.fake_tensors import check_apart, check_current
 from aot.tensors.subclasses import (
     PlainTensorMeta,

@@ -24,7 +24,7 @@ from aot.capture.calls import by_name
 from aot.capture.graph import GraphBuilder
 from aot.capture.metas import Recipe, meta_of
 from aot.capture.operations import call_on_clones, classify, given, is_written
-from aot.states import default_generator
+from aot.guards.opaque_state import default_generator
 
 NAMESPACE = "aot_rng"
 

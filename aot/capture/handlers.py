@@ -27,7 +27,7 @@ import torch
 
 from aot import torch_internals as internals
 from aot.errors import BackendError, DataDependentValue, Unsupported
-from aot.reads import is_compiler, is_library
+from aot.guards.bytecode import is_compiler, is_library
 
 Scope = Mapping[str, Any]
 _UNKNOWN: Any = object()

@@ -21,8 +21,8 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.errors import RandomStateMutation
-from aot.settings import random_states, set_random_states
-from aot.states import default_generator, default_generators
+from aot.guards.opaque_state import default_generator, default_generators
+from aot.guards.process_settings import random_states, set_random_states
 
 
 @dataclass(frozen=True, slots=True)

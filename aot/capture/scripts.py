@@ -12,7 +12,7 @@ from typing import Any
 from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
-from aot.reads import is_library
+from aot.guards.bytecode import is_library
 
 _RAW: dict[type, tuple[str, ...]] = {}
 

@@ -21,7 +21,7 @@ from aot import torch_internals as internals
 from aot.capture import functional_rng
 from aot.capture.backward import Level
 from aot.compilers import Compiled, Compiler
-from aot.modules import Noted
+from aot.guards.tracker import Noted
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative
 from aot.runtime.graphs import Backward, detached, miscounted, runner

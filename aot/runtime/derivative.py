@@ -23,7 +23,7 @@ from aot.capture.backward import Level
 from aot.capture.threads import tracing
 from aot.compilers import Compiler, example_inputs
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
-from aot.modules import Noted
+from aot.guards.tracker import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.checked import compile_graph

@@ -165,7 +165,7 @@ FAULTS = (
     ),
     _fault(
         name="guards always hold",
-        module="aot.guards",
+        module="aot.guards.guard",
         find='hold: Callable[[], bool] = scope["hold"]',
         replace="hold: Callable[[], bool] = lambda: True",
         clauses=_REPEAT,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import aot
-from aot.surroundings import guards_of
+from aot.guards.collect import guards_of
 
 pytestmark = pytest.mark.clause("repeat")
 

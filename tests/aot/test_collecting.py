@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import aot
 from aot.collecting import young_garbage_only
-from aot.stored import Surroundings
+from aot.guards.reachable import Surroundings
 
 DATA: list[Any] = []
 

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 import aot
 from aot.errors import DataDependentValue
-from aot.legacy_types import checking_legacy_types
+from aot.guards.legacy_types import checking_legacy_types
 
 Function = Callable[..., Any]
 FAMILY = (DoubleTensor, FloatTensor)

@@ -28,7 +28,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 import aot
 from aot import errors
 from aot import torch_internals as internals
-from aot.stored import Surroundings
+from aot.guards.reachable import Surroundings
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("refusals")]
 

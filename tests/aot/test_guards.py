@@ -535,7 +535,7 @@ def results(function: Callable[[Tensor], Any]) -> list[Any]:
 def test_later_calls_see_what_is_there(
     case: Callable[[], Case], many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aot.guards._MANY", many)  # of which on guards of a kind share a test
+    monkeypatch.setattr("aot.guards.guard._MANY", many)  # of which on guards of a kind share a test
     function, change, back = case()
     compiled = aot.aot_function(function, checking_nop)
     before = results(function)

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import aot
 from aot import errors
-from aot.attributes import attributes_of
+from aot.guards.module_attributes import attributes_of
 
 
 class Scaled(nn.Module):

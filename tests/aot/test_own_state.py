@@ -26,7 +26,7 @@ from agree import checking_nop, leaf, values
 from torch import Tensor, nn
 
 import aot
-from aot.states import state_of
+from aot.guards.opaque_state import state_of
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
-from aot.surroundings import MOST_FUNCTIONS
+from aot.guards.collect import MOST_FUNCTIONS
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
@@ -163,7 +163,7 @@ def a_registry() -> dict[str, Any]:
 def test_code_is_looked_through_as_it_is_called_where_too_much_is_reached(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    monkeypatch.setattr("aot.guards.collect.MOST_FUNCTIONS", 20)
     space = a_registry()
     compiled = aot.aot_function(space["f"], checking_nop)
     for change in (
@@ -198,7 +198,7 @@ def listening(*hooks: str) -> Iterator[None]:
 def test_code_is_looked_through_as_it_is_called_beside_a_debugger_or_a_profiler(
     hook: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    monkeypatch.setattr("aot.guards.collect.MOST_FUNCTIONS", 20)
     space = a_registry()
     compiled, x = aot.aot_function(space["f"], checking_nop), leaf(3)
     with listening(hook):
@@ -209,7 +209,7 @@ def test_code_is_looked_through_as_it_is_called_beside_a_debugger_or_a_profiler(
 def test_a_debugger_and_a_profiler_keep_code_from_being_looked_through_as_it_is_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    monkeypatch.setattr("aot.guards.collect.MOST_FUNCTIONS", 20)
     compiled = aot.aot_function(a_registry()["f"], checking_nop)
     with listening("trace", "profile"), pytest.raises(errors.UnsupportedOperation, match="profiler"):
         compiled(leaf(3))
@@ -217,7 +217,7 @@ def test_a_debugger_and_a_profiler_keep_code_from_being_looked_through_as_it_is_
 
 def test_a_variable_that_is_read_after_it_was_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """As the collector of hidden states in models is: set, read by what is called then, and reset."""
-    monkeypatch.setattr("aot.surroundings.MOST_FUNCTIONS", 20)
+    monkeypatch.setattr("aot.guards.collect.MOST_FUNCTIONS", 20)
     space = a_registry()
     space["collected"] = contextvars.ContextVar("collected", default=2.0)
     exec(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import aot
-from aot.surroundings import guards_of
+from aot.guards.collect import guards_of
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
@@ -71,7 +71,7 @@ def test_what_is_replaced_is_given_up(owner: Callable[[Any], Any], key: Any) -> 
 def test_none_is_not_a_tensor_that_is_gone(
     owner: Callable[[Any], Any], key: Any, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aot.guards._MANY", many)
+    monkeypatch.setattr("aot.guards.guard._MANY", many)
     module = _Reading()
     guards, _ = guards_of(module)
     assert guards.hold()

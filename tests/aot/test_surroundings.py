@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
-from aot.modules import Noted
-from aot.surroundings import guards_of
+from aot.guards.collect import guards_of
+from aot.guards.tracker import Noted
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 

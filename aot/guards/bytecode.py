@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-from aot.asked import Asked, asked_by, names_asked, within
+from aot.guards.computed_attributes import Asked, asked_by, names_asked, within
 
 KINDS = ("names", "cells", "attributes")
 # Methods of containers and variables that tell nothing of what was there.

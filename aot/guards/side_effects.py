@@ -26,16 +26,15 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.containers import SEQUENCES, raw
 from aot.errors import EscapedTensor, UnsupportedOperation
-from aot.guards import Guard, Kind, guard
-from aot.objects import parts_in
-from aot.reads import KINDS, is_library
-from aot.settings import read_settings, write_settings
-from aot.states import QUEUES
-from aot.tensors.constants import CONSTANTS
-from aot.updates import Update, noting, repeat
-from aot.variables import (
+from aot.guards.bytecode import KINDS, is_library
+from aot.guards.containers import SEQUENCES, raw
+from aot.guards.guard import Guard, Kind, guard
+from aot.guards.introspection import parts_in
+from aot.guards.opaque_state import QUEUES
+from aot.guards.process_settings import read_settings, write_settings
+from aot.guards.scalar_updates import Update, noting, repeat
+from aot.guards.variables import (
     Entries,
     Holder,
     Items,
@@ -49,6 +48,7 @@ from aot.variables import (
     changed,
     holders_of,
 )
+from aot.tensors.constants import CONSTANTS
 
 Place = tuple[int, Kind, str]
 """Where a guard looks: the owner's id, how, and the name."""
@@ -127,7 +127,8 @@ class Snapshot:
     Args:
         of_backward: whether a backward is what runs. The trace has changed torch's settings by then.
 
-    While it lasts, numbers that the function only updates are such as note that (`aot.updates`).
+    While it lasts, numbers that the function only updates are such as note that
+    (`aot.guards.scalar_updates`).
     """
 
     def __init__(self, of_backward: bool = False) -> None:

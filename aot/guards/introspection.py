@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Set
 from contextvars import ContextVar
 from typing import Any
 
-from aot.containers import SEQUENCES, raw
-from aot.guards import MISSING
-from aot.reads import is_library
+from aot.guards.bytecode import is_library
+from aot.guards.containers import SEQUENCES, raw
+from aot.guards.guard import MISSING
 
 
 def parts_in(value: Any, among: Set[int] | None = None) -> list[tuple[str, Any]]:

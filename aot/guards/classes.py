@@ -7,8 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from aot.asked import Asked
-from aot.reads import all_names, is_library, reads_of
+from aot.guards.bytecode import all_names, is_library, reads_of
+from aot.guards.computed_attributes import Asked
 
 CALLED = frozenset(
     ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")

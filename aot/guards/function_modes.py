@@ -16,8 +16,8 @@ from typing import Any
 
 from aot import torch_internals as internals
 from aot.errors import UnsupportedOperation
-from aot.objects import namespace_of
-from aot.reads import is_library
+from aot.guards.bytecode import is_library
+from aot.guards.introspection import namespace_of
 from aot.tensors.constants import identified
 
 _state = threading.local()

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from aot.containers import SEQUENCES
-from aot.objects import parts_in, values_in
+from aot.guards.containers import SEQUENCES
+from aot.guards.introspection import parts_in, values_in
 
 _CONTAINERS = (dict, tuple, *SEQUENCES)
 

@@ -20,9 +20,9 @@ from typing import Any
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.containers import raw
 from aot.errors import ClosureMutation
-from aot.states import gradient_of, likeness, state_of
+from aot.guards.containers import raw
+from aot.guards.opaque_state import gradient_of, likeness, state_of
 from aot.tensors.constants import CONSTANTS, key_of
 
 MISSING: Any = object()

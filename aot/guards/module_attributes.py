@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from torch import fx, nn
 
-from aot.reads import all_names, is_library
+from aot.guards.bytecode import all_names, is_library
 
 Attribute = tuple[int, dict[str, Any], str]
 """The number of a module among its root's `modules`, its namespace, and the attribute's name."""

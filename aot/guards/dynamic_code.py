@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aot.errors import UnsupportedOperation
-from aot.reads import is_library
+from aot.guards.bytecode import is_library
 
 _now = threading.local()
 _lock = threading.Lock()

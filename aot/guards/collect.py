@@ -31,15 +31,23 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.classes import Classes
-from aot.containers import SEQUENCES, raw
 from aot.errors import UnsupportedOperation
-from aot.guards import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
-from aot.objects import content_of, has_memory, namespace_of
-from aot.reads import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
-from aot.side_effects import Writable
-from aot.states import QUEUES, gradient_of, has_state, held_by, likeness, parts_of, state_of
-from aot.stored import Surroundings
+from aot.guards.bytecode import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
+from aot.guards.classes import Classes
+from aot.guards.containers import SEQUENCES, raw
+from aot.guards.guard import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
+from aot.guards.introspection import content_of, has_memory, namespace_of
+from aot.guards.opaque_state import (
+    QUEUES,
+    gradient_of,
+    has_state,
+    held_by,
+    likeness,
+    parts_of,
+    state_of,
+)
+from aot.guards.reachable import Surroundings
+from aot.guards.side_effects import Writable
 from aot.tensors.constants import CONSTANTS
 from aot.tensors.tensor_attributes import AttributeNames
 

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.containers import raw
-from aot.reads import is_library
+from aot.guards.bytecode import is_library
+from aot.guards.containers import raw
 from aot.tensors.constants import CONSTANTS, key_of
 
 QUEUES = (queue.Queue, queue.SimpleQueue)

@@ -21,14 +21,14 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.called import told, within
 from aot.errors import Unsupported, UnsupportedOperation
-from aot.guards import MISSING, Guard, Guards, Kind
-from aot.legacy_types import checking_legacy_types
-from aot.reads import is_library
-from aot.side_effects import NO_SIDE_EFFECTS, Snapshot
-from aot.stored import Surroundings
-from aot.surroundings import TooMuchCode, Walk
+from aot.guards.bytecode import is_library
+from aot.guards.call_tracing import told, within
+from aot.guards.collect import TooMuchCode, Walk
+from aot.guards.guard import MISSING, Guard, Guards, Kind
+from aot.guards.legacy_types import checking_legacy_types
+from aot.guards.reachable import Surroundings
+from aot.guards.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.tensors.tensor_attributes import AttributeNames
 
 _Result = TypeVar("_Result")

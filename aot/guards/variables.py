@@ -25,11 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from aot import torch_internals as internals
-from aot.containers import SEQUENCES, raw
-from aot.guards import MISSING, Kind, contents
-from aot.objects import content_of, has_memory, namespace_of
-from aot.reads import is_compiler, is_library
-from aot.states import QUEUES, has_state, state_of
+from aot.guards.bytecode import is_compiler, is_library
+from aot.guards.containers import SEQUENCES, raw
+from aot.guards.guard import MISSING, Kind, contents
+from aot.guards.introspection import content_of, has_memory, namespace_of
+from aot.guards.opaque_state import QUEUES, has_state, state_of
 
 _REGISTRIES = frozenset(vars(nn.Module())) - {"training"}
 _LRU = type(functools.lru_cache(lambda: None))
