@@ -22,10 +22,10 @@ from aot.api import CompiledFunction, Partitioner, Specialization, runs_as_it_is
 from aot.casts import Casting
 from aot.compilers import Compiler
 from aot.guards.tracker import Noted
-from aot.inputs import Arguments, are_leaves
 from aot.partition.default import default_partition
-from aot.places import Place, found, keeping, places_of, put, registered
-from aot.recognition import calling
+from aot.specialize.call import Arguments, are_leaves
+from aot.specialize.inline_cache import calling
+from aot.specialize.module_state import Place, found, keeping, places_of, put, registered
 from aot.tensors.symbolic_sizes import Constant, Symbols
 
 # Examples that a front end gives before the arguments are there.

@@ -31,16 +31,16 @@ from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.guards.tracker import Noted
-from aot.inputs import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
 from aot.metadata import ViewAndMutationMeta
 from aot.partition.default import default_partition
-from aot.recognition import MISSED, Answer, Lying, Recognitions
-from aot.recompiles import Before, Key, why
 from aot.recording import Options, Partitioner, Recorded, record
 from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
 from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
+from aot.specialize.call import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
+from aot.specialize.inline_cache import MISSED, Answer, Lying, Recognitions
+from aot.specialize.recompile_reasons import Before, Key, why
 from aot.tensors.fake_tensors import root_of
 from aot.tensors.subclasses import has_names
 from aot.tensors.symbolic_sizes import Constant, Sizes, Symbols

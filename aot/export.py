@@ -23,9 +23,9 @@ from aot.casts import Casting
 from aot.compilers import nop
 from aot.effects import analyze
 from aot.guards.tracker import Noted
-from aot.inputs import Arguments
 from aot.metadata import InputAliasInfo, OutputType, describe
 from aot.partition.default import default_partition
+from aot.specialize.call import Arguments
 from aot.tensors.symbolic_sizes import Symbols
 from aot.tokens import threaded
 

@@ -33,12 +33,12 @@ from aot.effects import Effects, analyze
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import Noted
-from aot.inputs import Arguments
 from aot.metadata import describe
 from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.parts import split
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import Left, left
+from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
 from aot.tensors.symbolic_sizes import NO_SIZES, Symbols
 from aot.tensors.version_counters import has_counter, version_of

@@ -26,7 +26,7 @@ from bench.report import Table
 from bench.streams import Ran, Stretch, WorkerError, Workers
 
 MODULES = (
-    "inputs",
+    "specialize.call",
     "tensors.views",
     "guards.opaque_state",
     "tensors.geometry",

@@ -30,9 +30,9 @@ from aot.cache.sources import (
 )
 from aot.capture.autocast_cache import Candidate
 from aot.guards import function_modes
-from aot.inputs import Arguments
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
+from aot.specialize.call import Arguments
 from aot.tensors.geometry import Geometry
 
 Places = Sequence[tuple[dict[str, Any], str]]

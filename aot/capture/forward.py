@@ -26,7 +26,8 @@ from aot.capture.replaced import watched
 from aot.capture.storages import StorageState
 from aot.guards.dynamic_code import refused
 from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
-from aot.inputs import Arguments, Entry, Primal, enter
+from aot.specialize.call import Arguments, Entry, Primal, enter
+from aot.specialize.subclass_keys import WrapperEntry
 from aot.tensors.fake_tensors import check_apart, check_current
 from aot.tensors.subclasses import (
     PlainTensorMeta,
@@ -39,7 +40,6 @@ from aot.tensors.subclasses import (
 from aot.tensors.symbolic_sizes import SYMBOLIC, Symbols
 from aot.tensors.tensor_attributes import Given, check_attributes, give_attributes
 from aot.tensors.views import physical, seen_as
-from aot.wrapper_inputs import WrapperEntry
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from aot.capture.storages import StorageState
 from aot.capture.visible import eliminate_dead_code
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
-from aot.inputs import Primal
+from aot.specialize.call import Primal
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import Layout, is_nested, is_wrapper, layout_of, plain_parts, shared_parts
 

@@ -42,7 +42,7 @@ from aot.effects.model import (
 from aot.effects.outputs import OutputEffects
 from aot.effects.world import World, is_current, root_of
 from aot.effects.wrappers import WrapperEffects, with_wrappers
-from aot.inputs import Entry
+from aot.specialize.call import Entry
 
 __all__ = [
     "AliasRoot",

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from aot.capture.storages import StorageState
 from aot.effects.model import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
 from aot.effects.world import World
-from aot.inputs import Entry
+from aot.specialize.call import Entry
 
 
 def writes_in_graph(

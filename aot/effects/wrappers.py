@@ -31,10 +31,10 @@ from aot.effects.model import (
     Write,
 )
 from aot.effects.world import is_current, root_of
+from aot.specialize.subclass_keys import WrapperEntry
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import has_names, inner_wrappers, parts_of, unwrapped
-from aot.wrapper_inputs import WrapperEntry
 
 
 class WrapperEffects:

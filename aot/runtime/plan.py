@@ -16,9 +16,9 @@ from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
 from aot.capture.segments import ArgumentEdge, WrittenEdge
 from aot.effects import Change, Effects, Output, Root, ValueRoot, Write
-from aot.recognition import Lying
 from aot.runtime.order import Item, arrange
 from aot.runtime.saving import Own, Saved, Saving, Savings, Watch, tangents_from_start
+from aot.specialize.inline_cache import Lying
 from aot.tensors.geometry import Geometry
 from aot.tensors.symbolic_sizes import Sizes
 from aot.tensors.views import memory_root

@@ -17,8 +17,8 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.inputs import Arguments
 from aot.runtime.autograd import Built
+from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import imitate
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper

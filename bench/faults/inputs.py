@@ -12,7 +12,7 @@ _REPEAT = ("repeat",)
 FAULTS = (
     _fault(
         name="the key forgets shapes",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="type(tensor),\n                tensor.shape,",
         replace="type(tensor),\n                tensor.dim(),",
         clauses=_REPEAT,
@@ -20,7 +20,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets strides",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="tensor.stride(),\n",
         replace="None,\n",
         clauses=_REPEAT,
@@ -28,7 +28,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets offsets",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="tensor.storage_offset(),\n",
         replace="None,\n",
         clauses=_REPEAT,
@@ -36,7 +36,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets dtypes",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="tensor.is_neg(),\n                tensor.dtype,",
         replace="tensor.is_neg(),\n                None,",
         clauses=_REPEAT,
@@ -44,7 +44,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets requires_grad",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="tensor.requires_grad,\n                leaf,",
         replace="None,\n                leaf,",
         clauses=_REPEAT,
@@ -52,7 +52,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets leaves",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="leaf,\n                leaf and tensor.grad is not None,",
         replace="None,\n                tensor.is_leaf and tensor.grad is not None,",
         clauses=_REPEAT,
@@ -60,7 +60,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets conjugation",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="tensor.is_conj(),\n",
         replace="None,\n",
         clauses=_REPEAT,
@@ -77,7 +77,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets which share storage",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="group,\n                bases.setdefault(identity, len(bases)),",
         replace="None,\n                bases.setdefault(identity, len(bases)),",
         clauses=_REPEAT,
@@ -85,7 +85,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets which are views of one base",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="bases.setdefault(identity, len(bases)),",
         replace="None,",
         clauses=_REPEAT,
@@ -93,7 +93,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets which are one object",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="key.append(index)",
         replace="key.append(None)",
         clauses=_REPEAT,
@@ -101,7 +101,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets Python numbers",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="key.append(_constant_key(position, leaf))",
         replace="key.append(None)",
         clauses=_REPEAT,
@@ -125,7 +125,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets what requires grad behind a view",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="root.requires_grad,\n                    root.is_leaf,",
         replace="None,\n                    root.is_leaf,",
         clauses=_REPEAT,
@@ -133,7 +133,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets how a view was made",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="internals.creation_meta(tensor),\n                    internals.accumulates(tensor),",
         replace="None,\n                    internals.accumulates(tensor),",
         clauses=_REPEAT,
@@ -157,7 +157,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets version counters",
-        module="aot.inputs",
+        module="aot.specialize.call",
         find="key.append(counter_groups(tuple(together.values())))",
         replace="key.append(None)",
         clauses=_REPEAT,

@@ -17,7 +17,7 @@ from agree import assert_same_call, values
 from torch import Tensor
 
 import aot
-from aot.recognition import Lying
+from aot.specialize.inline_cache import Lying
 
 pytestmark = pytest.mark.clause("repeat")
 

@@ -12,7 +12,7 @@ from agree import values
 from torch import Tensor, nn
 
 import aot
-from aot.places import found
+from aot.specialize.module_state import found
 
 pytestmark = pytest.mark.clause("repeat")
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import aot
 from aot import torch_internals as internals
-from aot.inputs import flattened, take_apart
-from aot.recognition import EVERY, MISSED, MOST, compile_test
+from aot.specialize.call import flattened, take_apart
+from aot.specialize.inline_cache import EVERY, MISSED, MOST, compile_test
 from fuzz.campaign.jobs import program
 from fuzz.source import load
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from aot import torch_internals as internals
 from aot.guards.guard import MISSING
 from aot.guards.module_attributes import attributes_of
-from aot.recognition import Found
+from aot.specialize.inline_cache import Found
 from aot.tensors.subclasses import is_wrapper
 
 Place = tuple[Any, Any]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.errors import RECORDING
-from aot.inputs import Arguments
+from aot.specialize.call import Arguments
 from aot.tensors.constants import key_of
 from aot.tensors.tensor_attributes import AttributeNames
 from aot.tensors.version_counters import has_counter
@@ -108,7 +108,7 @@ class Recognitions:
         flat: of these, what takes a call's arguments as they are.
 
     Example:
-        >>> from aot.inputs import take_apart
+        >>> from aot.specialize.call import take_apart
         >>> seen = Recognitions()
         >>> answer = Answer(lambda: True, torch.neg, (), None)
         >>> seen.note(1, True, take_apart((torch.ones(2),)), answer)

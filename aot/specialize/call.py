@@ -22,12 +22,12 @@ from aot.capture.metas import ValueMeta, intern, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.storages import StorageState
 from aot.capture.trace import fake_of
+from aot.specialize.subclass_keys import WrapperEntry, enter_wrappers, key_of_wrapper, key_of_wrappers
 from aot.tensors.constants import CONSTANTS, key_of
 from aot.tensors.fake_tensors import edge_of, imitate, root_of, was_let_go
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper, unwrapped
 from aot.tensors.version_counters import counter_groups, has_counter, version_of
-from aot.wrapper_inputs import WrapperEntry, enter_wrappers, key_of_wrapper, key_of_wrappers
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _NO_CONTAINERS = _PLAIN.union(CONSTANTS)
