@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.operations import is_written
+from aot.ops.classify import is_written
 from aot.tensors.symbolic_sizes import hinted
 
 # What counts offsets from the beginning of a storage, or shows bytes as another dtype.

@@ -24,7 +24,6 @@ from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.operations import RESIZES_STORAGE
 from aot.capture.replaced import replacing
 from aot.capture.symbolic import viewing
 from aot.capture.visible import moves_generator
@@ -34,6 +33,7 @@ from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import Noted
 from aot.metadata import describe
+from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.parts import split
 from aot.runtime.plan import make_plan

@@ -39,9 +39,9 @@ from aot.cache.data import (
     unpack,
 )
 from aot.cache.operators import Names
-from aot.capture.calls import call_by_name, call_with_grad
-from aot.capture.operations import call_on_clones
 from aot.compilers import put_off
+from aot.ops.call_targets import call_by_name, call_with_grad
+from aot.ops.classify import call_on_clones
 from aot.tensors.geometry import Geometry
 
 LARGEST_CONSTANT = 1 << 16  # bytes; a larger one is data, and not a literal of the program

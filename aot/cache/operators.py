@@ -20,8 +20,8 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.calls import call_by_name, call_with_grad
-from aot.capture.operations import BATCH_NORM, READS_GRAD_MODE, Kind, call_on_clones, classify, given
+from aot.ops.call_targets import call_by_name, call_with_grad
+from aot.ops.classify import BATCH_NORM, READS_GRAD_MODE, Kind, call_on_clones, classify, given
 
 Names = frozenset[tuple[str, str]]  # custom operators, by name and overload
 

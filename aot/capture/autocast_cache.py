@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.operations import tensors_in
 from aot.errors import AutocastCacheUnsupported
+from aot.ops.classify import tensors_in
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.version_counters import version_of
 

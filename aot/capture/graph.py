@@ -15,10 +15,10 @@ from torch import Tensor, fx
 
 from aot import config
 from aot import torch_internals as internals
-from aot.capture.calls import call_by_name
 from aot.capture.inference import Inference
 from aot.capture.metas import Number, Recipe, meta_of
 from aot.capture.origins import Origins
+from aot.ops.call_targets import call_by_name
 from aot.tensors.symbolic_sizes import as_arguments
 
 

@@ -17,7 +17,6 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.calls import call_with_grad, is_custom
 from aot.capture.metas import (
     Recipe,
     Rows,
@@ -32,7 +31,8 @@ from aot.capture.metas import (
     strides_in_order,
 )
 from aot.capture.random import drawing_apart
-from aot.capture.zeros import (
+from aot.ops.call_targets import call_with_grad, is_custom
+from aot.ops.zero_probing import (
     PIVOTED,
     as_pivots,
     may_be_run,

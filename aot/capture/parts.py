@@ -17,7 +17,7 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.operations import tensors_in
+from aot.ops.classify import tensors_in
 from aot.tensors.version_counters import version_of
 
 # How views were made that autograd was not told of.

@@ -21,13 +21,18 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture import looks, streams
 from aot.capture.autocast_cache import CastCache
-from aot.capture.calls import call_with_grad, is_custom
 from aot.capture.handlers import Handlers
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.metas import Recipe, dtypes_of, lookup, recipe_of
 from aot.capture.modeless import asks_about_phases
 from aot.capture.moving import Moving, repeatable
-from aot.capture.operations import (
+from aot.capture.replaced import takes_functions
+from aot.capture.steps import Mode, ViewStep
+from aot.capture.storages import StorageState
+from aot.capture.symbolic import ASKS_FOR_NUMBERS
+from aot.capture.wrappers import check_rebind, shown_by
+from aot.ops.call_targets import call_with_grad, is_custom
+from aot.ops.classify import (
     BATCH_NORM,
     READS_GRAD_MODE,
     RESIZES_STORAGE,
@@ -41,11 +46,6 @@ from aot.capture.operations import (
     goes_past_autograd,
     tensors_in,
 )
-from aot.capture.replaced import takes_functions
-from aot.capture.steps import Mode, ViewStep
-from aot.capture.storages import StorageState
-from aot.capture.symbolic import ASKS_FOR_NUMBERS
-from aot.capture.wrappers import check_rebind, shown_by
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.symbolic_sizes import Symbols

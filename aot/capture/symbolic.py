@@ -15,8 +15,8 @@ from torch import Tensor
 
 from aot import torch_internals as internals
 from aot.capture.inference import typed_refusals
-from aot.capture.operations import Kind, classify
 from aot.capture.shown import shown_as_numbers
+from aot.ops.classify import Kind, classify
 from aot.tensors.geometry import geometry
 from aot.tensors.symbolic_sizes import Symbols, fixed, has_symbols
 from aot.tensors.views import may_alias

@@ -17,7 +17,6 @@ from torch.autograd.graph import Node
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.calls import by_name
 from aot.capture.functional_rng import States
 from aot.capture.graph import GraphBuilder
 from aot.capture.hooks import Hooks
@@ -26,13 +25,14 @@ from aot.capture.known import Known
 from aot.capture.laying import laid_to_draw
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.metas import Number, Recipe, lookup
-from aot.capture.operations import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
 from aot.capture.parts import Parts
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState
 from aot.capture.symbolic import Viewing
 from aot.capture.threads import Threads
 from aot.capture.wrappers import WrapperViews
+from aot.ops.call_targets import by_name
+from aot.ops.classify import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.symbolic_sizes import Symbols, has_symbols
 

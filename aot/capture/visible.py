@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.operations import acts, drops_nothing, operation_of
+from aot.ops.classify import acts, drops_nothing, operation_of
 
 
 def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:

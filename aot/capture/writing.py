@@ -12,10 +12,11 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.calls import is_custom
 from aot.capture.inference import typed_refusals
 from aot.capture.metas import Recipe, lookup, recipe_of
-from aot.capture.operations import (
+from aot.capture.trace import Trace
+from aot.ops.call_targets import is_custom
+from aot.ops.classify import (
     BATCH_NORM,
     Operation,
     call_on_clones,
@@ -26,7 +27,7 @@ from aot.capture.operations import (
     tensors_in,
     with_defaults,
 )
-from aot.capture.overlaps import (
+from aot.ops.overlap_checks import (
     check_apart,
     check_lists,
     check_order,
@@ -34,7 +35,6 @@ from aot.capture.overlaps import (
     check_partial_overlap_of_lists,
     shows_the_same,
 )
-from aot.capture.trace import Trace
 from aot.tensors.geometry import geometry, known_equal
 
 aten = torch.ops.aten

@@ -9,8 +9,8 @@ from torch import fx
 
 from aot import torch_internals as internals
 from aot.capture.joint import Segment
-from aot.capture.operations import is_sum
 from aot.capture.visible import eliminate_dead_code, is_act
+from aot.ops.classify import is_sum
 from aot.partition.common import extract, is_tangent
 from aot.tensors.geometry import known_equal
 from aot.tensors.symbolic_sizes import as_arguments

@@ -46,8 +46,8 @@ from torch import Tensor, fx, nn
 import aot
 from aot.cache import folder as folders
 from aot.cache import seal
-from aot.capture.calls import call_by_name, call_with_grad
-from aot.capture.operations import call_on_clones
+from aot.ops.call_targets import call_by_name, call_with_grad
+from aot.ops.classify import call_on_clones
 
 HANG = 120.0  # seconds
 

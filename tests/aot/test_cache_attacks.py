@@ -16,8 +16,8 @@ from torch import Tensor, fx
 import aot
 from aot.cache import decode, operators
 from aot.cache.data import Corrupt
-from aot.capture.calls import call_by_name
-from aot.capture.operations import call_on_clones
+from aot.ops.call_targets import call_by_name
+from aot.ops.classify import call_on_clones
 
 PLAN, FORWARD, BACKWARDS = 0, 1, 2
 TARGETS, NODES = 1, 5

@@ -12,7 +12,7 @@ from torch import Tensor
 import aot
 from aot.capture.metas import ValueMeta
 from aot.capture.writing import Writing
-from aot.capture.zeros import may_be_run
+from aot.ops.zero_probing import may_be_run
 
 pytestmark = pytest.mark.clause("values")
 

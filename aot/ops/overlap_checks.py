@@ -10,8 +10,8 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.calls import is_custom
-from aot.capture.operations import tensors_in
+from aot.ops.call_targets import is_custom
+from aot.ops.classify import tensors_in
 from aot.tensors.geometry import geometry, is_dense
 from aot.tensors.symbolic_sizes import fixed
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.calls import by_name, call_by_name, is_custom
 from aot.capture.modeless import WHOLE
 from aot.capture.random import drawing_apart
+from aot.ops.call_targets import by_name, call_by_name, is_custom
 from aot.tensors.symbolic_sizes import fixed
 
 aten = torch.ops.aten

@@ -1,0 +1,1 @@
+"""What an ATen operation does to its arguments, decided once from its schema and tags."""
