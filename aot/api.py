@@ -27,6 +27,7 @@ from aot.capture.threads import tracing
 from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only
 from aot.compilers import Compiled, Compiler, complete
+from aot.graph.symint_inputs import numbered
 from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
@@ -36,7 +37,6 @@ from aot.partition.default import default_partition
 from aot.recording import Options, Partitioner, Recorded, record
 from aot.runtime.autograd import Built, build
 from aot.runtime.checked import compile_graph
-from aot.runtime.numbers import numbered
 from aot.runtime.rehearsal import rehearse
 from aot.specialize.call import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
 from aot.specialize.inline_cache import MISSED, Answer, Lying, Recognitions

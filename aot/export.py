@@ -16,18 +16,18 @@ from aot.api import Specialization
 from aot.cache.slot import Slot
 from aot.capture.forward import Forward, run_once
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.metas import meta_of
-from aot.capture.visible import eliminate_dead_code
 from aot.casts import Casting
 from aot.compilers import nop
 from aot.effects import analyze
+from aot.graph.effect_tokens import threaded
+from aot.graph.purity import eliminate_dead_code
+from aot.graph.value_meta import meta_of
 from aot.guards.tracker import Noted
 from aot.metadata import InputAliasInfo, OutputType, describe
 from aot.ops.classify import call_on_clones
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments
 from aot.tensors.symbolic_sizes import Symbols
-from aot.tokens import threaded
 
 
 @dataclass(frozen=True, slots=True)

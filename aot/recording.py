@@ -26,10 +26,10 @@ from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.replaced import replacing
 from aot.capture.symbolic import viewing
-from aot.capture.visible import moves_generator
 from aot.compilers import example_inputs, mark_static
 from aot.effects import Effects, analyze
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
+from aot.graph.purity import moves_generator
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import Noted
 from aot.metadata import describe

@@ -953,7 +953,8 @@ def is_ordered(op: OpOverload) -> bool:
     return _get_effect(op) is not None
 
 
-# What a graph orders by values (`aot.tokens`) is called by the first; the others begin and end a chain.
+# What a graph orders by values (`aot.graph.effect_tokens`) is called by the first; the others begin and end a
+# chain.
 WITH_EFFECTS = with_effects
 MAKE_TOKEN = torch.ops.prims._make_token.default
 SINK_TOKENS = torch.ops.prims._sink_tokens.default

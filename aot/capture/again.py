@@ -23,15 +23,15 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, numbers_of, run_whole
-from aot.capture.graph import GraphBuilder
 from aot.capture.linearity import Linearity
-from aot.capture.metas import ValueMeta, lookup
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import replacing
 from aot.capture.segments import Key, key_of
 from aot.capture.symbolic import viewing
-from aot.capture.visible import has_effect, moves_generator
 from aot.errors import DoubleBackwardUnsupported, Unsupported
+from aot.graph.builder import GraphBuilder
+from aot.graph.purity import has_effect, moves_generator
+from aot.graph.value_meta import ValueMeta, lookup
 from aot.tensors.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
 
 aten = torch.ops.aten

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder
-from aot.capture.metas import lookup
 from aot.capture.random import drawing_apart
+from aot.graph.builder import GraphBuilder
+from aot.graph.value_meta import lookup
 from aot.tensors.symbolic_sizes import Computed, fixed
 from aot.tensors.version_counters import version_of
 

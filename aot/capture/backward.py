@@ -18,11 +18,11 @@ from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
-from aot.capture.metas import meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.segments import EntranceEdge, Exposed, Graph, Key
 from aot.capture.trace import fake_of
 from aot.errors import binding
+from aot.graph.value_meta import meta_of
 from aot.guards.dynamic_code import refused
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped_gradient

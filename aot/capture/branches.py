@@ -21,13 +21,13 @@ from torch.autograd.graph import get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import run_whole
-from aot.capture.metas import Recipe, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions
 from aot.capture.segments import Key, key_of
 from aot.capture.trace import fake_of
-from aot.capture.visible import has_effect
 from aot.errors import UnsupportedOperation
+from aot.graph.purity import has_effect
+from aot.graph.value_meta import Recipe, meta_of
 from aot.ops.classify import acts, operation_of
 from aot.tensors.constants import key_of as key_of_constant
 from aot.tensors.geometry import geometry

@@ -30,12 +30,12 @@ from aot.capture.branches import (
     modules,
     read_value,
 )
-from aot.capture.laying import laid
-from aot.capture.metas import intern, is_contiguous, lookup, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions, unwatched
 from aot.capture.segments import Key
 from aot.errors import DoubleBackwardUnsupported
+from aot.graph.layout import laid
+from aot.graph.value_meta import intern, is_contiguous, lookup, meta_of
 
 
 @dataclass(frozen=True, slots=True)

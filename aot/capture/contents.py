@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.capture.graph import GraphBuilder
-from aot.capture.metas import is_contiguous
 from aot.capture.steps import ViewStep, apply_step, invert_step, same_layout
+from aot.graph.builder import GraphBuilder
+from aot.graph.value_meta import is_contiguous
 from aot.tensors.geometry import Geometry, is_dense
 from aot.tensors.views import memory_root
 

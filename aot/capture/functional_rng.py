@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder
-from aot.capture.metas import Recipe, meta_of
+from aot.graph.builder import GraphBuilder
+from aot.graph.value_meta import Recipe, meta_of
 from aot.guards.opaque_state import default_generator
 from aot.ops.call_targets import by_name
 from aot.ops.classify import call_on_clones, classify, given, is_written

@@ -21,7 +21,6 @@ from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.failing import Failure, check_acts, find_failing, last_to_run
 from aot.capture.forward import Forward
-from aot.capture.graph import GraphBuilder
 from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
@@ -35,9 +34,10 @@ from aot.capture.segments import (
     key_of,
 )
 from aot.capture.storages import StorageState
-from aot.capture.visible import eliminate_dead_code
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
+from aot.graph.builder import GraphBuilder
+from aot.graph.purity import eliminate_dead_code
 from aot.specialize.call import Primal
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import Layout, is_nested, is_wrapper, layout_of, plain_parts, shared_parts

@@ -35,13 +35,13 @@ from aot.capture.branches import (
     needed_for,
     read_value,
 )
-from aot.capture.graph import GraphBuilder
-from aot.capture.laying import laid
-from aot.capture.metas import ValueMeta, intern, lookup, meta_of, rows_of
 from aot.capture.recorder import Recorder
 from aot.capture.replaced import takes_functions, unwatched
 from aot.capture.segments import Key, key_of
 from aot.errors import DoubleBackwardUnsupported
+from aot.graph.builder import GraphBuilder
+from aot.graph.layout import laid
+from aot.graph.value_meta import ValueMeta, intern, lookup, meta_of, rows_of
 
 _NAME = "while_loop"
 

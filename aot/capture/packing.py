@@ -16,8 +16,8 @@ import torch
 from torch import fx
 
 from aot.capture.contents import Contents, EntryView, Stretch
-from aot.capture.graph import GraphBuilder
 from aot.capture.steps import ViewStep, same_layout
+from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, is_dense
 
 _PERIODS = 8  # how many are tried, so that work stays linear for tensors that all step otherwise

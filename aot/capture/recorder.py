@@ -23,7 +23,6 @@ from aot.capture import looks, streams
 from aot.capture.autocast_cache import CastCache
 from aot.capture.handlers import Handlers
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.metas import Recipe, dtypes_of, lookup, recipe_of
 from aot.capture.modeless import asks_about_phases
 from aot.capture.moving import Moving, repeatable
 from aot.capture.replaced import takes_functions
@@ -31,6 +30,7 @@ from aot.capture.steps import Mode, ViewStep
 from aot.capture.storages import StorageState
 from aot.capture.symbolic import ASKS_FOR_NUMBERS
 from aot.capture.wrappers import check_rebind, shown_by
+from aot.graph.value_meta import Recipe, dtypes_of, lookup, recipe_of
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import (
     BATCH_NORM,

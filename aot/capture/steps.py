@@ -10,8 +10,8 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder
-from aot.capture.metas import ValueMeta, is_contiguous
+from aot.graph.builder import GraphBuilder
+from aot.graph.value_meta import ValueMeta, is_contiguous
 from aot.tensors.geometry import Geometry, known_equal
 
 aten = torch.ops.aten

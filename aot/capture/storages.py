@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx
 
 from aot.capture.contents import Contents, EntryView, Stretch
-from aot.capture.graph import GraphBuilder
 from aot.capture.packing import Columns, PackedContents, apart
 from aot.capture.steps import ViewStep
+from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, geometry
 
 aten = torch.ops.aten

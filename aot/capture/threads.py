@@ -23,9 +23,9 @@ from torch import Tensor, fx
 from aot import torch_internals as internals
 from aot.capture import looks
 from aot.capture.answers import Answers
-from aot.capture.graph import GraphBuilder
 from aot.capture.replaced import replace, replacing
 from aot.errors import DataDependentValue, UnsupportedOperation
+from aot.graph.builder import GraphBuilder
 
 _RECORDING: list[Threads] = []
 

@@ -18,19 +18,19 @@ from torch.autograd.graph import Node
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.functional_rng import States
-from aot.capture.graph import GraphBuilder
 from aot.capture.hooks import Hooks
 from aot.capture.journal import Journal
-from aot.capture.known import Known
-from aot.capture.laying import laid_to_draw
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.metas import Number, Recipe, lookup
 from aot.capture.parts import Parts
 from aot.capture.random import Draws
 from aot.capture.storages import StorageState
 from aot.capture.symbolic import Viewing
 from aot.capture.threads import Threads
 from aot.capture.wrappers import WrapperViews
+from aot.graph.builder import GraphBuilder
+from aot.graph.constant_values import Known
+from aot.graph.layout import laid_to_draw
+from aot.graph.value_meta import Number, Recipe, lookup
 from aot.ops.call_targets import by_name
 from aot.ops.classify import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
 from aot.tensors.geometry import Geometry, geometry

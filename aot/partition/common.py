@@ -10,8 +10,8 @@ from typing import Any
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.visible import eliminate_dead_code, has_effect, is_act
 from aot.errors import BackendError, PartitionError
+from aot.graph.purity import eliminate_dead_code, has_effect, is_act
 
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 

@@ -9,7 +9,7 @@ from torch import fx
 
 from aot import torch_internals as internals
 from aot.capture.joint import Segment
-from aot.capture.visible import eliminate_dead_code, is_act
+from aot.graph.purity import eliminate_dead_code, is_act
 from aot.ops.classify import is_sum
 from aot.partition.common import extract, is_tangent
 from aot.tensors.geometry import known_equal

@@ -23,12 +23,12 @@ from aot.capture.backward import Level
 from aot.capture.threads import tracing
 from aot.compilers import Compiler, example_inputs
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
+from aot.graph.symint_inputs import numbered
 from aot.guards.tracker import Noted
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.checked import compile_graph
 from aot.runtime.graphs import Backward, check_numbers, counted, detached, runner
-from aot.runtime.numbers import numbered
 from aot.runtime.saving import tangents_from_start
 from aot.runtime.tangents import as_in_trace, put_together, restrided
 from aot.tensors.geometry import Geometry

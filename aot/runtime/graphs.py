@@ -12,9 +12,9 @@ from torch import Tensor, fx
 from aot import errors, names
 from aot import torch_internals as internals
 from aot.compilers import Compiled, Compiler, boxed, complete
+from aot.graph.symint_inputs import numbered
 from aot.partition.parts import without_tangents
 from aot.runtime.checked import compile_graph
-from aot.runtime.numbers import numbered
 from aot.tensors.symbolic_sizes import Symbols
 
 

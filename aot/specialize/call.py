@@ -18,10 +18,10 @@ from torch.autograd.graph import GradientEdge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.metas import ValueMeta, intern, meta_of
 from aot.capture.recorder import Recorder
 from aot.capture.storages import StorageState
 from aot.capture.trace import fake_of
+from aot.graph.value_meta import ValueMeta, intern, meta_of
 from aot.specialize.subclass_keys import WrapperEntry, enter_wrappers, key_of_wrapper, key_of_wrappers
 from aot.tensors.constants import CONSTANTS, key_of
 from aot.tensors.fake_tensors import edge_of, imitate, root_of, was_let_go

@@ -167,7 +167,7 @@ FAULTS = (
     ),
     _fault(
         name="shapes are remembered without keyword arguments",
-        module="aot.capture.inference",
+        module="aot.graph.shape_inference",
         find="        if kwargs:\n            key = self._key(",
         replace="        if False:\n            key = self._key(",
         clauses=("values", "strides", "errors"),
@@ -225,7 +225,7 @@ FAULTS = (
     ),
     _fault(
         name="a draw that nobody reads is dropped",
-        module="aot.capture.visible",
+        module="aot.graph.purity",
         find="if node.target is torch.ops.aten.copy_.default or moves_generator(node):",
         replace="if node.target is torch.ops.aten.copy_.default:",
         clauses=("randomness",),

@@ -80,7 +80,7 @@ FAULTS = (
     ),
     _fault(
         name="random draws are repeated in the backward",
-        module="aot.capture.visible",
+        module="aot.graph.purity",
         find="if op is None or not internals.may_draw(op):",
         replace="if op is None or op.namespace:",
         clauses=("randomness", *_GRADIENTS),

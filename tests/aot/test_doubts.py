@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture import inference
-from aot.capture.graph import GraphBuilder
-from aot.capture.metas import Recipe, ValueMeta, intern, lookup
+from aot.graph import shape_inference
+from aot.graph.builder import GraphBuilder
+from aot.graph.value_meta import Recipe, ValueMeta, intern, lookup
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -42,7 +42,7 @@ def _infer(monkeypatch: pytest.MonkeyPatch, op: Any, *given: Any) -> tuple[list[
     builder = GraphBuilder(internals.FakeTensorMode())
     asked = Asked(builder)
     monkeypatch.setattr(builder, "_of_kernel", asked)
-    monkeypatch.setattr(inference, "_RECIPES", {})
+    monkeypatch.setattr(shape_inference, "_RECIPES", {})
     arguments = tuple(
         builder.placeholder(f"p{i}", intern(ValueMeta(tuple(one.shape), one.stride(), one.dtype, CUDA)))
         if isinstance(one, Tensor)

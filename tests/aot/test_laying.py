@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder
-from aot.capture.laying import laid_to_draw
-from aot.capture.metas import ValueMeta, intern
+from aot.graph.builder import GraphBuilder
+from aot.graph.layout import laid_to_draw
+from aot.graph.value_meta import ValueMeta, intern
 from aot.tensors.geometry import Geometry
 
 pytestmark = pytest.mark.clause("strides", "randomness")

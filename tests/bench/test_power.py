@@ -245,15 +245,15 @@ def test_switches_make_faults_and_take_them_back() -> None:
 
 
 def test_a_module_forgets_what_it_has_remembered_with_a_fault() -> None:
-    from aot.capture import inference
+    from aot.graph import shape_inference
 
     fault = BY_NAME["shapes are remembered without keyword arguments"]
     switches = Switches([fault])
-    before = len(inference._RECIPES)
+    before = len(shape_inference._RECIPES)
     switches.turn([fault.name])
-    inference._RECIPES["wrong",] = inference._RECIPES.get(("wrong",))  # type: ignore[assignment]
+    shape_inference._RECIPES["wrong",] = shape_inference._RECIPES.get(("wrong",))  # type: ignore[assignment]
     switches.turn(())
-    assert len(inference._RECIPES) == before
+    assert len(shape_inference._RECIPES) == before
 
 
 def test_registered_operators_outlast_a_fault() -> None:
@@ -282,7 +282,7 @@ def test_all_faults_can_be_switched() -> None:
 def test_a_fault_that_is_in_no_function_cannot_be_switched() -> None:
     outside = replace(
         FAULTS[0],
-        module="aot.capture.inference",
+        module="aot.graph.shape_inference",
         find="_RECIPES_LIMIT = 20_000",
         replace="_RECIPES_LIMIT = 2",
     )

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.graph import GraphBuilder
+from aot.graph.builder import GraphBuilder
 from aot.ops.call_targets import is_custom
 from aot.tensors.symbolic_sizes import Computed
 

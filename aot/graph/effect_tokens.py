@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.visible import is_act
+from aot.graph.purity import is_act
 
 
 def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot.capture.graph import GraphBuilder
+from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, known_equal
 from aot.tensors.views import memory_root
 

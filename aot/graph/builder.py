@@ -15,9 +15,9 @@ from torch import Tensor, fx
 
 from aot import config
 from aot import torch_internals as internals
-from aot.capture.inference import Inference
-from aot.capture.metas import Number, Recipe, meta_of
-from aot.capture.origins import Origins
+from aot.graph.shape_inference import Inference
+from aot.graph.stack_traces import Origins
+from aot.graph.value_meta import Number, Recipe, meta_of
 from aot.ops.call_targets import call_by_name
 from aot.tensors.symbolic_sizes import as_arguments
 

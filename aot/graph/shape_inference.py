@@ -17,7 +17,8 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.metas import (
+from aot.capture.random import drawing_apart
+from aot.graph.value_meta import (
     Recipe,
     Rows,
     Symbolic,
@@ -30,7 +31,6 @@ from aot.capture.metas import (
     recipe_of,
     strides_in_order,
 )
-from aot.capture.random import drawing_apart
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.zero_probing import (
     PIVOTED,
