@@ -8,7 +8,8 @@ Example:
 from aot import cache, config
 from aot.aot_module import AOTModule, aot_module, aot_module_simplified
 from aot.api import CompiledFunction, aot_function
-from aot.compilers import make_boxed_compiler, make_boxed_func, nop, static_inputs
+from aot.backends.compilers import make_boxed_compiler, make_boxed_func, nop, static_inputs
+from aot.backends.graph_names import get_aot_compilation_context, get_aot_graph_name, set_model_name
 from aot.errors import (
     AotError,
     AssumptionViolated,
@@ -24,7 +25,6 @@ from aot.explain import explain
 from aot.export import BackwardSignature, GraphSignature, aot_export_joint_simple, aot_export_module
 from aot.metadata import InputAliasInfo, MutationType, OutputAliasInfo, OutputType, ViewAndMutationMeta
 from aot.minify import minify
-from aot.names import get_aot_compilation_context, get_aot_graph_name, set_model_name
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
 from aot.tensors.subclasses import PlainTensorMeta, SubclassCreationMeta, SubclassMeta

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import config, errors, logs, names
+from aot import config, errors, logs
 from aot import torch_internals as internals
 from aot.assumptions import asserting
+from aot.backends import graph_names
+from aot.backends.compilers import Compiled, Compiler, complete
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.autocast_cache import CastsDiffer
@@ -26,7 +28,6 @@ from aot.capture.outside import checking
 from aot.capture.threads import tracing
 from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only
-from aot.compilers import Compiled, Compiler, complete
 from aot.graph.symint_inputs import numbered
 from aot.guards import function_modes
 from aot.guards.guard import Guards
@@ -582,7 +583,7 @@ class CompiledFunction:
     ) -> Specialization:
         """What a compile of another time has left, put to use."""
         graphs = blueprint.backwards
-        names.number(blueprint.forward, *graphs)
+        graph_names.number(blueprint.forward, *graphs)
         compiled = self._compile_forward(blueprint.forward, blueprint)
         levels: list[Callable[[], Level] | None] = [None] * len(graphs)
         if any(blueprint.again):

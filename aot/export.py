@@ -13,11 +13,11 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.aot_module import CompiledModule
 from aot.api import Specialization
+from aot.backends.compilers import nop
 from aot.cache.slot import Slot
 from aot.capture.forward import Forward, run_once
 from aot.capture.lifetimes import Lifetimes
 from aot.casts import Casting
-from aot.compilers import nop
 from aot.effects import analyze
 from aot.graph.effect_tokens import threaded
 from aot.graph.purity import eliminate_dead_code

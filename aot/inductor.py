@@ -12,11 +12,11 @@ from torch import fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.compilers import Compiled, static_inputs
+from aot.backends.compilers import Compiled, static_inputs
+from aot.backends.graph_names import get_aot_compilation_context
 from aot.graph.effect_tokens import threaded
 from aot.graph.purity import is_act, moves_generator
 from aot.inductor_graphs import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
-from aot.names import get_aot_compilation_context
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import BATCH_NORM, call_on_clones, is_written
 from aot.tensors.symbolic_sizes import at, has_symbols, hinted

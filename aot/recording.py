@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import logs, names
+from aot import logs
 from aot import torch_internals as internals
+from aot.backends import graph_names
+from aot.backends.compilers import example_inputs, mark_static
 from aot.blueprint import Blueprint
 from aot.capture import looks, streams
 from aot.capture.autocast_cache import Candidate
@@ -26,7 +28,6 @@ from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.replaced import replacing
 from aot.capture.symbolic import viewing
-from aot.compilers import example_inputs, mark_static
 from aot.effects import Effects, analyze
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import moves_generator
@@ -186,7 +187,7 @@ def record(
         if module is not None:
             mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
     backwards = tuple(module for module, _ in parts)
-    names.number(fw_module, *backwards)
+    graph_names.number(fw_module, *backwards)
     levels = _levels_of(joint, backwards)
     again = tuple(level is not None for level in levels)
     blueprint = Blueprint(

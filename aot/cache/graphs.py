@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
+from aot.backends.compilers import put_off
 from aot.cache import operators as table
 from aot.cache.data import (
     LARGEST,
@@ -39,7 +40,6 @@ from aot.cache.data import (
     unpack,
 )
 from aot.cache.operators import Names
-from aot.compilers import put_off
 from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import call_on_clones
 from aot.tensors.geometry import Geometry

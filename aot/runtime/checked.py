@@ -16,8 +16,8 @@ from torch import Tensor, fx
 
 from aot import config
 from aot import torch_internals as internals
-from aot.compilers import Compiled, Compiler, boxed, complete
-from aot.compilers import compile_graph as compile_as_it_is
+from aot.backends.compilers import Compiled, Compiler, boxed, complete
+from aot.backends.compilers import compile_graph as compile_as_it_is
 from aot.errors import AssumptionViolated
 from aot.partition.memory import memory_roots
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from aot import errors, names
+from aot import errors
 from aot import torch_internals as internals
-from aot.compilers import Compiled, Compiler, boxed, complete
+from aot.backends import graph_names
+from aot.backends.compilers import Compiled, Compiler, boxed, complete
 from aot.graph.symint_inputs import numbered
 from aot.partition.parts import without_tangents
 from aot.runtime.checked import compile_graph
@@ -133,7 +134,7 @@ class Backward:
                         module = copy.deepcopy(
                             complete(module)
                         )  # the other compile may keep, and has marked, this one
-                    names.same_number(module, self._module)
+                    graph_names.same_number(module, self._module)
                     graph = numbered(module, self._symbols)
                     first = len(graph.taken)
                     graph.module.meta["donated"] = tuple(first + i for i in self._donated if spend)

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 import aot
 from aot import torch_internals as internals
-from aot.straight import straight
+from aot.backends.straight_line import straight
 
 pytestmark = pytest.mark.clause("lifetime")
 

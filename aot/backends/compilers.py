@@ -19,10 +19,11 @@ from typing import Any
 
 from torch import fx
 
-from aot import logs, names
+from aot import logs
 from aot import torch_internals as internals
+from aot.backends import graph_names
+from aot.backends.straight_line import straight
 from aot.errors import BackendError
-from aot.straight import straight
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -129,8 +130,8 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
     Raises:
         BackendError: what comes back cannot be called.
     """
-    with names.compiling(module, which):
-        title = names.get_aot_graph_name()
+    with graph_names.compiling(module, which):
+        title = graph_names.get_aot_graph_name()
         logs.log(logs.GRAPHS, title, lambda: module.print_readable(print_output=False))
         inputs: Sequence[Any] = ()
         if compiler is not nop:

@@ -1,0 +1,1 @@
+"""Compilers of graphs that ship, and the boxed calling convention."""
