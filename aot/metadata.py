@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from torch import Tensor
 
 from aot.capture.forward import Forward
-from aot.capture.journal import Reshape
-from aot.capture.storages import StorageState
+from aot.capture.memory.metadata_log import Reshape
+from aot.capture.memory.storage import StorageState
 from aot.effects import (
     AliasRoot,
     Constant,

@@ -30,7 +30,7 @@ MODULES = (
     "tensors.views",
     "guards.opaque_state",
     "tensors.geometry",
-    "capture.storages",
+    "capture.memory.storage",
     "capture.segments",
     "capture.writing",
     "effects.*",

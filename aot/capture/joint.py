@@ -22,6 +22,7 @@ from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.failing import Failure, check_acts, find_failing, last_to_run
 from aot.capture.forward import Forward
 from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
+from aot.capture.memory.storage import StorageState
 from aot.capture.scripts import scripts_of
 from aot.capture.segments import (
     ArgumentEdge,
@@ -33,7 +34,6 @@ from aot.capture.segments import (
     Target,
     key_of,
 )
-from aot.capture.storages import StorageState
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder

@@ -23,13 +23,13 @@ from aot.capture import looks, streams
 from aot.capture.autocast_cache import CastCache
 from aot.capture.handlers import Handlers
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.memory.storage import StorageState
+from aot.capture.memory.subclass_views import check_rebind, shown_by
+from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.capture.modeless import asks_about_phases
 from aot.capture.moving import Moving, repeatable
 from aot.capture.replaced import takes_functions
-from aot.capture.steps import Mode, ViewStep
-from aot.capture.storages import StorageState
 from aot.capture.symbolic import ASKS_FOR_NUMBERS
-from aot.capture.wrappers import check_rebind, shown_by
 from aot.graph.value_meta import Recipe, dtypes_of, lookup, recipe_of
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import (

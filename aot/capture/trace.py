@@ -19,14 +19,14 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.functional_rng import States
 from aot.capture.hooks import Hooks
-from aot.capture.journal import Journal
 from aot.capture.lifetimes import Lifetimes
+from aot.capture.memory.metadata_log import Journal
+from aot.capture.memory.storage import StorageState
+from aot.capture.memory.subclass_views import WrapperViews
 from aot.capture.parts import Parts
 from aot.capture.random import Draws
-from aot.capture.storages import StorageState
 from aot.capture.symbolic import Viewing
 from aot.capture.threads import Threads
-from aot.capture.wrappers import WrapperViews
 from aot.graph.builder import GraphBuilder
 from aot.graph.constant_values import Known
 from aot.graph.layout import laid_to_draw

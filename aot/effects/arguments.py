@@ -11,9 +11,9 @@ from torch.autograd.graph import GradientEdge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.journal import Rebind
-from aot.capture.steps import Mode
-from aot.capture.storages import StorageState
+from aot.capture.memory.metadata_log import Rebind
+from aot.capture.memory.storage import StorageState
+from aot.capture.memory.view_ops import Mode
 from aot.effects.histories import goes_unnoticed, undone
 from aot.effects.model import Change, Write
 from aot.effects.world import World, is_current, root_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from aot.capture.storages import StorageState
+from aot.capture.memory.storage import StorageState
 from aot.effects.model import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
 from aot.effects.world import World
 from aot.specialize.call import Entry

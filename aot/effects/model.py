@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.journal import Reshape
-from aot.capture.steps import Mode, ViewStep
+from aot.capture.memory.metadata_log import Reshape
+from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta
 

@@ -12,9 +12,9 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.journal import Rebind, ViewOrigin
-from aot.capture.steps import Mode, ViewStep
-from aot.capture.storages import StorageState
+from aot.capture.memory.metadata_log import Rebind, ViewOrigin
+from aot.capture.memory.storage import StorageState
+from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.effects.histories import (
     BY_STRIDES,
     derived_anew,

@@ -15,8 +15,8 @@ from torch import Tensor
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.forward import Forward
-from aot.capture.journal import Reshape, WrapperRebind
-from aot.capture.steps import ViewStep
+from aot.capture.memory.metadata_log import Reshape, WrapperRebind
+from aot.capture.memory.view_ops import ViewStep
 from aot.effects.model import (
     ArgumentRoot,
     Change,

@@ -12,7 +12,7 @@ _DATA = ("values", "input-data", "gradients")
 FAULTS = (
     _fault(
         name="views are read at absolute offsets",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="offset = 0 if 0 in where.size else where.offset - base.offset",
         replace="offset = 0 if 0 in where.size else where.offset",
         clauses=(*_DATA, "errors"),
@@ -20,7 +20,7 @@ FAULTS = (
     ),
     _fault(
         name="parts are written at absolute offsets",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="offset = where.offset - base.offset\n        scattered",
         replace="offset = where.offset\n        scattered",
         clauses=(*_DATA, "errors"),
@@ -28,7 +28,7 @@ FAULTS = (
     ),
     _fault(
         name="views show what was there before a write",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="self._nodes = {base: node}",
         replace="self._nodes[base] = node",
         clauses=_DATA,
@@ -36,7 +36,7 @@ FAULTS = (
     ),
     _fault(
         name="lazy negation is lost",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="return self._builder.emit(aten.neg.default, value) if where.neg else value",
         replace="return value",
         clauses=_DATA,
@@ -44,7 +44,7 @@ FAULTS = (
     ),
     _fault(
         name="lazy conjugation is lost",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="        if where.conj:\n"
         "            value = self._builder.emit(aten._conj_physical.default, value)",
         replace="        if where.conj and where.neg:\n"
@@ -54,7 +54,7 @@ FAULTS = (
     ),
     _fault(
         name="bytes are read from the beginning",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="content, 0, start - whole, stop - whole)\n        # A view",
         replace="content, 0, 0, stop - start)\n        # A view",
         clauses=_DATA,
@@ -62,7 +62,7 @@ FAULTS = (
     ),
     _fault(
         name="bytes are written to the beginning",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="aten.slice_scatter.default, content, part, 0, start - whole, stop - whole",
         replace="aten.slice_scatter.default, content, part, 0, 0, stop - start",
         clauses=_DATA,
@@ -70,7 +70,7 @@ FAULTS = (
     ),
     _fault(
         name="a storage does not reach before its first value",
-        module="aot.capture.contents",
+        module="aot.capture.memory.region",
         find="        if low < base.offset:\n",
         replace="        if False:\n",
         clauses=(*_DATA, "errors"),
@@ -78,7 +78,7 @@ FAULTS = (
     ),
     _fault(
         name="overlapping arguments lie apart",
-        module="aot.capture.storages",
+        module="aot.capture.memory.storage",
         find="stop = max(stop, last)",
         replace="stop = last",
         clauses=_DATA,
@@ -86,7 +86,7 @@ FAULTS = (
     ),
     _fault(
         name="parts are not joined as they are now",
-        module="aot.capture.storages",
+        module="aot.capture.memory.storage",
         find="            if any(part.changed for part in parts):\n",
         replace="            if all(part.changed for part in parts):\n",
         clauses=_DATA,
@@ -94,7 +94,7 @@ FAULTS = (
     ),
     _fault(
         name="a part of a column is counted in the storage",
-        module="aot.capture.packing",
+        module="aot.capture.memory.strided_region",
         find="stride=tuple(strides), offset=self._count(first))",
         replace="stride=tuple(strides), offset=where.offset - self.whole.offset)",
         clauses=(*_DATA, "errors"),
@@ -102,7 +102,7 @@ FAULTS = (
     ),
     _fault(
         name="a column has no end",
-        module="aot.capture.packing",
+        module="aot.capture.memory.strided_region",
         find="        if any(a >= n for a, (n, _) in zip(last, self.dims, strict=True)):\n"
         "            return None\n",
         replace="",
@@ -111,7 +111,7 @@ FAULTS = (
     ),
     _fault(
         name="the first of several views stands for all",
-        module="aot.capture.steps",
+        module="aot.capture.memory.view_ops",
         find="builder.item(node, step.index)",
         replace="builder.item(node, 0)",
         clauses=(*_DATA, "errors"),
@@ -119,7 +119,7 @@ FAULTS = (
     ),
     _fault(
         name="a permutation is undone by itself",
-        module="aot.capture.steps",
+        module="aot.capture.memory.view_ops",
         find="inverse = sorted(range(len(args[0])), key=lambda i: args[0][i] % len(args[0]))",
         replace="inverse = list(args[0])",
         clauses=_DATA,
@@ -127,7 +127,7 @@ FAULTS = (
     ),
     _fault(
         name="a write moves what lies in memory",
-        module="aot.capture.steps",
+        module="aot.capture.memory.view_ops",
         find="return whole if same_layout(builder.meta(whole), where) else None",
         replace="return whole",
         clauses=(*_DATA, "strides", "errors"),
@@ -135,7 +135,7 @@ FAULTS = (
     ),
     _fault(
         name="a slice's step is forgotten in a write",
-        module="aot.capture.steps",
+        module="aot.capture.memory.view_ops",
         find="whole = builder.emit(aten.slice_scatter.default, parent, value, *args)",
         replace="whole = builder.emit(aten.slice_scatter.default, parent, value, *args[:3])",
         clauses=(*_DATA, "errors"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.capture.steps import ViewStep, apply_step, invert_step, same_layout
+from aot.capture.memory.view_ops import ViewStep, apply_step, invert_step, same_layout
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import is_contiguous
 from aot.tensors.geometry import Geometry, is_dense

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.journal import Reshape, WrapperRebind
-from aot.capture.steps import Mode, ViewStep
+from aot.capture.memory.metadata_log import Reshape, WrapperRebind
+from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.version_counters import counter_groups

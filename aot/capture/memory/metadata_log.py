@@ -12,8 +12,8 @@ from torch.autograd.graph import Node
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.steps import Mode, ViewStep
-from aot.capture.storages import StorageState
+from aot.capture.memory.storage import StorageState
+from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import version_of
 

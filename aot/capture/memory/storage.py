@@ -12,9 +12,9 @@ import bisect
 import torch
 from torch import Tensor, fx
 
-from aot.capture.contents import Contents, EntryView, Stretch
-from aot.capture.packing import Columns, PackedContents, apart
-from aot.capture.steps import ViewStep
+from aot.capture.memory.region import Contents, EntryView, Stretch
+from aot.capture.memory.strided_region import Columns, PackedContents, apart
+from aot.capture.memory.view_ops import ViewStep
 from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, geometry
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.capture.contents import Contents, EntryView, Stretch
-from aot.capture.steps import ViewStep, same_layout
+from aot.capture.memory.region import Contents, EntryView, Stretch
+from aot.capture.memory.view_ops import ViewStep, same_layout
 from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, is_dense
 
