@@ -22,9 +22,9 @@ from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.autocast_cache import CastsDiffer
 from aot.capture.backward import Level
-from aot.capture.handlers import refusing_caught
+from aot.capture.intercept.exception_handlers import refusing_caught
+from aot.capture.intercept.inner_gradients import checking
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.outside import checking
 from aot.capture.threads import tracing
 from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only

@@ -20,13 +20,13 @@ from aot import torch_internals as internals
 from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
 from aot.blueprint import Blueprint
-from aot.capture import looks, streams
 from aot.capture.autocast_cache import Candidate
 from aot.capture.backward import Level
 from aot.capture.forward import Forward, run_once
+from aot.capture.intercept import metadata_reads, streams
+from aot.capture.intercept.patches import replacing
 from aot.capture.joint import Joint, record_backward
 from aot.capture.lifetimes import Lifetimes
-from aot.capture.replaced import replacing
 from aot.capture.symbolic import viewing
 from aot.effects import Effects, analyze
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
@@ -127,7 +127,7 @@ def record(
         running,
         viewing(symbols),
         replacing(),
-        looks.watched() as looked,
+        metadata_reads.watched() as looked,
     ):
         with streams.watched() as chosen:
             forward = run_once(
@@ -161,8 +161,8 @@ def record(
     fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
     parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
-    asked = looked.asked or noted.names(looks.NAMES) or looks.asks(tuple(noted.roots))
-    asked = asked or any(looks.asks(guard.expected) for guard in noted.guards.guards)
+    asked = looked.asked or noted.names(metadata_reads.NAMES) or metadata_reads.asks(tuple(noted.roots))
+    asked = asked or any(metadata_reads.asks(guard.expected) for guard in noted.guards.guards)
     asked = asked or inference or symbols is not None or bool(arguments.metas or forward.differentiated)
     plan = make_plan(
         effects,

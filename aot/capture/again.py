@@ -23,9 +23,9 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, Level, numbers_of, run_whole
+from aot.capture.intercept.patches import replacing
 from aot.capture.linearity import Linearity
 from aot.capture.recorder import Recorder
-from aot.capture.replaced import replacing
 from aot.capture.segments import Key, key_of
 from aot.capture.symbolic import viewing
 from aot.errors import DoubleBackwardUnsupported, Unsupported

@@ -30,8 +30,8 @@ from aot.capture.branches import (
     modules,
     read_value,
 )
+from aot.capture.intercept.patches import takes_functions, unwatched
 from aot.capture.recorder import Recorder
-from aot.capture.replaced import takes_functions, unwatched
 from aot.capture.segments import Key
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.layout import laid

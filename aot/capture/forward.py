@@ -19,11 +19,11 @@ import aot.capture.higher_order  # noqa: F401  (what operators that take functio
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
+from aot.capture.intercept.inner_gradients import check_alone
+from aot.capture.intercept.patches import watched
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.memory.storage import StorageState
-from aot.capture.outside import check_alone
 from aot.capture.recorder import Recorder
-from aot.capture.replaced import watched
 from aot.guards.dynamic_code import refused
 from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.specialize.call import Arguments, Entry, Primal, enter

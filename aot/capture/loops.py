@@ -35,8 +35,8 @@ from aot.capture.branches import (
     needed_for,
     read_value,
 )
+from aot.capture.intercept.patches import takes_functions, unwatched
 from aot.capture.recorder import Recorder
-from aot.capture.replaced import takes_functions, unwatched
 from aot.capture.segments import Key, key_of
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.builder import GraphBuilder

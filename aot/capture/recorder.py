@@ -16,19 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-import aot.capture.constructors  # noqa: F401  (methods that are replaced in a trace)
+import aot.capture.intercept.constructors  # noqa: F401  (methods that are replaced in a trace)
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture import looks, streams
 from aot.capture.autocast_cache import CastCache
-from aot.capture.handlers import Handlers
+from aot.capture.intercept import metadata_reads, streams
+from aot.capture.intercept.exception_handlers import Handlers
+from aot.capture.intercept.mode_sensitive import asks_about_phases
+from aot.capture.intercept.patches import takes_functions
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.memory.storage import StorageState
 from aot.capture.memory.subclass_views import check_rebind, shown_by
 from aot.capture.memory.view_ops import Mode, ViewStep
-from aot.capture.modeless import asks_about_phases
 from aot.capture.moving import Moving, repeatable
-from aot.capture.replaced import takes_functions
 from aot.capture.symbolic import ASKS_FOR_NUMBERS
 from aot.graph.value_meta import Recipe, dtypes_of, lookup, recipe_of
 from aot.ops.call_targets import call_with_grad, is_custom
@@ -214,7 +214,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"of the function"
             )
         if operation.placed:
-            looks.note()
+            metadata_reads.note()
         if self.parts and torch.is_grad_enabled():
             self.parts.check(args, kwargs, kind is Kind.VIEW)
         if operation.made and not self._decomposing and casts_within(func, args, kwargs):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture.shown import shown_as_numbers
+from aot.capture.intercept.symints import shown_as_numbers
 from aot.graph.shape_inference import typed_refusals
 from aot.ops.classify import Kind, classify
 from aot.tensors.geometry import geometry

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture import looks
 from aot.capture.answers import Answers
-from aot.capture.replaced import replace, replacing
+from aot.capture.intercept import metadata_reads
+from aot.capture.intercept.patches import replace, replacing
 from aot.errors import DataDependentValue, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 
@@ -138,14 +138,14 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not internals.is_memoryless(self):
-            looks.note_of(self)
+            metadata_reads.note_of(self)
             return original(self, *args, **kwargs)
         if not internals.memoryless_allowed():
-            looks.note_of(self)
+            metadata_reads.note_of(self)
             value = _trace_of(self).value(self, original.__name__)
             return original(value, *args, **kwargs)
         if original.__name__ in _STORAGES:
-            looks.note_of(self)
+            metadata_reads.note_of(self)
             return original(self, *args, **kwargs)
         cause: RuntimeError | None = None
         try:

@@ -18,7 +18,7 @@ from torch.autograd.graph import Node
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.functional_rng import States
-from aot.capture.hooks import Hooks
+from aot.capture.intercept.hooks import Hooks
 from aot.capture.lifetimes import Lifetimes
 from aot.capture.memory.metadata_log import Journal
 from aot.capture.memory.storage import StorageState

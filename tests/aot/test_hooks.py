@@ -14,7 +14,7 @@ from torch import Tensor
 
 import aot
 from aot import errors
-from aot.capture.replaced import replacing
+from aot.capture.intercept.patches import replacing
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients")]
 

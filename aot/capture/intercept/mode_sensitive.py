@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture.replaced import unwatched
+from aot.capture.intercept.patches import unwatched
 from aot.errors import DoubleBackwardUnsupported
 from aot.tensors.version_counters import detached_in_place
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.replaced import hooks_on
+from aot.capture.intercept.patches import hooks_on
 from aot.errors import UnsupportedHook
 
 Hook = Callable[..., Any]

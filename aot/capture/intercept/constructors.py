@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import has_torch_function_unary
 
 from aot import torch_internals as internals
-from aot.capture.replaced import replace
+from aot.capture.intercept.patches import replace
 
 
 def _making_alike(original: Callable[..., Any]) -> Callable[..., Any]:

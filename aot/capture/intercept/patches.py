@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
-from aot.capture import looks
+from aot.capture.intercept import metadata_reads
 from aot.errors import UnsupportedOperation
 
 _WATCHED = ("register_hook", "register_post_accumulate_grad_hook")
@@ -143,8 +143,8 @@ _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     (*internals.RUNS_BACKWARD, _watched_engine),
     (internals.TagActivationCheckpoint, "__call__", _checkpointing),
     (Tensor, "__repr__", _shown),
-    *((Tensor, name, looks.method) for name in ("storage_offset", "_is_view")),
-    *((Tensor, name, looks.attribute) for name in ("grad", "_base")),
+    *((Tensor, name, metadata_reads.method) for name in ("storage_offset", "_is_view")),
+    *((Tensor, name, metadata_reads.attribute) for name in ("grad", "_base")),
     (torch, "compile", _refusing_operators_that_take_functions),
 ]
 
@@ -160,7 +160,7 @@ def _traced(original: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _detach_in_place(ordinary: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    looks.note()
+    metadata_reads.note()
     if any(tensor is view for view in getattr(_watch, "views", None) or ()):
         ordinary(tensor.view_as(tensor))  # which eager refuses, other than in inference mode
     return ordinary(tensor)
