@@ -20,12 +20,12 @@ from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
-from aot.capture.autocast_cache import CastsDiffer
 from aot.capture.backward import Level
 from aot.capture.intercept.exception_handlers import refusing_caught
 from aot.capture.intercept.inner_gradients import checking
-from aot.capture.lifetimes import Lifetimes
-from aot.capture.threads import tracing
+from aot.capture.recorder.autocast_cache import CastsDiffer
+from aot.capture.recorder.escapes import Lifetimes
+from aot.capture.recorder.threads import tracing
 from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only
 from aot.graph.symint_inputs import numbered

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture.autocast_cache import Candidate, CastsDiffer, CastUse
+from aot.capture.recorder.autocast_cache import Candidate, CastsDiffer, CastUse
 from aot.specialize.call import Arguments, general_key, take_apart
 from aot.specialize.inline_cache import compile_test
 from aot.tensors.symbolic_sizes import Constant

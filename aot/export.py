@@ -16,7 +16,7 @@ from aot.api import Specialization
 from aot.backends.compilers import nop
 from aot.cache.slot import Slot
 from aot.capture.forward import Forward, run_once
-from aot.capture.lifetimes import Lifetimes
+from aot.capture.recorder.escapes import Lifetimes
 from aot.casts import Casting
 from aot.effects import analyze
 from aot.graph.effect_tokens import threaded

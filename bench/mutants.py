@@ -32,7 +32,7 @@ MODULES = (
     "tensors.geometry",
     "capture.memory.storage",
     "capture.segments",
-    "capture.writing",
+    "capture.recorder.mutations",
     "effects.*",
     "partition.*",
     "runtime.codegen",

@@ -28,7 +28,7 @@ from aot.cache.sources import (
     require_methods_of_torch,
     target_of,
 )
-from aot.capture.autocast_cache import Candidate
+from aot.capture.recorder.autocast_cache import Candidate
 from aot.guards import function_modes
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition

@@ -22,8 +22,8 @@ from aot.cache.decode import decode
 from aot.cache.folder import Folder
 from aot.cache.graphs import pack_graph, unpack_graph
 from aot.cache.key import Key, Options, Places, key_of, skeleton
-from aot.capture.autocast_cache import CastUse
 from aot.capture.intercept.streams import StreamOrder
+from aot.capture.recorder.autocast_cache import CastUse
 from aot.metadata import ViewAndMutationMeta
 from aot.runtime.plan import Plan
 from aot.specialize.call import Arguments

@@ -31,7 +31,7 @@ from aot.capture.branches import (
     read_value,
 )
 from aot.capture.intercept.patches import takes_functions, unwatched
-from aot.capture.recorder import Recorder
+from aot.capture.recorder.recorder import Recorder
 from aot.capture.segments import Key
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.layout import laid

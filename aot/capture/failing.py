@@ -16,9 +16,9 @@ from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
 from aot.capture.backward import Engine, laid_out, without_autocast
-from aot.capture.recorder import Recorder
+from aot.capture.recorder.recorder import Recorder
+from aot.capture.recorder.session import fake_of
 from aot.capture.segments import Exposed, Graph
-from aot.capture.trace import fake_of
 from aot.errors import UnsupportedOperation
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import is_wrapper

@@ -18,12 +18,12 @@ from torch import Tensor, fx
 import aot.capture.higher_order  # noqa: F401  (what operators that take functions do in a trace)
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
 from aot.capture.intercept.inner_gradients import check_alone
 from aot.capture.intercept.patches import watched
-from aot.capture.lifetimes import Lifetimes
 from aot.capture.memory.storage import StorageState
-from aot.capture.recorder import Recorder
+from aot.capture.recorder.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
+from aot.capture.recorder.escapes import Lifetimes
+from aot.capture.recorder.recorder import Recorder
 from aot.guards.dynamic_code import refused
 from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.specialize.call import Arguments, Entry, Primal, enter

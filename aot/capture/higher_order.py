@@ -18,7 +18,7 @@ from aot import torch_internals as internals
 from aot.capture.conditional import record_cond
 from aot.capture.intercept.patches import takes_functions
 from aot.capture.loops import record_while_loop
-from aot.capture.recorder import Recorder
+from aot.capture.recorder.recorder import Recorder
 
 
 def _unknown(value: Any) -> Recorder | None:

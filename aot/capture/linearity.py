@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
-from aot.capture.recorder import Recorder
+from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.value_meta import lookup
 from aot.tensors.subclasses import plain_parts

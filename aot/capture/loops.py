@@ -36,7 +36,7 @@ from aot.capture.branches import (
     read_value,
 )
 from aot.capture.intercept.patches import takes_functions, unwatched
-from aot.capture.recorder import Recorder
+from aot.capture.recorder.recorder import Recorder
 from aot.capture.segments import Key, key_of
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.builder import GraphBuilder

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.random import drawing_apart
+from aot.capture.recorder.random_draws import drawing_apart
 from aot.graph.value_meta import (
     Recipe,
     Rows,

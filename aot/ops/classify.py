@@ -14,7 +14,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.capture.intercept.mode_sensitive import WHOLE
-from aot.capture.random import drawing_apart
+from aot.capture.recorder.random_draws import drawing_apart
 from aot.ops.call_targets import by_name, call_by_name, is_custom
 from aot.tensors.symbolic_sizes import fixed
 

@@ -24,7 +24,7 @@ from torch import fx
 from torch.utils import flop_counter
 
 from aot import torch_internals as internals
-from aot.capture.functional_rng import is_pure_form
+from aot.capture.recorder.functional_rng import is_pure_form
 from aot.graph.purity import has_effect, moves_generator
 from aot.ops.classify import call_on_clones, operation_of
 from aot.partition.memory import shown_bytes

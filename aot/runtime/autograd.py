@@ -19,8 +19,8 @@ from torch import Tensor, fx
 from aot import logs
 from aot import torch_internals as internals
 from aot.backends.compilers import Compiled, Compiler
-from aot.capture import functional_rng
 from aot.capture.backward import Level
+from aot.capture.recorder import functional_rng
 from aot.guards.tracker import Noted
 from aot.runtime.codegen import generate
 from aot.runtime.derivative import Derivative

@@ -21,7 +21,7 @@ from aot import torch_internals as internals
 from aot.backends.compilers import Compiler, example_inputs
 from aot.capture.again import Step, record_again
 from aot.capture.backward import Level
-from aot.capture.threads import tracing
+from aot.capture.recorder.threads import tracing
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import numbered
 from aot.guards.tracker import Noted

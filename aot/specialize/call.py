@@ -19,8 +19,8 @@ from torch.autograd.graph import GradientEdge
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.memory.storage import StorageState
-from aot.capture.recorder import Recorder
-from aot.capture.trace import fake_of
+from aot.capture.recorder.recorder import Recorder
+from aot.capture.recorder.session import fake_of
 from aot.graph.value_meta import ValueMeta, intern, meta_of
 from aot.specialize.subclass_keys import WrapperEntry, enter_wrappers, key_of_wrapper, key_of_wrappers
 from aot.tensors.constants import CONSTANTS, key_of

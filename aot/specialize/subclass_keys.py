@@ -16,8 +16,8 @@ from torch.autograd.graph import GradientEdge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.recorder import Recorder
-from aot.capture.trace import fake_of
+from aot.capture.recorder.recorder import Recorder
+from aot.capture.recorder.session import fake_of
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import (

@@ -143,7 +143,7 @@ FAULTS = (
     ),
     _fault(
         name="an explicit offset counts from a view",
-        module="aot.capture.recorder",
+        module="aot.capture.recorder.recorder",
         find="if step.op not in (aten.as_strided.default, aten._conj.default, aten._neg_view.default):",
         replace="if step.op not in (aten._conj.default, aten._neg_view.default):",
         clauses=(*_DATA, "errors"),
@@ -151,7 +151,7 @@ FAULTS = (
     ),
     _fault(
         name="a product of conjugates is not conjugated",
-        module="aot.capture.recorder",
+        module="aot.capture.recorder.recorder",
         find="        if shown.is_conj():\n            node =",
         replace="        if False:\n            node =",
         clauses=_DATA,
@@ -159,7 +159,7 @@ FAULTS = (
     ),
     _fault(
         name="a batch norm keeps no statistics",
-        module="aot.capture.recorder",
+        module="aot.capture.recorder.recorder",
         find="            if args[training] and any(",
         replace="            if False and any(",
         clauses=("input-data", "values"),
@@ -175,7 +175,7 @@ FAULTS = (
     ),
     _fault(
         name="a write takes the dtype of what is written",
-        module="aot.capture.writing",
+        module="aot.capture.recorder.mutations",
         find="if meta.dtype != fake.dtype:\n            value =",
         replace="if meta.dtype.is_complex != fake.dtype.is_complex:\n            value =",
         clauses=(*_DATA, "errors"),
@@ -183,7 +183,7 @@ FAULTS = (
     ),
     _fault(
         name="random numbers are drawn into gaps",
-        module="aot.capture.writing",
+        module="aot.capture.recorder.mutations",
         find="or (operation.random and not all(t.is_contiguous() for t in flat))",
         replace="or False",
         clauses=("randomness", *_DATA),
@@ -191,7 +191,7 @@ FAULTS = (
     ),
     _fault(
         name="partial overlap is not refused",
-        module="aot.capture.writing",
+        module="aot.capture.recorder.mutations",
         find="            check_partial_overlap(target, args)\n",
         replace="",
         clauses=("errors",),
@@ -199,7 +199,7 @@ FAULTS = (
     ),
     _fault(
         name="changes of metadata count as made in grad mode",
-        module="aot.capture.moving",
+        module="aot.capture.recorder.metadata_mutations",
         find="mode = Mode.INSIDE if self.inside else Mode.now()\n        event",
         replace="mode = Mode.INSIDE if self.inside else Mode.GRAD\n        event",
         clauses=("gradients", "errors", "autograd-metadata"),
@@ -207,7 +207,7 @@ FAULTS = (
     ),
     _fault(
         name="each draw starts from the first state",
-        module="aot.capture.functional_rng",
+        module="aot.capture.recorder.functional_rng",
         find="            self.last[device] = state\n            self._around",
         replace="            self._around",
         clauses=("randomness", *_DATA),
@@ -216,7 +216,7 @@ FAULTS = (
     ),
     _fault(
         name="a repeated draw moves the generator",
-        module="aot.capture.functional_rng",
+        module="aot.capture.recorder.functional_rng",
         find="        finally:\n            set_state(device, before)\n",
         replace="        finally:\n            pass\n",
         clauses=("randomness",),

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 import aot
-from aot.capture.functional_rng import pure_form
+from aot.capture.recorder.functional_rng import pure_form
 from aot.partition.common import extract_both, take_apart
 from aot.partition.memory import spanned_bytes
 

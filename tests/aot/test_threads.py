@@ -29,7 +29,7 @@ from torch import Tensor
 
 import aot
 from aot import errors
-from aot.capture import threads
+from aot.capture.recorder import threads
 
 pytestmark = pytest.mark.clause("threads")
 

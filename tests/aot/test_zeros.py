@@ -10,7 +10,7 @@ from agree import assert_agrees, leaf, values
 from torch import Tensor
 
 import aot
-from aot.capture.writing import Writing
+from aot.capture.recorder.mutations import Writing
 from aot.graph.value_meta import ValueMeta
 from aot.ops.zero_probing import may_be_run
 

@@ -257,7 +257,7 @@ def test_a_module_forgets_what_it_has_remembered_with_a_fault() -> None:
 
 
 def test_registered_operators_outlast_a_fault() -> None:
-    from aot.capture import functional_rng
+    from aot.capture.recorder import functional_rng
 
     op, fault = torch.ops.aten.rand.default, BY_NAME["a repeated draw moves the generator"]
     switches = Switches([fault])

@@ -11,7 +11,7 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.capture.memory.metadata_log import Rebind, Reshape
 from aot.capture.memory.view_ops import Mode, ViewStep
-from aot.capture.writing import Writing
+from aot.capture.recorder.mutations import Writing
 from aot.ops.classify import functional_form
 from aot.tensors.geometry import geometry
 

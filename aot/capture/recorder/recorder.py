@@ -19,17 +19,17 @@ from torch import Tensor, fx
 import aot.capture.intercept.constructors  # noqa: F401  (methods that are replaced in a trace)
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.autocast_cache import CastCache
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.exception_handlers import Handlers
 from aot.capture.intercept.mode_sensitive import asks_about_phases
 from aot.capture.intercept.patches import takes_functions
-from aot.capture.lifetimes import Lifetimes
 from aot.capture.memory.storage import StorageState
 from aot.capture.memory.subclass_views import check_rebind, shown_by
 from aot.capture.memory.view_ops import Mode, ViewStep
-from aot.capture.moving import Moving, repeatable
-from aot.capture.symbolic import ASKS_FOR_NUMBERS
+from aot.capture.recorder.autocast_cache import CastCache
+from aot.capture.recorder.escapes import Lifetimes
+from aot.capture.recorder.metadata_mutations import Moving, repeatable
+from aot.capture.recorder.symbolic_views import ASKS_FOR_NUMBERS
 from aot.graph.value_meta import Recipe, dtypes_of, lookup, recipe_of
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import (

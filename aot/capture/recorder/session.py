@@ -17,16 +17,16 @@ from torch.autograd.graph import Node
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.functional_rng import States
 from aot.capture.intercept.hooks import Hooks
-from aot.capture.lifetimes import Lifetimes
 from aot.capture.memory.metadata_log import Journal
 from aot.capture.memory.storage import StorageState
 from aot.capture.memory.subclass_views import WrapperViews
-from aot.capture.parts import Parts
-from aot.capture.random import Draws
-from aot.capture.symbolic import Viewing
-from aot.capture.threads import Threads
+from aot.capture.recorder.escapes import Lifetimes
+from aot.capture.recorder.functional_rng import States
+from aot.capture.recorder.leaf_views import Parts
+from aot.capture.recorder.random_draws import Draws
+from aot.capture.recorder.symbolic_views import Viewing
+from aot.capture.recorder.threads import Threads
 from aot.graph.builder import GraphBuilder
 from aot.graph.constant_values import Known
 from aot.graph.layout import laid_to_draw

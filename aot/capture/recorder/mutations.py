@@ -12,7 +12,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.trace import Trace
+from aot.capture.recorder.session import Trace
 from aot.graph.shape_inference import typed_refusals
 from aot.graph.value_meta import Recipe, lookup, recipe_of
 from aot.ops.call_targets import is_custom

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.answers import Answers
 from aot.capture.intercept import metadata_reads
 from aot.capture.intercept.patches import replace, replacing
+from aot.capture.recorder.thread_values import Answers
 from aot.errors import DataDependentValue, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 

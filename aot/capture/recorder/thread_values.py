@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.random import drawing_apart
+from aot.capture.recorder.random_draws import drawing_apart
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import lookup
 from aot.tensors.symbolic_sizes import Computed, fixed
