@@ -20,7 +20,7 @@ from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
-from aot.capture.backward import Level
+from aot.capture.autograd.engine import Level
 from aot.capture.intercept.exception_handlers import refusing_caught
 from aot.capture.intercept.inner_gradients import checking
 from aot.capture.recorder.autocast_cache import CastsDiffer

@@ -20,7 +20,7 @@ from aot import torch_internals as internals
 from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
 from aot.blueprint import Blueprint
-from aot.capture.backward import Level
+from aot.capture.autograd.engine import Level
 from aot.capture.forward import Forward, run_once
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import replacing

@@ -31,7 +31,7 @@ MODULES = (
     "guards.opaque_state",
     "tensors.geometry",
     "capture.memory.storage",
-    "capture.segments",
+    "capture.autograd.segments",
     "capture.recorder.mutations",
     "effects.*",
     "partition.*",

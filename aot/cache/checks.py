@@ -17,9 +17,9 @@ from torch import fx
 from aot.blueprint import Blueprint
 from aot.cache import operators as table
 from aot.cache.data import Corrupt
+from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.capture.joint import Entrance, Gradient, Segment
 from aot.capture.kept import Kept
-from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.effects import (
     AliasRoot,
     ArgumentRoot,

@@ -22,12 +22,12 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, Level, numbers_of, run_whole
+from aot.capture.autograd.engine import Engine, Level, numbers_of, run_whole
+from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import replacing
 from aot.capture.linearity import Linearity
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.symbolic_views import viewing
-from aot.capture.segments import Key, key_of
 from aot.errors import DoubleBackwardUnsupported, Unsupported
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import has_effect, moves_generator

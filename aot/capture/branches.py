@@ -20,11 +20,11 @@ from torch import Tensor, fx
 from torch.autograd.graph import get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import run_whole
+from aot.capture.autograd.engine import run_whole
+from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import takes_functions
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
-from aot.capture.segments import Key, key_of
 from aot.errors import UnsupportedOperation
 from aot.graph.purity import has_effect
 from aot.graph.value_meta import Recipe, meta_of

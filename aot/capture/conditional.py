@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
+from aot.capture.autograd.segments import Key
 from aot.capture.branches import (
     Branch,
     Entered,
@@ -32,7 +33,6 @@ from aot.capture.branches import (
 )
 from aot.capture.intercept.patches import takes_functions, unwatched
 from aot.capture.recorder.recorder import Recorder
-from aot.capture.segments import Key
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.layout import laid
 from aot.graph.value_meta import intern, is_contiguous, lookup, meta_of

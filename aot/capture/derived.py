@@ -13,8 +13,8 @@ from torch import fx
 from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
-from aot.capture.backward import Recorded
-from aot.capture.segments import Graph, NodeSet
+from aot.capture.autograd.engine import Recorded
+from aot.capture.autograd.segments import Graph, NodeSet
 from aot.ops.classify import is_sum
 from aot.tensors.subclasses import is_nested, is_wrapper, plain_parts
 from aot.tensors.views import memory_root

@@ -12,8 +12,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from aot.capture.forward import Forward
-from aot.capture.segments import (
+from aot.capture.autograd.segments import (
     ArgumentEdge,
     Exposed,
     Graph,
@@ -24,6 +23,7 @@ from aot.capture.segments import (
     WrittenEdge,
     key_of,
 )
+from aot.capture.forward import Forward
 from aot.effects import (
     AliasRoot,
     Effects,

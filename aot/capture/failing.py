@@ -15,10 +15,10 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, laid_out, without_autocast
+from aot.capture.autograd.engine import Engine, laid_out, without_autocast
+from aot.capture.autograd.segments import Exposed, Graph
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
-from aot.capture.segments import Exposed, Graph
 from aot.errors import UnsupportedOperation
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import is_wrapper

@@ -16,15 +16,8 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, Level, Recorded, Tangent, without_autocast
-from aot.capture.derived import needed, tangents_behind, viewed, with_constants
-from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
-from aot.capture.failing import Failure, check_acts, find_failing, last_to_run
-from aot.capture.forward import Forward
-from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
-from aot.capture.memory.storage import StorageState
-from aot.capture.scripts import scripts_of
-from aot.capture.segments import (
+from aot.capture.autograd.engine import Engine, Level, Recorded, Tangent, without_autocast
+from aot.capture.autograd.segments import (
     ArgumentEdge,
     EntranceEdge,
     Exposed,
@@ -34,6 +27,13 @@ from aot.capture.segments import (
     Target,
     key_of,
 )
+from aot.capture.derived import needed, tangents_behind, viewed, with_constants
+from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
+from aot.capture.failing import Failure, check_acts, find_failing, last_to_run
+from aot.capture.forward import Forward
+from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
+from aot.capture.memory.storage import StorageState
+from aot.capture.scripts import scripts_of
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder

@@ -18,9 +18,9 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.capture.backward import Engine, recording_backward, without_autocast
+from aot.capture.autograd.engine import Engine, recording_backward, without_autocast
+from aot.capture.autograd.segments import Graph, Key, key_of
 from aot.capture.recorder.recorder import Recorder
-from aot.capture.segments import Graph, Key, key_of
 from aot.tensors.version_counters import counter_groups, has_counter, moved_version
 
 

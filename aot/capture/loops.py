@@ -21,6 +21,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import get_gradient_edge
 
 from aot import torch_internals as internals
+from aot.capture.autograd.segments import Key, key_of
 from aot.capture.branches import (
     Branch,
     Entered,
@@ -37,7 +38,6 @@ from aot.capture.branches import (
 )
 from aot.capture.intercept.patches import takes_functions, unwatched
 from aot.capture.recorder.recorder import Recorder
-from aot.capture.segments import Key, key_of
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.builder import GraphBuilder
 from aot.graph.layout import laid

@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from aot import logs
 from aot import torch_internals as internals
 from aot.backends.compilers import Compiled, Compiler
-from aot.capture.backward import Level
+from aot.capture.autograd.engine import Level
 from aot.capture.recorder import functional_rng
 from aot.guards.tracker import Noted
 from aot.runtime.codegen import generate

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode
-from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.effects import (
     AliasRoot,
     ArgumentRoot,

@@ -20,7 +20,7 @@ from torch.autograd.graph import Node
 from aot import torch_internals as internals
 from aot.backends.compilers import Compiler, example_inputs
 from aot.capture.again import Step, record_again
-from aot.capture.backward import Level
+from aot.capture.autograd.engine import Level
 from aot.capture.recorder.threads import tracing
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import numbered

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
+from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.capture.joint import Segment
-from aot.capture.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.effects import (
     AliasRoot,
     ArgumentRoot,

@@ -21,7 +21,7 @@ FAULTS = (
     ),
     _fault(
         name="of several gradients one counts",
-        module="aot.capture.backward",
+        module="aot.capture.autograd.engine",
         find="found[target] = gradient if known is None else known + gradient",
         replace="found[target] = gradient",
         clauses=(*_GRADIENTS, "double-backward"),
@@ -29,7 +29,7 @@ FAULTS = (
     ),
     _fault(
         name="a gradient that has left goes on",
-        module="aot.capture.backward",
+        module="aot.capture.autograd.engine",
         find="                passed[i] = None\n",
         replace="",
         clauses=_GRADIENTS,
@@ -37,7 +37,7 @@ FAULTS = (
     ),
     _fault(
         name="a gradient depends on one of its tangents",
-        module="aot.capture.backward",
+        module="aot.capture.autograd.engine",
         find="recorded.reach[sink] = recorded.reach.get(sink, 0) | segment.reach[node]",
         replace="recorded.reach[sink] = segment.reach[node]",
         clauses=_GRADIENTS,
@@ -55,7 +55,7 @@ FAULTS = (
     ),
     _fault(
         name="reach is not handed on",
-        module="aot.capture.segments",
+        module="aot.capture.autograd.segments",
         find="segment.reach[edge[0]] |= segment.reach[node]",
         replace="segment.reach[edge[0]] = segment.reach[node]",
         clauses=_GRADIENTS,
@@ -63,7 +63,7 @@ FAULTS = (
     ),
     _fault(
         name="the backward is not cut",
-        module="aot.capture.segments",
+        module="aot.capture.autograd.segments",
         find="numbers.setdefault(0 if whole else masks[item], len(numbers))",
         replace="numbers.setdefault(0, len(numbers))",
         clauses=("errors", *_GRADIENTS),
@@ -136,7 +136,7 @@ FAULTS = (
     ),
     _fault(
         name="tangents are laid out over themselves",
-        module="aot.capture.backward",
+        module="aot.capture.autograd.engine",
         find='where = where._replace(stride=torch.empty(like.shape, device="meta").stride())',
         replace="pass",
         clauses=("gradients", "errors"),

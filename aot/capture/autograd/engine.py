@@ -18,9 +18,9 @@ from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
+from aot.capture.autograd.segments import EntranceEdge, Exposed, Graph, Key
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
-from aot.capture.segments import EntranceEdge, Exposed, Graph, Key
 from aot.errors import binding
 from aot.graph.value_meta import meta_of
 from aot.guards.dynamic_code import refused
