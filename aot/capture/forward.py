@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-import aot.capture.higher_order  # noqa: F401  (what operators that take functions do in a trace)
+import aot.capture.control_flow.higher_order  # noqa: F401  (what operators that take functions do in a trace)
 from aot import errors
 from aot import torch_internals as internals
 from aot.capture.intercept.inner_gradients import check_alone

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.capture.autograd.segments import Key
-from aot.capture.branches import (
+from aot.capture.control_flow.subgraph import (
     Branch,
     Entered,
     alike,

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from aot import torch_internals as internals
-from aot.capture.conditional import record_cond
+from aot.capture.control_flow.cond import record_cond
+from aot.capture.control_flow.while_loop import record_while_loop
 from aot.capture.intercept.patches import takes_functions
-from aot.capture.loops import record_while_loop
 from aot.capture.recorder.recorder import Recorder
 
 

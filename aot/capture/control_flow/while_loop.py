@@ -22,7 +22,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from aot import torch_internals as internals
 from aot.capture.autograd.segments import Key, key_of
-from aot.capture.branches import (
+from aot.capture.control_flow.subgraph import (
     Branch,
     Entered,
     alike,
