@@ -21,12 +21,12 @@ from aot.backends.compilers import Compiled, Compiler, complete
 from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.autograd.engine import Level
+from aot.capture.cast_inputs import CallCasts, Casting, casting
 from aot.capture.intercept.exception_handlers import refusing_caught
 from aot.capture.intercept.inner_gradients import checking
 from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.threads import tracing
-from aot.casts import CallCasts, Casting, casting
 from aot.collecting import young_garbage_only
 from aot.graph.symint_inputs import numbered
 from aot.guards import function_modes

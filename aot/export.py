@@ -15,9 +15,9 @@ from aot.aot_module import CompiledModule
 from aot.api import Specialization
 from aot.backends.compilers import nop
 from aot.cache.slot import Slot
-from aot.capture.forward import Forward, run_once
+from aot.capture.cast_inputs import Casting
 from aot.capture.recorder.escapes import Lifetimes
-from aot.casts import Casting
+from aot.capture.run import Forward, run_once
 from aot.effects import analyze
 from aot.graph.effect_tokens import threaded
 from aot.graph.purity import eliminate_dead_code

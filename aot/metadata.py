@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from aot.capture.forward import Forward
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.storage import StorageState
+from aot.capture.run import Forward
 from aot.effects import (
     AliasRoot,
     Constant,

@@ -21,13 +21,13 @@ from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
 from aot.blueprint import Blueprint
 from aot.capture.autograd.engine import Level
-from aot.capture.forward import Forward, run_once
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import replacing
 from aot.capture.joint import Joint, record_backward
 from aot.capture.recorder.autocast_cache import Candidate
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.symbolic_views import viewing
+from aot.capture.run import Forward, run_once
 from aot.effects import Effects, analyze
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import moves_generator

@@ -1,1 +1,5 @@
-"""One run of the user's function on fake tensors, turned into a functional graph as it runs."""
+"""Run the function once on fakes and record a functional graph. In: `Arguments`. Out: `Traced`,
+`TraceSession`.
+
+Invariant: the caller's tensors are not touched.
+"""

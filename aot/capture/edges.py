@@ -23,7 +23,7 @@ from aot.capture.autograd.segments import (
     WrittenEdge,
     key_of,
 )
-from aot.capture.forward import Forward
+from aot.capture.run import Forward
 from aot.effects import (
     AliasRoot,
     Effects,

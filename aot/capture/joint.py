@@ -30,9 +30,9 @@ from aot.capture.autograd.segments import (
 from aot.capture.derived import needed, tangents_behind, viewed, with_constants
 from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
 from aot.capture.failing import Failure, check_acts, find_failing, last_to_run
-from aot.capture.forward import Forward
 from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
 from aot.capture.memory.storage import StorageState
+from aot.capture.run import Forward
 from aot.capture.scripts import scripts_of
 from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation

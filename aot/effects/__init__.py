@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from aot.capture.forward import Forward
+from aot.capture.run import Forward
 from aot.effects.arguments import ArgumentEffects
 from aot.effects.in_graph import writes_in_graph
 from aot.effects.model import (

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.forward import Forward
 from aot.capture.memory.metadata_log import Reshape, WrapperRebind
 from aot.capture.memory.view_ops import ViewStep
+from aot.capture.run import Forward
 from aot.effects.model import (
     ArgumentRoot,
     Change,
