@@ -6,6 +6,13 @@ Example:
 """
 
 from aot import cache, config
+from aot.analysis.metadata import (
+    InputAliasInfo,
+    MutationType,
+    OutputAliasInfo,
+    OutputType,
+    ViewAndMutationMeta,
+)
 from aot.aot_module import AOTModule, aot_module, aot_module_simplified
 from aot.api import CompiledFunction, aot_function
 from aot.backends.compilers import make_boxed_compiler, make_boxed_func, nop, static_inputs
@@ -23,7 +30,6 @@ from aot.errors import (
 )
 from aot.explain import explain
 from aot.export import BackwardSignature, GraphSignature, aot_export_joint_simple, aot_export_module
-from aot.metadata import InputAliasInfo, MutationType, OutputAliasInfo, OutputType, ViewAndMutationMeta
 from aot.minify import minify
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition

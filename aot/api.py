@@ -15,6 +15,7 @@ from torch import fx
 
 from aot import config, errors, logs
 from aot import torch_internals as internals
+from aot.analysis.metadata import ViewAndMutationMeta
 from aot.assumptions import asserting
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
@@ -33,7 +34,6 @@ from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.guards.tracker import Noted
-from aot.metadata import ViewAndMutationMeta
 from aot.partition.default import default_partition
 from aot.recording import Options, Partitioner, Recorded, record
 from aot.runtime.autograd import Built, build

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from aot import torch_internals as internals
+from aot.analysis.metadata import ViewAndMutationMeta
 from aot.capture.recorder.autocast_cache import NO_CASTS, CastUse
-from aot.metadata import ViewAndMutationMeta
 from aot.runtime.plan import Plan
 
 

@@ -11,6 +11,8 @@ from torch import Tensor, fx, nn
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.analysis import analyze
+from aot.analysis.metadata import InputAliasInfo, OutputType, describe
 from aot.aot_module import CompiledModule
 from aot.api import Specialization
 from aot.backends.compilers import nop
@@ -18,12 +20,10 @@ from aot.cache.slot import Slot
 from aot.capture.cast_inputs import Casting
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.run import Forward, run_once
-from aot.effects import analyze
 from aot.graph.effect_tokens import threaded
 from aot.graph.purity import eliminate_dead_code
 from aot.graph.value_meta import meta_of
 from aot.guards.tracker import Noted
-from aot.metadata import InputAliasInfo, OutputType, describe
 from aot.ops.classify import call_on_clones
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments

@@ -17,6 +17,8 @@ from torch import fx
 
 from aot import logs
 from aot import torch_internals as internals
+from aot.analysis import Effects, analyze
+from aot.analysis.metadata import describe
 from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
 from aot.blueprint import Blueprint
@@ -28,12 +30,10 @@ from aot.capture.recorder.autocast_cache import Candidate
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.symbolic_views import viewing
 from aot.capture.run import Forward, run_once
-from aot.effects import Effects, analyze
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import moves_generator
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import Noted
-from aot.metadata import describe
 from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.parts import split

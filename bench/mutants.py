@@ -33,7 +33,7 @@ MODULES = (
     "capture.memory.storage",
     "capture.autograd.segments",
     "capture.recorder.mutations",
-    "effects.*",
+    "analysis.*",
     "partition.*",
     "runtime.codegen",
     "runtime.saving",

@@ -14,13 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot.blueprint import Blueprint
-from aot.cache import operators as table
-from aot.cache.data import Corrupt
-from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
-from aot.capture.joint import Entrance, Gradient, Segment
-from aot.capture.kept import Kept
-from aot.effects import (
+from aot.analysis import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -32,6 +26,12 @@ from aot.effects import (
     Whole,
     Write,
 )
+from aot.blueprint import Blueprint
+from aot.cache import operators as table
+from aot.cache.data import Corrupt
+from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
+from aot.capture.joint import Entrance, Gradient, Segment
+from aot.capture.kept import Kept
 from aot.runtime.order import arrange
 from aot.runtime.plan import Input, Plan
 from aot.runtime.saving import Own, Saved, Watch

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.analysis import WrapperRebound
 from aot.cache.operators import TENSOR, TORCHS, Names, changes_metadata, find, fits, is_view_step
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import ViewStep
-from aot.effects import WrapperRebound
 from aot.tensors.constants import CONSTANTS
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta, SubclassMeta

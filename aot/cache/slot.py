@@ -15,6 +15,7 @@ from torch import nn
 
 from aot import logs
 from aot import torch_internals as internals
+from aot.analysis.metadata import ViewAndMutationMeta
 from aot.blueprint import Blueprint
 from aot.cache.checks import check
 from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
@@ -24,7 +25,6 @@ from aot.cache.graphs import pack_graph, unpack_graph
 from aot.cache.key import Key, Options, Places, key_of, skeleton
 from aot.capture.intercept.streams import StreamOrder
 from aot.capture.recorder.autocast_cache import CastUse
-from aot.metadata import ViewAndMutationMeta
 from aot.runtime.plan import Plan
 from aot.specialize.call import Arguments
 

@@ -12,6 +12,16 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from aot.analysis import (
+    AliasRoot,
+    Effects,
+    FunctionViewRoot,
+    ValueRoot,
+    View,
+    WrapperRoot,
+    is_current,
+    root_of,
+)
 from aot.capture.autograd.segments import (
     ArgumentEdge,
     Exposed,
@@ -24,16 +34,6 @@ from aot.capture.autograd.segments import (
     key_of,
 )
 from aot.capture.run import Forward
-from aot.effects import (
-    AliasRoot,
-    Effects,
-    FunctionViewRoot,
-    ValueRoot,
-    View,
-    WrapperRoot,
-    is_current,
-    root_of,
-)
 from aot.errors import AutogradStateMutation
 from aot.tensors.version_counters import version_of
 

@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
+from aot.analysis import Effects
 from aot.capture.autograd.engine import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.autograd.segments import (
     ArgumentEdge,
@@ -34,7 +35,6 @@ from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, 
 from aot.capture.memory.storage import StorageState
 from aot.capture.run import Forward
 from aot.capture.scripts import scripts_of
-from aot.effects import Effects
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import eliminate_dead_code

@@ -10,10 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
-from aot.capture.memory.metadata_log import Reshape
-from aot.capture.memory.view_ops import Mode
-from aot.effects import (
+from aot.analysis import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -31,6 +28,9 @@ from aot.effects import (
     moved_by_outputs,
     value_of,
 )
+from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
+from aot.capture.memory.metadata_log import Reshape
+from aot.capture.memory.view_ops import Mode
 from aot.runtime.backward import write_backward, write_forward
 from aot.runtime.plan import Part, Plan
 from aot.runtime.saving import Saving

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
-from aot.capture.joint import Segment
-from aot.effects import (
+from aot.analysis import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -28,6 +26,8 @@ from aot.effects import (
     moved_by_outputs,
     value_of,
 )
+from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
+from aot.capture.joint import Segment
 from aot.errors import UnsupportedOperation
 
 # What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from aot.analysis import AliasRoot, Effects, FunctionViewRoot, Rebound, ValueRoot, View, WrapperRoot
 from aot.capture.joint import Joint, Segment
 from aot.capture.kept import Kept
-from aot.effects import AliasRoot, Effects, FunctionViewRoot, Rebound, ValueRoot, View, WrapperRoot
 from aot.partition.common import is_tangent, is_tensor
 from aot.partition.memory import memory_roots, spanned_bytes
 from aot.tensors.geometry import Geometry

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from aot import torch_internals as internals
+from aot.analysis import AliasRoot, Change, Memory, View, WrapperRebound
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode, ViewStep
-from aot.effects import AliasRoot, Change, Memory, View, WrapperRebound
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_names
 from aot.tensors.symbolic_sizes import has_symbols, source_of

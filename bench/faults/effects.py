@@ -12,7 +12,7 @@ _DATA = ("input-data", "values", "gradients")
 FAULTS = (
     _fault(
         name="a write without history is dropped beside one with",
-        module="aot.effects.arguments",
+        module="aot.analysis.input_mutations",
         find="if any(covers(regions[k], where) for k in tracked.around(where)):",
         replace="if regions:",
         clauses=_DATA,
@@ -20,7 +20,7 @@ FAULTS = (
     ),
     _fault(
         name="a write goes to an argument that does not show it",
-        module="aot.effects.arguments",
+        module="aot.analysis.input_mutations",
         find="(m for m in candidates if covers(self.forward.entry.before[m], where))",
         replace="(m for m in candidates)",
         clauses=_DATA,
@@ -28,7 +28,7 @@ FAULTS = (
     ),
     _fault(
         name="data are written after changes of metadata",
-        module="aot.effects.arguments",
+        module="aot.analysis.input_mutations",
         find="early += [self._untracked(state, m, self.forward.entry.before[m], True) for m in places]",
         replace="late += [self._untracked(state, m, self.forward.entry.before[m], False) for m in places]",
         clauses=_DATA,
@@ -36,7 +36,7 @@ FAULTS = (
     ),
     _fault(
         name="a write with history always comes first",
-        module="aot.effects.arguments",
+        module="aot.analysis.input_mutations",
         find="return Write(tensor, value, True, True, early, through, base, reinterpreted=other)",
         replace="return Write(tensor, value, True, True, True, through, base, reinterpreted=other)",
         clauses=_DATA,
@@ -44,7 +44,7 @@ FAULTS = (
     ),
     _fault(
         name="what nothing shows is not written back",
-        module="aot.effects.arguments",
+        module="aot.analysis.input_mutations",
         find="late.append(self._beyond(state, where, target))",
         replace="pass",
         clauses=("input-data", "values", "aliasing"),
@@ -52,7 +52,7 @@ FAULTS = (
     ),
     _fault(
         name="changes under no_grad count as noticed",
-        module="aot.effects.histories",
+        module="aot.analysis.histories",
         find="return isinstance(event, Rebind) or event.mode is not Mode.GRAD or event.op in _RESIZES",
         replace="return isinstance(event, Rebind) or event.op in _RESIZES",
         clauses=("gradients", "errors"),
@@ -60,7 +60,7 @@ FAULTS = (
     ),
     _fault(
         name="noticed changes are undone in the wrong order",
-        module="aot.effects.histories",
+        module="aot.analysis.histories",
         find="for event, before in reversed(undo):",
         replace="for event, before in undo:",
         clauses=("gradients", "errors"),
@@ -68,7 +68,7 @@ FAULTS = (
     ),
     _fault(
         name="what is written is not known to be",
-        module="aot.effects",
+        module="aot.analysis",
         find="written=arguments.written,",
         replace="written=frozenset(),",
         clauses=("gradients", "errors"),
@@ -76,7 +76,7 @@ FAULTS = (
     ),
     _fault(
         name="counters that count apart are taken for one",
-        module="aot.effects",
+        module="aot.analysis",
         find="several_counters=arguments.several_counters(),",
         replace="several_counters=frozenset(),",
         clauses=("versions", "errors", "gradients"),
@@ -92,7 +92,7 @@ FAULTS = (
     ),
     _fault(
         name="retain_grad is lost",
-        module="aot.effects",
+        module="aot.analysis",
         find="_retaining([forward.wrapped.get(i, v) for i, v in enumerate(forward.outputs)])",
         replace="()",
         clauses=("autograd-metadata", "gradients"),
@@ -100,7 +100,7 @@ FAULTS = (
     ),
     _fault(
         name="old views are taken anew",
-        module="aot.effects.outputs",
+        module="aot.analysis.output_aliasing",
         find="stale = moved and root.requires_grad\n",
         replace="stale = False\n",
         clauses=("gradients", "autograd-metadata", "strides"),
@@ -116,7 +116,7 @@ FAULTS = (
     ),
     _fault(
         name="graphs with a backward write to their inputs",
-        module="aot.effects.in_graph",
+        module="aot.analysis.in_graph_mutations",
         find="    if any(value.history is not None for value in world.values):\n        return ()\n",
         replace="",
         clauses=("gradients", "errors", "input-data"),
@@ -125,7 +125,7 @@ FAULTS = (
     ),
     _fault(
         name="graphs write to inputs that change otherwise",
-        module="aot.effects.in_graph",
+        module="aot.analysis.in_graph_mutations",
         find="        and entry.states[write.tensor] not in elsewhere\n",
         replace="",
         clauses=(*_DATA, "errors"),
@@ -134,7 +134,7 @@ FAULTS = (
     ),
     _fault(
         name="graphs write to parts of their inputs",
-        module="aot.effects.in_graph",
+        module="aot.analysis.in_graph_mutations",
         find="        and write.through is None\n",
         replace="",
         clauses=(*_DATA, "errors"),

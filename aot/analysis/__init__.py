@@ -12,10 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from aot.capture.run import Forward
-from aot.effects.arguments import ArgumentEffects
-from aot.effects.in_graph import writes_in_graph
-from aot.effects.model import (
+from aot.analysis.context import World, is_current, root_of
+from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -39,9 +37,11 @@ from aot.effects.model import (
     moved_by_outputs,
     value_of,
 )
-from aot.effects.outputs import OutputEffects
-from aot.effects.world import World, is_current, root_of
-from aot.effects.wrappers import WrapperEffects, with_wrappers
+from aot.analysis.in_graph_mutations import writes_in_graph
+from aot.analysis.input_mutations import ArgumentEffects
+from aot.analysis.output_aliasing import OutputEffects
+from aot.analysis.subclass_effects import WrapperEffects, with_wrappers
+from aot.capture.run import Forward
 from aot.specialize.call import Entry
 
 __all__ = [

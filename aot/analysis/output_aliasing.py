@@ -12,18 +12,8 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.memory.metadata_log import Rebind, ViewOrigin
-from aot.capture.memory.storage import StorageState
-from aot.capture.memory.view_ops import Mode, ViewStep
-from aot.effects.histories import (
-    BY_STRIDES,
-    derived_anew,
-    has_history_of_a_view,
-    is_of_stale,
-    leads_to,
-    made_by_function,
-)
-from aot.effects.model import (
+from aot.analysis.context import World, is_current, is_function_view, root_of
+from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -39,7 +29,17 @@ from aot.effects.model import (
     View,
     Whole,
 )
-from aot.effects.world import World, is_current, is_function_view, root_of
+from aot.analysis.histories import (
+    BY_STRIDES,
+    derived_anew,
+    has_history_of_a_view,
+    is_of_stale,
+    leads_to,
+    made_by_function,
+)
+from aot.capture.memory.metadata_log import Rebind, ViewOrigin
+from aot.capture.memory.storage import StorageState
+from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry, alike, geometry
 from aot.tensors.version_counters import has_counter, version_of
 

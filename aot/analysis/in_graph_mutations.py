@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from aot.analysis.context import World
+from aot.analysis.effect_summary import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
 from aot.capture.memory.storage import StorageState
-from aot.effects.model import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
-from aot.effects.world import World
 from aot.specialize.call import Entry
 
 

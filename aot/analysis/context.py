@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
+from aot.analysis.effect_summary import Memory, Rebound, Value
 from aot.capture.memory.metadata_log import Rebind
 from aot.capture.memory.storage import StorageState
 from aot.capture.run import Forward
-from aot.effects.model import Memory, Rebound, Value
 from aot.tensors.geometry import Geometry
 from aot.tensors.version_counters import counter_groups
 

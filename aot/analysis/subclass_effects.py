@@ -14,10 +14,8 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.memory.metadata_log import Reshape, WrapperRebind
-from aot.capture.memory.view_ops import ViewStep
-from aot.capture.run import Forward
-from aot.effects.model import (
+from aot.analysis.context import is_current, root_of
+from aot.analysis.effect_summary import (
     ArgumentRoot,
     Change,
     Output,
@@ -30,7 +28,9 @@ from aot.effects.model import (
     WrapperRoot,
     Write,
 )
-from aot.effects.world import is_current, root_of
+from aot.capture.memory.metadata_log import Reshape, WrapperRebind
+from aot.capture.memory.view_ops import ViewStep
+from aot.capture.run import Forward
 from aot.specialize.subclass_keys import WrapperEntry
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.analysis.context import is_current
 from aot.capture.memory.metadata_log import Rebind, Reshape, ViewOrigin
 from aot.capture.memory.view_ops import Mode, ViewStep
-from aot.effects.world import is_current
 from aot.ops.classify import functional_form
 from aot.tensors.geometry import Geometry, alike, covers, geometry
 

@@ -11,12 +11,12 @@ from torch.autograd.graph import GradientEdge
 
 from aot import errors
 from aot import torch_internals as internals
+from aot.analysis.context import World, is_current, root_of
+from aot.analysis.effect_summary import Change, Write
+from aot.analysis.histories import goes_unnoticed, undone
 from aot.capture.memory.metadata_log import Rebind
 from aot.capture.memory.storage import StorageState
 from aot.capture.memory.view_ops import Mode
-from aot.effects.histories import goes_unnoticed, undone
-from aot.effects.model import Change, Write
-from aot.effects.world import World, is_current, root_of
 from aot.tensors import views
 from aot.tensors.geometry import Geometry, Places, alike, covers, geometry
 from aot.tensors.version_counters import version_of

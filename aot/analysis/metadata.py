@@ -12,10 +12,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from aot.capture.memory.metadata_log import Reshape
-from aot.capture.memory.storage import StorageState
-from aot.capture.run import Forward
-from aot.effects import (
+from aot.analysis import (
     AliasRoot,
     Constant,
     Effects,
@@ -27,6 +24,9 @@ from aot.effects import (
     Whole,
     WrapperRoot,
 )
+from aot.capture.memory.metadata_log import Reshape
+from aot.capture.memory.storage import StorageState
+from aot.capture.run import Forward
 from aot.tensors.geometry import Geometry, Places, overlap
 from aot.tensors.subclasses import SubclassMeta
 from aot.tensors.symbolic_sizes import hinted
