@@ -25,7 +25,6 @@ from aot.blueprint import Blueprint
 from aot.capture.autograd.engine import Level
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import replacing
-from aot.capture.joint import Joint, record_backward
 from aot.capture.recorder.autocast_cache import Candidate
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.symbolic_views import viewing
@@ -34,6 +33,7 @@ from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import moves_generator
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import Noted
+from aot.joint.trace_backward import Joint, record_backward
 from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.parts import split

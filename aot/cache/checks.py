@@ -30,8 +30,8 @@ from aot.blueprint import Blueprint
 from aot.cache import operators as table
 from aot.cache.data import Corrupt
 from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
-from aot.capture.joint import Entrance, Gradient, Segment
-from aot.capture.kept import Kept
+from aot.joint.saved_tensors import Kept
+from aot.joint.trace_backward import Entrance, Gradient, Segment
 from aot.runtime.order import arrange
 from aot.runtime.plan import Input, Plan
 from aot.runtime.saving import Own, Saved, Watch

@@ -8,8 +8,8 @@ import torch
 from torch import fx
 
 from aot import torch_internals as internals
-from aot.capture.joint import Segment
 from aot.graph.purity import eliminate_dead_code, is_act
+from aot.joint.trace_backward import Segment
 from aot.ops.classify import is_sum
 from aot.partition.common import extract, is_tangent
 from aot.tensors.geometry import known_equal

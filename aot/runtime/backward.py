@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from aot import torch_internals as internals
-from aot.capture.joint import Segment
+from aot.joint.trace_backward import Segment
 from aot.runtime.plan import Part
 from aot.runtime.saving import Saving
 from aot.runtime.source import Writer, part_names, rewrapped

@@ -19,12 +19,12 @@ from torch.autograd.graph import Node
 
 from aot import torch_internals as internals
 from aot.backends.compilers import Compiler, example_inputs
-from aot.capture.again import Step, record_again
 from aot.capture.autograd.engine import Level
 from aot.capture.recorder.threads import tracing
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import numbered
 from aot.guards.tracker import Noted
+from aot.joint.retrace import Step, record_again
 from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
 from aot.runtime.checked import compile_graph

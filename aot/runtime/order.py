@@ -27,8 +27,8 @@ from aot.analysis import (
     value_of,
 )
 from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
-from aot.capture.joint import Segment
 from aot.errors import UnsupportedOperation
+from aot.joint.trace_backward import Segment
 
 # What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,
 # ("root", k) and ("output", i) are made.

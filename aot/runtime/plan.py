@@ -14,8 +14,8 @@ from torch import fx
 
 from aot.analysis import Change, Effects, Output, Root, ValueRoot, Write
 from aot.capture.autograd.segments import ArgumentEdge, WrittenEdge
-from aot.capture.joint import Joint, Segment
-from aot.capture.kept import Kept
+from aot.joint.saved_tensors import Kept
+from aot.joint.trace_backward import Joint, Segment
 from aot.runtime.order import Item, arrange
 from aot.runtime.saving import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.specialize.inline_cache import Lying

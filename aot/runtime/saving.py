@@ -21,8 +21,8 @@ import torch
 from torch import fx
 
 from aot.analysis import AliasRoot, Effects, FunctionViewRoot, Rebound, ValueRoot, View, WrapperRoot
-from aot.capture.joint import Joint, Segment
-from aot.capture.kept import Kept
+from aot.joint.saved_tensors import Kept
+from aot.joint.trace_backward import Joint, Segment
 from aot.partition.common import is_tangent, is_tensor
 from aot.partition.memory import memory_roots, spanned_bytes
 from aot.tensors.geometry import Geometry

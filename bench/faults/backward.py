@@ -13,7 +13,7 @@ _NOTICED = ("errors", "versions", "gradients")
 FAULTS = (
     _fault(
         name="a base's gradient goes to its view",
-        module="aot.capture.edges",
+        module="aot.joint.boundary",
         find="ends.setdefault(key_of(edge), ArgumentEdge(view, True))",
         replace="ends.setdefault(key_of(edge), ArgumentEdge(view, False))",
         clauses=(*_GRADIENTS, "errors"),
@@ -71,7 +71,7 @@ FAULTS = (
     ),
     _fault(
         name="what eager raises in backward is forgotten",
-        module="aot.capture.joint",
+        module="aot.joint.trace_backward",
         find="(type(failure.error), str(failure.error)), failure.strides)",
         replace=")",
         clauses=("errors",),
@@ -79,7 +79,7 @@ FAULTS = (
     ),
     _fault(
         name="nothing is freed",
-        module="aot.capture.joint",
+        module="aot.joint.trace_backward",
         find="frees, idle = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))",
         replace="frees = idle = False",
         clauses=("errors",),
@@ -96,7 +96,7 @@ FAULTS = (
     ),
     _fault(
         name="kept arguments are not watched",
-        module="aot.capture.kept",
+        module="aot.joint.saved_tensors",
         find="if mine:",
         replace="if mine and argument is None:",
         clauses=_NOTICED,
@@ -104,7 +104,7 @@ FAULTS = (
     ),
     _fault(
         name="kept results are not watched",
-        module="aot.capture.kept",
+        module="aot.joint.saved_tensors",
         find="if mine:",
         replace="if mine and root is None:",
         clauses=_NOTICED,
@@ -112,7 +112,7 @@ FAULTS = (
     ),
     _fault(
         name="what is kept past the counter is watched",
-        module="aot.capture.kept",
+        module="aot.joint.saved_tensors",
         find="return Kept(argument, root, 0, counted=False)",
         replace="return Kept(argument, root, 0, counted=argument is not None)",
         clauses=_NOTICED,
@@ -120,7 +120,7 @@ FAULTS = (
     ),
     _fault(
         name="what a written view's node keeps is not asked",
-        module="aot.capture.kept",
+        module="aot.joint.saved_tensors",
         find="in _found_out(recorder, node, unknown, recorded.wrapped.get(node)):",
         replace="in ():",
         clauses=_NOTICED,
@@ -128,7 +128,7 @@ FAULTS = (
     ),
     _fault(
         name="segments keep none of their results",
-        module="aot.capture.kept",
+        module="aot.joint.saved_tensors",
         find="found.append(frozenset(seen.intersection([*segment.entrances, *graph.native_edges])))",
         replace="found.append(frozenset())",
         clauses=("double-backward", "errors", "gradients"),
@@ -144,7 +144,7 @@ FAULTS = (
     ),
     _fault(
         name="gradients that are one tensor are one gradient",
-        module="aot.capture.again",
+        module="aot.joint.retrace",
         find="return result.view_as(result)",
         replace="return result",
         clauses=("double-backward",),
@@ -152,7 +152,7 @@ FAULTS = (
     ),
     _fault(
         name="values of one operation are one value",
-        module="aot.capture.again",
+        module="aot.joint.retrace",
         find="key = (node.target, repr(arguments))",
         replace="key = (node.target, len(node.args))",
         clauses=("double-backward", "errors"),
@@ -160,7 +160,7 @@ FAULTS = (
     ),
     _fault(
         name="a second backward needs no tangent's history",
-        module="aot.capture.again",
+        module="aot.joint.retrace",
         find="cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake))"
         " for j in given if j in tracked]",
         replace="cotangents = []",
@@ -169,7 +169,7 @@ FAULTS = (
     ),
     _fault(
         name="written arguments have no history of their own",
-        module="aot.capture.edges",
+        module="aot.joint.boundary",
         find="add(fake, WrittenEdge(i), None, written.get(id(root_of(fake)), []))",
         replace="add(fake, None, None, [])",
         clauses=_GRADIENTS,

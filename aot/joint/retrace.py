@@ -25,13 +25,13 @@ from aot import torch_internals as internals
 from aot.capture.autograd.engine import Engine, Level, numbers_of, run_whole
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import replacing
-from aot.capture.linearity import Linearity
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.symbolic_views import viewing
 from aot.errors import DoubleBackwardUnsupported, Unsupported
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import has_effect, moves_generator
 from aot.graph.value_meta import ValueMeta, lookup
+from aot.joint.linearity import Linearity
 from aot.tensors.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
 
 aten = torch.ops.aten

@@ -28,16 +28,23 @@ from aot.capture.autograd.segments import (
     Target,
     key_of,
 )
-from aot.capture.derived import needed, tangents_behind, viewed, with_constants
-from aot.capture.edges import check_hooks, check_remembered, ends_of, exposed_of
-from aot.capture.failing import Failure, check_acts, find_failing, last_to_run
-from aot.capture.kept import Kept, find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
 from aot.capture.memory.storage import StorageState
 from aot.capture.run import Forward
-from aot.capture.scripts import scripts_of
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import eliminate_dead_code
+from aot.joint.backward_errors import Failure, check_acts, find_failing, last_to_run
+from aot.joint.boundary import check_hooks, check_remembered, ends_of, exposed_of
+from aot.joint.dependencies import needed, tangents_behind, viewed, with_constants
+from aot.joint.python_callbacks import scripts_of
+from aot.joint.saved_tensors import (
+    Kept,
+    find_kept,
+    find_kept_edges,
+    frees_something,
+    idle_act,
+    keeps_attributes,
+)
 from aot.specialize.call import Primal
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import Layout, is_nested, is_wrapper, layout_of, plain_parts, shared_parts
