@@ -12,7 +12,7 @@ from html import escape
 from torch import fx
 
 from aot.api import CompiledFunction, Specialization
-from aot.partition.common import is_tangent
+from aot.partition.joint_graph import is_tangent
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1d1d1f; --page: #fff; --box: #f5f5f7; --line: #d0d0d5;

@@ -35,8 +35,8 @@ from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import Noted
 from aot.joint.trace_backward import Joint, record_backward
 from aot.ops.classify import RESIZES_STORAGE
-from aot.partition.common import check_acts, drop_repeated_effects, is_tangent
-from aot.partition.parts import split
+from aot.partition.joint_graph import check_acts, drop_repeated_effects, is_tangent
+from aot.partition.segment_split import split
 from aot.runtime.plan import make_plan
 from aot.runtime.rehearsal import Left, left
 from aot.specialize.call import Arguments

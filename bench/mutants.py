@@ -46,7 +46,7 @@ _TARGETS = {  # where another than `aot` comes by
     "aot.partition.costs": "aot-min-cut",
     "aot.partition.knapsack": "aot-recompute",
     "aot.partition.min_cut": "aot-min-cut",
-    "aot.partition.solver": "aot-min-cut",
+    "aot.partition.max_flow": "aot-min-cut",
 }
 
 

@@ -14,9 +14,9 @@ import torch
 from torch import fx
 
 import aot
-from aot.partition import solver
+from aot.partition import max_flow
 from aot.partition.costs import cost
-from aot.partition.memory import spanned_bytes
+from aot.partition.tensor_bytes import spanned_bytes
 from bench.models import Model, available
 from bench.report import Table
 
@@ -111,21 +111,21 @@ def measure(options: argparse.Namespace) -> list[Table]:
 
 def _solver_times(joint: _Joint) -> tuple[Any, ...]:
     problems: list[tuple[Any, ...]] = []
-    solve = solver.with_igraph
+    solve = max_flow.with_igraph
 
     def remember(*problem: Any) -> set[int]:
         problems.append(problem)
         return solve(*problem)
 
-    choose = solver._solver
-    solver._solver = lambda: remember
+    choose = max_flow._solver
+    max_flow._solver = lambda: remember
     try:
         joint.cut(aot.min_cut_rematerialization_partition)
     finally:
-        solver._solver = choose
+        max_flow._solver = choose
     (problem,) = problems
-    fast = _milliseconds(lambda: solver.with_igraph(*problem))
-    slow = _milliseconds(lambda: solver.with_networkx(*problem))
+    fast = _milliseconds(lambda: max_flow.with_igraph(*problem))
+    slow = _milliseconds(lambda: max_flow.with_networkx(*problem))
     return problem[0], len(problem[1]), fast, slow, slow / fast
 
 

@@ -27,7 +27,7 @@ from aot import torch_internals as internals
 from aot.capture.recorder.functional_rng import is_pure_form
 from aot.graph.purity import has_effect, moves_generator
 from aot.ops.classify import call_on_clones, operation_of
-from aot.partition.memory import shown_bytes
+from aot.partition.tensor_bytes import shown_bytes
 from aot.tensors.symbolic_sizes import Computed, hinted
 from aot.tensors.views import may_alias
 

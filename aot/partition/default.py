@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot.partition.common import extract_both, is_tensor, needed_for, take_apart
 from aot.partition.costs import is_free
+from aot.partition.joint_graph import extract_both, is_tensor, needed_for, take_apart
 
 
 def default_partition(

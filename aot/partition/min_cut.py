@@ -19,11 +19,11 @@ from typing import Any
 from torch import fx
 
 from aot.errors import PartitionError
-from aot.partition.common import JointParts, extract_both, is_tensor, needed_for, take_apart
 from aot.partition.costs import Recomputing, cost, recomputing
+from aot.partition.joint_graph import JointParts, extract_both, is_tensor, needed_for, take_apart
 from aot.partition.knapsack import best_within
-from aot.partition.memory import memory_roots, spanned_bytes
-from aot.partition.solver import Arc, minimum_cut
+from aot.partition.max_flow import Arc, minimum_cut
+from aot.partition.tensor_bytes import memory_roots, spanned_bytes
 
 # Bytes that must be saved for a byte moved by recomputing. A pointwise operation moves two to three times its
 # result, so that a value is recomputed through at most some twenty of them.

@@ -19,7 +19,7 @@ from aot import torch_internals as internals
 from aot.backends.compilers import Compiled, Compiler, boxed, complete
 from aot.backends.compilers import compile_graph as compile_as_it_is
 from aot.errors import AssumptionViolated
-from aot.partition.memory import memory_roots
+from aot.partition.tensor_bytes import memory_roots
 
 
 def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:

@@ -25,8 +25,8 @@ from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import numbered
 from aot.guards.tracker import Noted
 from aot.joint.retrace import Step, record_again
-from aot.partition.common import is_tangent
 from aot.partition.default import default_partition
+from aot.partition.joint_graph import is_tangent
 from aot.runtime.checked import compile_graph
 from aot.runtime.graphs import Backward, check_numbers, counted, detached, runner
 from aot.runtime.saving import tangents_from_start

@@ -14,7 +14,7 @@ from aot import torch_internals as internals
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, boxed, complete
 from aot.graph.symint_inputs import numbered
-from aot.partition.parts import without_tangents
+from aot.partition.segment_split import without_tangents
 from aot.runtime.checked import compile_graph
 from aot.tensors.symbolic_sizes import Symbols
 

@@ -23,8 +23,8 @@ from torch import fx
 from aot.analysis import AliasRoot, Effects, FunctionViewRoot, Rebound, ValueRoot, View, WrapperRoot
 from aot.joint.saved_tensors import Kept
 from aot.joint.trace_backward import Joint, Segment
-from aot.partition.common import is_tangent, is_tensor
-from aot.partition.memory import memory_roots, spanned_bytes
+from aot.partition.joint_graph import is_tangent, is_tensor
+from aot.partition.tensor_bytes import memory_roots, spanned_bytes
 from aot.tensors.geometry import Geometry
 
 

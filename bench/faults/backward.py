@@ -45,7 +45,7 @@ FAULTS = (
     ),
     _fault(
         name="zeros in place of None",
-        module="aot.partition.parts",
+        module="aot.partition.segment_split",
         find="            elif gradients and len(lacking) == len(gradients):\n"
         "                copies[node] = None\n",
         replace="            elif gradients and len(lacking) == len(gradients):\n"

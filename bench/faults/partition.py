@@ -12,7 +12,7 @@ _GRADIENTS = ("gradients",)
 FAULTS = (
     _fault(
         name="a sum with a missing term is missing",
-        module="aot.partition.parts",
+        module="aot.partition.segment_split",
         find="copies[node] = None if left is None else _laid_as(graph, node, *left)",
         replace="copies[node] = None",
         clauses=_GRADIENTS,
@@ -20,7 +20,7 @@ FAULTS = (
     ),
     _fault(
         name="what lacks a gradient is missing",
-        module="aot.partition.parts",
+        module="aot.partition.segment_split",
         find="elif gradients and len(lacking) == len(gradients):",
         replace="elif lacking:",
         clauses=_GRADIENTS,
@@ -28,7 +28,7 @@ FAULTS = (
     ),
     _fault(
         name="a missing gradient is one of ones",
-        module="aot.partition.parts",
+        module="aot.partition.segment_split",
         find="torch.ops.aten.zeros.default, (size,)",
         replace="torch.ops.aten.ones.default, (size,)",
         clauses=_GRADIENTS,
@@ -36,7 +36,7 @@ FAULTS = (
     ),
     _fault(
         name="a product with a missing factor is the other one",
-        module="aot.partition.parts",
+        module="aot.partition.segment_split",
         find="if lacking and is_sum(node):",
         replace="if lacking and (is_sum(node) or node.target is torch.ops.aten.mul.Tensor):",
         clauses=_GRADIENTS,
@@ -44,7 +44,7 @@ FAULTS = (
     ),
     _fault(
         name="a segment takes the first saved values",
-        module="aot.partition.parts",
+        module="aot.partition.segment_split",
         find="taken = tuple(i for i, node in enumerate(saved) if node in needed)",
         replace="taken = tuple(range(sum(node in needed for node in saved)))",
         clauses=("errors", *_GRADIENTS),
@@ -52,7 +52,7 @@ FAULTS = (
     ),
     _fault(
         name="tangents go to the segments from the end",
-        module="aot.partition.parts",
+        module="aot.partition.segment_split",
         find="ours, tangents = tangents[: len(segment.tangents)], tangents[len(segment.tangents) :]",
         replace="cut = len(tangents) - len(segment.tangents)\n"
         "        ours, tangents = tangents[cut:], tangents[:cut]",
@@ -71,7 +71,7 @@ FAULTS = (
     ),
     _fault(
         name="one of several views has memory of its own",
-        module="aot.partition.memory",
+        module="aot.partition.tensor_bytes",
         find="roots[node] = roots[first] if roots[first] is not first else node",
         replace="roots[node] = node",
         clauses=("errors", "versions", *_GRADIENTS),

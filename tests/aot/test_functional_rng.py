@@ -16,8 +16,8 @@ from torch.nn import functional
 
 import aot
 from aot.capture.recorder.functional_rng import pure_form
-from aot.partition.common import extract_both, take_apart
-from aot.partition.memory import spanned_bytes
+from aot.partition.joint_graph import extract_both, take_apart
+from aot.partition.tensor_bytes import spanned_bytes
 
 pytestmark = pytest.mark.clause("randomness")
 

@@ -15,9 +15,9 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 import aot
-from aot.partition import solver
+from aot.partition import max_flow
 from aot.partition.knapsack import best_within
-from aot.partition.memory import spanned_bytes
+from aot.partition.tensor_bytes import spanned_bytes
 
 pytestmark = pytest.mark.both_devices
 
@@ -297,9 +297,9 @@ def _smallest(vertices: int, arcs: list[tuple[int, int, int | None]]) -> int | N
     return best
 
 
-@pytest.mark.parametrize("with_solver", [solver.with_igraph, solver.with_networkx])
+@pytest.mark.parametrize("with_solver", [max_flow.with_igraph, max_flow.with_networkx])
 def test_cuts_are_the_smallest_there_are(with_solver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solver, "_solver", lambda: with_solver)
+    monkeypatch.setattr(max_flow, "_solver", lambda: with_solver)
     rng = random.Random(0)
     uncuttable = 0
     for _ in range(300):
@@ -308,9 +308,9 @@ def test_cuts_are_the_smallest_there_are(with_solver: Any, monkeypatch: pytest.M
         if expected is None:
             uncuttable += 1
             with pytest.raises(aot.PartitionError, match="neither be saved nor recomputed"):
-                solver.minimum_cut(7, arcs, 0, 6)
+                max_flow.minimum_cut(7, arcs, 0, 6)
         else:
-            value, side = solver.minimum_cut(7, arcs, 0, 6)
+            value, side = max_flow.minimum_cut(7, arcs, 0, 6)
             assert value == expected
             assert 6 in side
             assert 0 not in side
@@ -321,14 +321,14 @@ def test_both_solvers_report_the_cut_nearest_to_the_sink() -> None:
     rng = random.Random(1)
     for _ in range(300):
         arcs = [(a, b, 100 if c is None else c) for a, b, c in _arcs(rng, 9)]
-        assert solver.with_igraph(9, arcs, 0, 8) == solver.with_networkx(9, arcs, 0, 8)
-    assert solver.with_igraph(4, [(0, 1, 2), (1, 2, 2), (2, 3, 2)], 0, 3) == {3}
+        assert max_flow.with_igraph(9, arcs, 0, 8) == max_flow.with_networkx(9, arcs, 0, 8)
+    assert max_flow.with_igraph(4, [(0, 1, 2), (1, 2, 2), (2, 3, 2)], 0, 3) == {3}
 
 
 def test_a_solver_that_returns_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(solver, "_solver", lambda: lambda *_: {0, 1, 2})
+    monkeypatch.setattr(max_flow, "_solver", lambda: lambda *_: {0, 1, 2})
     with pytest.raises(aot.PartitionError, match="no cut"):
-        solver.minimum_cut(3, [(0, 1, 1), (1, 2, 1)], 0, 2)
+        max_flow.minimum_cut(3, [(0, 1, 1), (1, 2, 1)], 0, 2)
 
 
 def test_the_knapsack_is_filled_with_the_best() -> None:

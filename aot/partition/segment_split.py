@@ -11,7 +11,7 @@ from aot import torch_internals as internals
 from aot.graph.purity import eliminate_dead_code, is_act
 from aot.joint.trace_backward import Segment
 from aot.ops.classify import is_sum
-from aot.partition.common import extract, is_tangent
+from aot.partition.joint_graph import extract, is_tangent
 from aot.tensors.geometry import known_equal
 from aot.tensors.symbolic_sizes import as_arguments
 
