@@ -16,7 +16,6 @@ from torch import fx
 from aot import config, errors, logs
 from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
-from aot.assumptions import asserting
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
 from aot.blueprint import Blueprint
@@ -36,9 +35,10 @@ from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.guards.tracker import Noted
 from aot.partition.default import default_partition
 from aot.recording import Options, Partitioner, Recorded, record
-from aot.runtime.autograd import Built, build
-from aot.runtime.checked import compile_graph
-from aot.runtime.rehearsal import rehearse
+from aot.runtime.build import Built, build
+from aot.runtime.call_assertions import asserting
+from aot.runtime.dry_run import rehearse
+from aot.runtime.graph_assertions import compile_graph
 from aot.specialize.call import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
 from aot.specialize.inline_cache import MISSED, Answer, Lying, Recognitions
 from aot.specialize.recompile_reasons import Before, Key, why

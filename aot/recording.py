@@ -37,8 +37,8 @@ from aot.joint.trace_backward import Joint, record_backward
 from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.joint_graph import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.segment_split import split
+from aot.runtime.dry_run import Left, left
 from aot.runtime.plan import make_plan
-from aot.runtime.rehearsal import Left, left
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
 from aot.tensors.symbolic_sizes import NO_SIZES, Symbols

@@ -35,8 +35,8 @@ MODULES = (
     "capture.recorder.mutations",
     "analysis.*",
     "partition.*",
-    "runtime.codegen",
-    "runtime.saving",
+    "runtime.codegen.wrapper",
+    "runtime.saved_values",
 )
 """Of `aot`, where most is decided that a caller sees. (A star stands for all modules of a package.)"""
 _SECONDS = 30.0  # of CPU time for each mutant

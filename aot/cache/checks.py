@@ -32,9 +32,9 @@ from aot.cache.data import Corrupt
 from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.joint.saved_tensors import Kept
 from aot.joint.trace_backward import Entrance, Gradient, Segment
-from aot.runtime.order import arrange
 from aot.runtime.plan import Input, Plan
-from aot.runtime.saving import Own, Saved, Watch
+from aot.runtime.saved_values import Own, Saved, Watch
+from aot.runtime.schedule import arrange
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import Layout
 

@@ -1,1 +1,4 @@
-"""What runs at a call: a plan (pure data), the source generated from it, and its one autograd.Function."""
+"""The wrapper around compiled graphs.
+
+In: `EffectSummary`, `Joint`, graphs. Out: a `Plan` (data), its Python source, the callable.
+"""

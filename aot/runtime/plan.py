@@ -16,8 +16,8 @@ from aot.analysis import Change, Effects, Output, Root, ValueRoot, Write
 from aot.capture.autograd.segments import ArgumentEdge, WrittenEdge
 from aot.joint.saved_tensors import Kept
 from aot.joint.trace_backward import Joint, Segment
-from aot.runtime.order import Item, arrange
-from aot.runtime.saving import Own, Saved, Saving, Savings, Watch, tangents_from_start
+from aot.runtime.saved_values import Own, Saved, Saving, Savings, Watch, tangents_from_start
+from aot.runtime.schedule import Item, arrange
 from aot.specialize.inline_cache import Lying
 from aot.tensors.geometry import Geometry
 from aot.tensors.symbolic_sizes import Sizes

@@ -87,7 +87,7 @@ FAULTS = (
     ),
     _fault(
         name="second derivatives stop at arguments beside",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find="edges += [self._edge(target, self._target(target)) for target in segment.further]",
         replace='edges += [f"{self._edge(t, self._target(t))}.detach().requires_grad_()" '
         "for t in segment.further]",

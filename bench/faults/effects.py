@@ -84,7 +84,7 @@ FAULTS = (
     ),
     _fault(
         name="the edges of detached arguments are taken late",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find="        moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}\n",
         replace="",
         clauses=("gradients", "autograd-metadata"),

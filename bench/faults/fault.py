@@ -20,7 +20,7 @@ class Fault:
     Attributes:
         name: of the fault, a few words.
         stage: which stage of `aot` it is in, as docs/architecture.md has them.
-        module: the module, e.g. ``aot.runtime.codegen``.
+        module: the module, e.g. ``aot.runtime.codegen.wrapper``.
         find: what stands there, once in the module.
         replace: what stands there instead.
         clauses: those of the contract that are broken; one of them is to be found.

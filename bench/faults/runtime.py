@@ -12,7 +12,7 @@ _NOTICED = ("errors", "versions", "gradients")
 FAULTS = (
     _fault(
         name="grad mode is left off",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find="if now != self.plan.grad_after:",
         replace="if False:",
         clauses=("ambient",),
@@ -20,7 +20,7 @@ FAULTS = (
     ),
     _fault(
         name="grad mode is left off after an exception",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='writer.line(f"    set_grad_enabled({plan.grad})")',
         replace='writer.line("    pass")',
         clauses=("ambient",),
@@ -28,7 +28,7 @@ FAULTS = (
     ),
     _fault(
         name="a lazy argument comes to the graph as it is",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='            elif graph_input.lazy:\n                source = f"physical({name})"',
         replace='            elif graph_input.lazy:\n                source = f"{name}.detach()"',
         clauses=("values", "input-data", "gradients"),
@@ -36,7 +36,7 @@ FAULTS = (
     ),
     _fault(
         name="a changed argument is checked as it was",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find="self._apart = {storages[i] for i, _ in effects.changes} | {storages[i] for i in effects.moves}",
         replace="self._apart = {storages[i] for i in effects.moves}",
         clauses=_NOTICED,
@@ -44,7 +44,7 @@ FAULTS = (
     ),
     _fault(
         name="copies are not copied",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='Saving.COPY: "copied({0}, {1})"',
         replace='Saving.COPY: "{0}.data"',
         clauses=("gradients", "errors"),
@@ -53,7 +53,7 @@ FAULTS = (
     ),
     _fault(
         name="all that is saved is checked by autograd",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='Saving.OWN_COUNTER: "{0}.data"',
         replace='Saving.OWN_COUNTER: "detached({0})"',
         clauses=_NOTICED,
@@ -61,7 +61,7 @@ FAULTS = (
     ),
     _fault(
         name="nothing that is saved is checked by autograd",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='Saving.AS_IS: "detached({0})"',
         replace='Saving.AS_IS: "{0}.data"',
         clauses=_NOTICED,
@@ -69,7 +69,7 @@ FAULTS = (
     ),
     _fault(
         name="edges are taken after the writes",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find="                        found[target] = None\n",
         replace="                        pass\n",
         clauses=("gradients", "errors"),
@@ -77,7 +77,7 @@ FAULTS = (
     ),
     _fault(
         name="targets are kept with their memory",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='        return f"passing({name})"\n\n    def _storage',
         replace="        return name\n\n    def _storage",
         clauses=("lifetime",),
@@ -85,7 +85,7 @@ FAULTS = (
     ),
     _fault(
         name="functional draws leave the generator",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='self.writer.line(f"set_rng_state({device}, {name})")',
         replace="pass",
         clauses=("randomness", "values"),
@@ -94,7 +94,7 @@ FAULTS = (
     ),
     _fault(
         name="resident values are taken as they come",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='as_strided(self.writer, f"t{one.tensor}.detach()", one.where)',
         replace='f"t{one.tensor}.detach()"',
         clauses=("gradients", "errors"),
@@ -102,7 +102,7 @@ FAULTS = (
     ),
     _fault(
         name="aliases count their writes apart",
-        module="aot.runtime.source",
+        module="aot.runtime.codegen.writer",
         find='source += ".detach()" if root.counted else ".data"',
         replace='source += ".data"',
         clauses=_NOTICED,
@@ -110,7 +110,7 @@ FAULTS = (
     ),
     _fault(
         name="modified tensors are not complained about",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find='writer.line(f"    raise {said}")',
         replace='writer.line("    pass")',
         clauses=_NOTICED,
@@ -118,7 +118,7 @@ FAULTS = (
     ),
     _fault(
         name="a backward that brings no gradient checks nothing",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find='needed = f"runs(ctx, {segment.vain}) and " if watch.vain else ""',
         replace='needed = f"g{tangents[0]} is not None and " if tangents else ""',
         clauses=_NOTICED,
@@ -126,7 +126,7 @@ FAULTS = (
     ),
     _fault(
         name="a backward without saved values runs twice",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find='writer.line("ctx.spent = not graph_is_retained()")',
         replace='writer.line("ctx.spent = False")',
         clauses=("errors",),
@@ -134,7 +134,7 @@ FAULTS = (
     ),
     _fault(
         name="the layout of tangents is assumed",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find='writer.line(f"{indent}{name} = tangent({source}, {size}, {stride}{start})")',
         replace='writer.line(f"{indent}{name} = {source}")',
         clauses=("gradients", "errors"),
@@ -142,7 +142,7 @@ FAULTS = (
     ),
     _fault(
         name="gradients have no history",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find='ambient = "is_grad_enabled() or is_autocast()',
         replace='ambient = "is_autocast()',
         clauses=("double-backward", "errors"),
@@ -150,7 +150,7 @@ FAULTS = (
     ),
     _fault(
         name="undefined gradients are zeros",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find="writer.line(internals.NO_ZEROS)",
         replace="pass",
         clauses=("gradients", "errors"),
@@ -158,7 +158,7 @@ FAULTS = (
     ),
     _fault(
         name="the old edge of a written argument gets a gradient",
-        module="aot.runtime.autograd",
+        module="aot.runtime.build",
         find="return None, gradient, None, None, None",
         replace="return gradient, gradient, None, None, None",
         clauses=("gradients", "errors"),
@@ -166,7 +166,7 @@ FAULTS = (
     ),
     _fault(
         name="what is written with history is not written",
-        module="aot.runtime.autograd",
+        module="aot.runtime.build",
         find="        if copies:\n            tensor.data.copy_(history)\n",
         replace="",
         clauses=("input-data", "values"),
@@ -174,7 +174,7 @@ FAULTS = (
     ),
     _fault(
         name="kept memory is given up at once",
-        module="aot.runtime.autograd",
+        module="aot.runtime.build",
         find="    if not (stays or internals.graph_is_retained()):\n        kept.clear()\n",
         replace="    kept.clear()\n",
         clauses=("errors",),
@@ -182,7 +182,7 @@ FAULTS = (
     ),
     _fault(
         name="a backward spends what it is to retain",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find='as eager says\n            writer.line("ctx.spent = False")',
         replace='as eager says\n            writer.line("ctx.spent = True")',
         clauses=("errors", "gradients"),
@@ -190,7 +190,7 @@ FAULTS = (
     ),
     _fault(
         name="the last saved values are kept",
-        module="aot.runtime.backward",
+        module="aot.runtime.codegen.backward",
         find='writer.line("return results")',
         replace='writer.line(f"forward{number}.last = saved")\n    writer.line("return results")',
         clauses=("lifetime",),
@@ -206,7 +206,7 @@ FAULTS = (
     ),
     _fault(
         name="inference tensors are saved as they are",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find='Saving.COPY: "copied({0}, {1})"',
         replace='Saving.COPY: "({0}.new_empty(0).set_({0}) if {0}.is_inference() else copied({0}, {1}))"',
         clauses=_NOTICED,
@@ -215,7 +215,7 @@ FAULTS = (
     ),
     _fault(
         name="what eager does not keep is not copied",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find="return Saving.OWN_COUNTER if memory in uncounted else Saving.COPY",
         replace="return Saving.OWN_COUNTER",
         clauses=("gradients",),
@@ -224,7 +224,7 @@ FAULTS = (
     ),
     _fault(
         name="counters of their own are forgotten",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find="if need | checked != everything or apart or memory in uncounted:",
         replace="if False:",
         clauses=_NOTICED,
@@ -232,7 +232,7 @@ FAULTS = (
     ),
     _fault(
         name="written arguments are not watched",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find="if memory is None or is_touched or memory in unchecked or memory not in needs:",
         replace="if memory is None or memory not in needs:",
         clauses=_NOTICED,
@@ -240,7 +240,7 @@ FAULTS = (
     ),
     _fault(
         name="an argument's memory holds what eager does not keep",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find='("storage", self._storages[resident[0]]) not in shown\n            or (',
         replace="False\n            or (",
         clauses=_NOTICED,
@@ -249,7 +249,7 @@ FAULTS = (
     ),
     _fault(
         name="copies lie at the beginning",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find="return {roots[n.args[0]].name for n in backward.graph.nodes if n.target in strided}",
         replace="return set()",
         clauses=("gradients", "errors"),
@@ -257,7 +257,7 @@ FAULTS = (
     ),
     _fault(
         name="what two segments read is donated",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find='root.op == "call_function" and self._readers[root] == 1',
         replace='root.op == "call_function"',
         clauses=("gradients",),
@@ -266,7 +266,7 @@ FAULTS = (
     ),
     _fault(
         name="what the caller has is donated",
-        module="aot.runtime.saving",
+        module="aot.runtime.saved_values",
         find='own = memory is None and root.op == "call_function"',
         replace='own = root.op == "call_function"',
         clauses=("gradients", "values", "input-data"),
@@ -275,7 +275,7 @@ FAULTS = (
     ),
     _fault(
         name="results keep the history that a graph gave them",
-        module="aot.runtime.codegen",
+        module="aot.runtime.codegen.wrapper",
         find="(v{value}._is_view() or v{value}.requires_grad)",
         replace="False",
         clauses=("errors", "gradients", "autograd-metadata"),
@@ -283,7 +283,7 @@ FAULTS = (
     ),
     _fault(
         name="graphs run under the caller's autocast",
-        module="aot.runtime.graphs",
+        module="aot.runtime.compiled_graphs",
         find="        if internals.autocast_enabled():\n",
         replace="        if False:\n",
         clauses=("values",),
@@ -291,7 +291,7 @@ FAULTS = (
     ),
     _fault(
         name="tangents of first derivatives lie anyhow",
-        module="aot.runtime.derivative",
+        module="aot.runtime.double_backward",
         find="inputs.append(self.lie(part, where, numbers, len(inputs) in self.from_start))",
         replace="inputs.append(part)",
         clauses=("double-backward", "gradients", "errors"),
@@ -299,7 +299,7 @@ FAULTS = (
     ),
     _fault(
         name="constant gradients require grad",
-        module="aot.runtime.derivative",
+        module="aot.runtime.double_backward",
         find="ctx.mark_non_differentiable(*(result for i, result in pairs if i not in way.step.entrances))",
         replace="pass",
         clauses=("double-backward", "errors"),
@@ -307,7 +307,7 @@ FAULTS = (
     ),
     _fault(
         name="a derivative for other tangents answers",
-        module="aot.runtime.derivative",
+        module="aot.runtime.double_backward",
         find="key = (present, tracked, create_graph, own, kinds, internals.backward_key())",
         replace="key = (len(present), create_graph, own, kinds, internals.backward_key())",
         clauses=("double-backward", "errors"),

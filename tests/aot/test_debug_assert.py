@@ -11,7 +11,7 @@ from agree import assert_agrees, leaf, non_leaf, values
 from torch import Tensor, fx
 
 import aot
-from aot.assumptions import asserting
+from aot.runtime.call_assertions import asserting
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import aot
-from aot.runtime.rehearsal import Left, left
+from aot.runtime.dry_run import Left, left
 
 pytestmark = pytest.mark.clause("refusals")
 

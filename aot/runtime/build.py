@@ -22,11 +22,11 @@ from aot.backends.compilers import Compiled, Compiler
 from aot.capture.autograd.engine import Level
 from aot.capture.recorder import functional_rng
 from aot.guards.tracker import Noted
-from aot.runtime.codegen import generate
-from aot.runtime.derivative import Derivative
-from aot.runtime.graphs import Backward, detached, miscounted, runner
+from aot.runtime.codegen.wrapper import generate
+from aot.runtime.compiled_graphs import Backward, detached, miscounted, runner
+from aot.runtime.double_backward import Derivative
 from aot.runtime.plan import Plan
-from aot.runtime.saving import Own
+from aot.runtime.saved_values import Own
 from aot.runtime.tangents import OtherTangent, fails, restrided, same_memory
 from aot.tensors import views
 from aot.tensors.geometry import Geometry

@@ -15,7 +15,7 @@ from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, boxed, complete
 from aot.graph.symint_inputs import numbered
 from aot.partition.segment_split import without_tangents
-from aot.runtime.checked import compile_graph
+from aot.runtime.graph_assertions import compile_graph
 from aot.tensors.symbolic_sizes import Symbols
 
 

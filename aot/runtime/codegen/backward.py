@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 
 from aot import torch_internals as internals
 from aot.joint.trace_backward import Segment
+from aot.runtime.codegen.writer import Writer, part_names, rewrapped
 from aot.runtime.plan import Part
-from aot.runtime.saving import Saving
-from aot.runtime.source import Writer, part_names, rewrapped
+from aot.runtime.saved_values import Saving
 from aot.runtime.tangents import coercing
 
 

@@ -27,9 +27,9 @@ from aot.guards.tracker import Noted
 from aot.joint.retrace import Step, record_again
 from aot.partition.default import default_partition
 from aot.partition.joint_graph import is_tangent
-from aot.runtime.checked import compile_graph
-from aot.runtime.graphs import Backward, check_numbers, counted, detached, runner
-from aot.runtime.saving import tangents_from_start
+from aot.runtime.compiled_graphs import Backward, check_numbers, counted, detached, runner
+from aot.runtime.graph_assertions import compile_graph
+from aot.runtime.saved_values import tangents_from_start
 from aot.runtime.tangents import as_in_trace, put_together, restrided
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import Layout, is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped

@@ -15,7 +15,7 @@ from torch import Tensor
 from aot import torch_internals as internals
 from aot.analysis.metadata import MutationType, OutputType, ViewAndMutationMeta
 from aot.errors import AssumptionViolated
-from aot.runtime.checked import same_elements
+from aot.runtime.graph_assertions import same_elements
 from aot.tensors.version_counters import version_of
 
 

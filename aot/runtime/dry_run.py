@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.runtime.autograd import Built
+from aot.runtime.build import Built
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import imitate
 from aot.tensors.geometry import geometry

@@ -31,10 +31,8 @@ from aot.analysis import (
 from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode
-from aot.runtime.backward import write_backward, write_forward
-from aot.runtime.plan import Part, Plan
-from aot.runtime.saving import Saving
-from aot.runtime.source import (
+from aot.runtime.codegen.backward import write_backward, write_forward
+from aot.runtime.codegen.writer import (
     GradMode,
     Writer,
     alias,
@@ -46,6 +44,8 @@ from aot.runtime.source import (
     write_storages,
     write_view,
 )
+from aot.runtime.plan import Part, Plan
+from aot.runtime.saved_values import Saving
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:

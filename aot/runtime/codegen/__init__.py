@@ -1,0 +1,1 @@
+"""The wrapper's Python source, written from a `Plan`. In: a `Plan`. Out: text."""
