@@ -18,7 +18,6 @@ from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
-from aot.blueprint import Blueprint
 from aot.cache.slot import Slot
 from aot.capture.autograd.engine import Level
 from aot.capture.cast_inputs import CallCasts, Casting, casting
@@ -27,14 +26,15 @@ from aot.capture.intercept.inner_gradients import checking
 from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.threads import tracing
-from aot.collecting import young_garbage_only
 from aot.graph.symint_inputs import numbered
 from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.guards.tracker import Noted
 from aot.partition.default import default_partition
-from aot.recording import Options, Partitioner, Recorded, record
+from aot.pipeline.artifact import Blueprint
+from aot.pipeline.gc_pause import young_garbage_only
+from aot.pipeline.lower import Options, Partitioner, Recorded, record
 from aot.runtime.build import Built, build
 from aot.runtime.call_assertions import asserting
 from aot.runtime.dry_run import rehearse

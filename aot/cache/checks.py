@@ -26,12 +26,12 @@ from aot.analysis import (
     Whole,
     Write,
 )
-from aot.blueprint import Blueprint
 from aot.cache import operators as table
 from aot.cache.data import Corrupt
 from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.joint.saved_tensors import Kept
 from aot.joint.trace_backward import Entrance, Gradient, Segment
+from aot.pipeline.artifact import Blueprint
 from aot.runtime.plan import Input, Plan
 from aot.runtime.saved_values import Own, Saved, Watch
 from aot.runtime.schedule import arrange

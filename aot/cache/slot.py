@@ -16,7 +16,6 @@ from torch import nn
 from aot import logs
 from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
-from aot.blueprint import Blueprint
 from aot.cache.checks import check
 from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
 from aot.cache.decode import decode
@@ -25,6 +24,7 @@ from aot.cache.graphs import pack_graph, unpack_graph
 from aot.cache.key import Key, Options, Places, key_of, skeleton
 from aot.capture.intercept.streams import StreamOrder
 from aot.capture.recorder.autocast_cache import CastUse
+from aot.pipeline.artifact import Blueprint
 from aot.runtime.plan import Plan
 from aot.specialize.call import Arguments
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import aot
-from aot.collecting import young_garbage_only
 from aot.guards.reachable import Surroundings
+from aot.pipeline.gc_pause import young_garbage_only
 
 DATA: list[Any] = []
 

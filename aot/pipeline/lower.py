@@ -21,7 +21,6 @@ from aot.analysis import Effects, analyze
 from aot.analysis.metadata import describe
 from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
-from aot.blueprint import Blueprint
 from aot.capture.autograd.engine import Level
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import replacing
@@ -37,6 +36,7 @@ from aot.joint.trace_backward import Joint, record_backward
 from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.joint_graph import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.segment_split import split
+from aot.pipeline.artifact import Blueprint
 from aot.runtime.dry_run import Left, left
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
