@@ -18,7 +18,7 @@ from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
-from aot.cache.slot import Slot
+from aot.cache.entry import Slot
 from aot.capture.autograd.engine import Level
 from aot.capture.cast_inputs import CallCasts, Casting, casting
 from aot.capture.intercept.exception_handlers import refusing_caught

@@ -16,7 +16,7 @@ from aot.analysis.metadata import InputAliasInfo, OutputType, describe
 from aot.aot_module import CompiledModule
 from aot.api import Specialization
 from aot.backends.compilers import nop
-from aot.cache.slot import Slot
+from aot.cache.entry import Slot
 from aot.capture.cast_inputs import Casting
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.run import Forward, run_once

@@ -18,9 +18,9 @@ import os
 from pathlib import Path
 
 from aot import config
-from aot.cache.folder import Folder, Stats
+from aot.cache.entry import Slot, slot_of
 from aot.cache.key import Options, Places
-from aot.cache.slot import Slot, slot_of
+from aot.cache.store import Folder, Stats
 
 __all__ = ["Folder", "Options", "Places", "Slot", "Stats", "chosen", "clear", "slot_of", "stats"]
 

@@ -19,8 +19,8 @@ from torch import Tensor, fx, nn
 
 from aot import config
 from aot import torch_internals as internals
-from aot.cache.data import OURS, Data, Packing, Uncacheable
-from aot.cache.sources import (
+from aot.cache.codec import OURS, Data, Packing, Uncacheable
+from aot.cache.source_digest import (
     is_library_function,
     name_of,
     operator_data,

@@ -16,7 +16,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from aot.cache.files import Unusable, make_folder
+from aot.cache.private_files import Unusable, make_folder
 
 VARIABLE = "AOTFUZZ_CACHE_KEY"
 _BYTES = 32

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from aot.cache import folder, seal
+from aot.cache import seal, store
 
 
 def sealed(content: bytes, key: str) -> bytes:
     """A file with this content, for a key of a compile."""
-    return folder._HEAD + seal.seal(seal.secret(), key, content) + b"\n" + content
+    return store._HEAD + seal.seal(seal.secret(), key, content) + b"\n" + content
 
 
 def content_of(file: Path) -> Any:

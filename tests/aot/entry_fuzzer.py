@@ -44,8 +44,8 @@ from entry_mutator import WORD, Mutator
 from torch import Tensor, fx, nn
 
 import aot
-from aot.cache import folder as folders
 from aot.cache import seal
+from aot.cache import store as folders
 from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import call_on_clones
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import aot
 from aot.api import CompiledFunction, Specialization
-from aot.cache.folder import Folder
+from aot.cache.entry import Slot
 from aot.cache.key import Key
-from aot.cache.slot import Slot
+from aot.cache.store import Folder
 
 
 class Kept(CompiledFunction):

@@ -17,10 +17,10 @@ from agree import leaf, values
 from torch import Tensor, fx
 
 import aot
-from aot.cache import folder as folders
 from aot.cache import seal
+from aot.cache import store as folders
 from aot.cache.__main__ import main
-from aot.cache.folder import Folder
+from aot.cache.store import Folder
 
 KEY = "1" * 64
 

@@ -14,8 +14,8 @@ from entries import content_of, put, sealed
 from torch import Tensor, fx
 
 import aot
-from aot.cache import decode, operators
-from aot.cache.data import Corrupt
+from aot.cache import json_decoder, operator_table
+from aot.cache.codec import Corrupt
 from aot.ops.call_targets import call_by_name
 from aot.ops.classify import call_on_clones
 
@@ -314,23 +314,23 @@ def test_other_json_is_dropped_at_any_recursion_limit(name: str, folder: Path) -
 
 
 def test_texts_in_json_may_hold_brackets() -> None:
-    assert decode.decode(rb'["[[\"[", "]"]') == ['[["[', "]"]
+    assert json_decoder.decode(rb'["[[\"[", "]"]') == ['[["[', "]"]
     with pytest.raises(Corrupt, match="deep"):
-        decode.decode(b"[" * 101 + b"]" * 101)
+        json_decoder.decode(b"[" * 101 + b"]" * 101)
 
 
 def overloads() -> Iterator[Any]:
     for name in torch._C._dispatch_get_all_op_names():
         namespace, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
-        if namespace in operators.TORCHS:
-            op = operators.find(f"{namespace}::{packet}", overload or "default", frozenset())
+        if namespace in operator_table.TORCHS:
+            op = operator_table.find(f"{namespace}::{packet}", overload or "default", frozenset())
             if op is not None:
                 yield op
 
 
 def test_the_table_has_no_operator_that_does_more_than_compute() -> None:
-    known = [op for op in overloads() if operators.computes(op)]
+    known = [op for op in overloads() if operator_table.computes(op)]
     assert len(known) > 900
     assert torch.ops.aten.add.Tensor in known and torch.ops.aten.view.default in known
     for op in known:
@@ -340,8 +340,8 @@ def test_the_table_has_no_operator_that_does_more_than_compute() -> None:
             assert "Storage" not in kind and "Stream" not in kind and "__torch__" not in kind, op
             if "str" in kind:
                 assert argument.name not in ("filename", "path", "name"), op
-    names = {op._schema.name.partition("::")[2] for op in overloads() if operators.computes(op)}
-    names |= {op._schema.name.partition("::")[2] for op in overloads() if operators.runs_on_clones(op)}
+    names = {op._schema.name.partition("::")[2] for op in overloads() if operator_table.computes(op)}
+    names |= {op._schema.name.partition("::")[2] for op in overloads() if operator_table.runs_on_clones(op)}
     for part in (
         "from_file",
         "set_",
@@ -382,6 +382,6 @@ def test_calls_fit_their_schemas() -> None:
         (open, ("pwned", "w"), {}),
     )
     for target, args, kwargs in right:
-        assert operators.has_right_call(target, args, kwargs, frozenset()), (target, args)
+        assert operator_table.has_right_call(target, args, kwargs, frozenset()), (target, args)
     for target, args, kwargs in wrong:
-        assert not operators.has_right_call(target, args, kwargs, frozenset()), (target, args)
+        assert not operator_table.has_right_call(target, args, kwargs, frozenset()), (target, args)

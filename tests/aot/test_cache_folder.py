@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from torch import Tensor, fx
 
 import aot
-from aot.cache import folder as folders
-from aot.cache.folder import Folder
+from aot.cache import store as folders
+from aot.cache.store import Folder
 
 
 @pytest.fixture(autouse=True)

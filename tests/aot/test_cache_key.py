@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 
 import aot
 from aot.cache import key as keys
-from aot.cache import sources
+from aot.cache import source_digest
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +212,7 @@ def test_versions_and_this_package_s_source_are_part_of_the_key(monkeypatch: pyt
         assert misses() == number + 1
     compile_graph(product, values(2), values(2))
     assert (misses(), aot.cache.stats().hits) == (3, 1)
-    assert len(sources.own_source()) == 64
+    assert len(source_digest.own_source()) == 64
 
 
 def test_the_sizes_of_a_front_end_are_not_kept_as_symbols() -> None:

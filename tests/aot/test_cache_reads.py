@@ -24,8 +24,8 @@ from torch import fx, nn
 
 import aot
 from aot.cache.__main__ import main
-from aot.cache.data import Data, Uncacheable
-from aot.cache.sources import operator_data
+from aot.cache.codec import Data, Uncacheable
+from aot.cache.source_digest import operator_data
 
 numbers = itertools.count()
 

@@ -16,8 +16,8 @@ import pytest
 import torch
 from entry_fuzzer import Worker, fuzz
 
-from aot.cache import graphs
-from aot.cache.slot import Slot
+from aot.cache import graph_codec
+from aot.cache.entry import Slot
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def says_the_word(content: Any) -> None:
 
 def test_an_operator_that_opens_a_file_is_found(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not find(worker, "", opens_a_file)
-    monkeypatch.setattr(graphs, "_may_run", lambda node, operators: True)
+    monkeypatch.setattr(graph_codec, "_may_run", lambda node, operators: True)
     assert find(worker, "a graph has aten::from_file", opens_a_file)
 
 

@@ -16,12 +16,12 @@ from torch import nn
 from aot import logs
 from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
-from aot.cache.checks import check
-from aot.cache.data import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
-from aot.cache.decode import decode
-from aot.cache.folder import Folder
-from aot.cache.graphs import pack_graph, unpack_graph
+from aot.cache.codec import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
+from aot.cache.graph_codec import pack_graph, unpack_graph
+from aot.cache.json_decoder import decode
 from aot.cache.key import Key, Options, Places, key_of, skeleton
+from aot.cache.store import Folder
+from aot.cache.validation import check
 from aot.capture.intercept.streams import StreamOrder
 from aot.capture.recorder.autocast_cache import CastUse
 from aot.pipeline.artifact import Blueprint

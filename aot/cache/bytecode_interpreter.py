@@ -24,8 +24,8 @@ from typing import Any, Protocol
 import torch
 
 from aot import torch_internals as internals
-from aot.cache import purity
-from aot.cache.data import Data, Uncacheable
+from aot.cache import library_purity
+from aot.cache.codec import Data, Uncacheable
 
 OBJECTS = "a custom operator that reads Python objects"
 CALLS = "a custom operator that calls what may read anything"
@@ -416,7 +416,7 @@ class Frame:
                 if type(name) is str and args[0] is ANY:
                     self._objects.ask(name)
                     return self._use(args[2])
-            if purity.is_reader(function.value):
+            if library_purity.is_reader(function.value):
                 self._use(function)
                 return self._look_into(*args)
         return self._use(function, *args)
@@ -455,13 +455,13 @@ class Frame:
             return Found(vars(value)[name])
         if type(value) is types.FunctionType and name in vars(value):
             return Found(vars(value)[name])
-        if type(value) is type and not purity.is_value(value):
+        if type(value) is type and not library_purity.is_value(value):
             return Found(_of_class(value, name))
         if type(value) in _OPERATORS:
             return Found(_operator(value, name))
         if type(value) in _CONTAINERS and name in _READING:
             return self._look_into(owner)
-        if not purity.is_value(value):
+        if not library_purity.is_value(value):
             raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
         self._objects.ask(name)
         return self._use(owner)

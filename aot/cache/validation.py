@@ -26,8 +26,8 @@ from aot.analysis import (
     Whole,
     Write,
 )
-from aot.cache import operators as table
-from aot.cache.data import Corrupt
+from aot.cache import operator_table as table
+from aot.cache.codec import Corrupt
 from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.joint.saved_tensors import Kept
 from aot.joint.trace_backward import Entrance, Gradient, Segment

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, NoReturn
 
-from aot.cache.data import Corrupt, Data
+from aot.cache.codec import Corrupt, Data
 
 DEEPEST = 100  # lists in lists; the deepest that are written are trees of results
 

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot.cache import files, seal
-from aot.cache.files import Unusable
+from aot.cache import private_files, seal
+from aot.cache.private_files import Unusable
 from aot.errors import CacheWarning
 
 LARGEST = 1 << 26  # bytes of an entry
@@ -79,14 +79,14 @@ class Folder:
         """The content of an entry, if there is one that is as its user has written it."""
         name = f"{key}{_SUFFIX}"
         try:
-            with files.opened_folder(self.path) as folder:
+            with private_files.opened_folder(self.path) as folder:
                 secret = seal.secret()
                 try:
-                    raw = files.read(folder, name, LARGEST)
+                    raw = private_files.read(folder, name, LARGEST)
                 except Unusable as error:
                     self.drop(key, error)
                     return None
-                files.touch(folder, name)
+                private_files.touch(folder, name)
         except FileNotFoundError:
             return None
         except (OSError, Unusable) as error:
@@ -104,10 +104,10 @@ class Folder:
             self.note("uncached an entry that is larger than half the cache")
             return False
         try:
-            files.make_folder(self.path)
-            with files.opened_folder(self.path) as folder:
+            private_files.make_folder(self.path)
+            with private_files.opened_folder(self.path) as folder:
                 sealed = _HEAD + seal.seal(seal.secret(), key, content) + b"\n" + content
-                files.put(folder, f"{key}{_SUFFIX}", sealed)
+                private_files.put(folder, f"{key}{_SUFFIX}", sealed)
                 self._make_room(folder)
         except (OSError, Unusable) as error:
             self._tell("write to", error)
@@ -119,18 +119,18 @@ class Folder:
         text = f"an entry of the cache in {self.path} is dropped, and compiled anew: {why}"
         warnings.warn(text, CacheWarning, stacklevel=2)
         self.note("dropped")
-        with contextlib.suppress(OSError, Unusable), files.opened_folder(self.path) as folder:
-            files.remove(folder, f"{key}{_SUFFIX}")
+        with contextlib.suppress(OSError, Unusable), private_files.opened_folder(self.path) as folder:
+            private_files.remove(folder, f"{key}{_SUFFIX}")
 
     def note(self, event: str) -> None:
         """Add to what has happened: ``hit``, ``miss``, ``dropped`` or ``uncached`` and why."""
         try:
-            files.make_folder(self.path)
-            with files.opened_folder(self.path) as folder:
-                if files.append(folder, _EVENTS, f"1 {event}\n".encode()) > _EVENTS_LIMIT:
+            private_files.make_folder(self.path)
+            with private_files.opened_folder(self.path) as folder:
+                if private_files.append(folder, _EVENTS, f"1 {event}\n".encode()) > _EVENTS_LIMIT:
                     # (What others add meanwhile is lost.)
                     lines = "".join(f"{count} {what}\n" for what, count in _events(folder).items())
-                    files.put(folder, _EVENTS, lines.encode())
+                    private_files.put(folder, _EVENTS, lines.encode())
         except (OSError, Unusable) as error:
             self._tell("write to", error)
 
@@ -140,7 +140,7 @@ class Folder:
         events: Counter[str] = Counter()
         unusable = ""
         try:
-            with files.opened_folder(self.path) as folder:
+            with private_files.opened_folder(self.path) as folder:
                 sizes = [size for _, size, _ in _entries(folder)]
                 events = _events(folder)
                 seal.secret()
@@ -164,9 +164,9 @@ class Folder:
         """Take away all entries, and what has happened; how many there were."""
         gone = 0
         try:
-            with files.opened_folder(self.path) as folder:
-                gone = sum(files.remove(folder, name) for name, _, _ in list(_entries(folder)))
-                files.remove(folder, _EVENTS)
+            with private_files.opened_folder(self.path) as folder:
+                gone = sum(private_files.remove(folder, name) for name, _, _ in list(_entries(folder)))
+                private_files.remove(folder, _EVENTS)
                 _remove_abandoned(folder, 0)
         except FileNotFoundError:
             pass
@@ -182,7 +182,7 @@ class Folder:
             for name, size, _ in entries[:-1]:
                 if excess <= 0:
                     break
-                files.remove(folder, name)
+                private_files.remove(folder, name)
                 excess -= size
         _remove_abandoned(folder, _ABANDONED)
 
@@ -208,16 +208,18 @@ def _entries(folder: int) -> Iterator[tuple[str, int, float]]:
 def _remove_abandoned(folder: int, seconds: float) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for file in found:
-            if file.name.startswith(files.BEGUN):
+            if file.name.startswith(private_files.BEGUN):
                 with contextlib.suppress(OSError):
                     if time.time() - file.stat(follow_symlinks=False).st_mtime >= seconds:
-                        files.remove(folder, file.name)
+                        private_files.remove(folder, file.name)
 
 
 def _events(folder: int) -> Counter[str]:
     found: Counter[str] = Counter()
     with contextlib.suppress(OSError, Unusable):
-        for line in files.read(folder, _EVENTS, 4 * _EVENTS_LIMIT).decode(errors="replace").splitlines():
+        for line in (
+            private_files.read(folder, _EVENTS, 4 * _EVENTS_LIMIT).decode(errors="replace").splitlines()
+        ):
             count, _, what = line.partition(" ")
             if count.isdecimal() and len(count) < 16 and what.isprintable():
                 found[what] += int(count)

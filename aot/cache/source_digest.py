@@ -21,9 +21,9 @@ import numpy
 import torch
 
 from aot import torch_internals as internals
-from aot.cache import purity
-from aot.cache.bytecode import CALLS, CHANGES, CODE, OBJECTS, SETS, reads_of_function, title
-from aot.cache.data import Data, Packing, Uncacheable
+from aot.cache import library_purity
+from aot.cache.bytecode_interpreter import CALLS, CHANGES, CODE, OBJECTS, SETS, reads_of_function, title
+from aot.cache.codec import Data, Packing, Uncacheable
 from aot.guards.bytecode import is_library
 
 _MOST_FUNCTIONS = 500
@@ -83,7 +83,7 @@ def target_of(value: Any) -> str:
     """
     name = name_of(value)
     module, _, own = name.rpartition(".")
-    if not purity.is_pure(value) and (
+    if not library_purity.is_pure(value) and (
         (module == "builtins" and value is not getattr)
         or (module == "torch" and not own.startswith("_"))
         or (module == "torch._C" and own.startswith(("_get_", "_is_", "_has_")))
@@ -174,7 +174,7 @@ class _Objects:
     def see_attributes(self) -> None:
         """See that those that are read follow from values. (Which ones are written is known in the end.)"""
         for name in sorted(self._asked):
-            if not purity.may_be_asked(name, name in self._stored) or name in self._own:
+            if not library_purity.may_be_asked(name, name in self._stored) or name in self._own:
                 raise Uncacheable(OBJECTS, f"attribute {name}")
 
     def data(self, value: Any) -> Data:
@@ -191,7 +191,7 @@ class _Objects:
             return ["bytes", value.hex()]
         if kind is slice:
             return ["slice", *map(self.data, (value.start, value.stop, value.step))]
-        if purity.is_constant(value):
+        if library_purity.is_constant(value):
             return ["constant", Packing().constant(value)]
         if issubclass(kind, numpy.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:
             return ["numpy", value.dtype.str, value.tobytes().hex()]
@@ -202,11 +202,11 @@ class _Objects:
             self._own |= vars(value).keys()
             named = [[str(name), self.data(one)] for name, one in value.keywords.items()]
             return ["partial", self.data(value.func), self.data(value.args), named]
-        if purity.is_pure(value):
-            if not purity.is_value(value):
+        if library_purity.is_pure(value):
+            if not library_purity.is_value(value):
                 self._own |= getattr(value, "__dict__", {}).keys()
             return ["library", *_named(value)]
-        decorated = purity.under_mode(value) if kind is types.FunctionType else None
+        decorated = library_purity.under_mode(value) if kind is types.FunctionType else None
         if decorated is not None:
             return ["under", decorated[0], self.data(decorated[1])]
         if kind is types.FunctionType and not is_library(value.__globals__.get("__name__")):

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from aot import torch_internals as internals
-from aot.cache.data import OURS
+from aot.cache.codec import OURS
 
 # Types of what the Python of an operator gets, and of what it can make of that. (Of a context, its class's.)
 _TYPES: tuple[type, ...] = (

@@ -23,8 +23,8 @@ from torch import Tensor, fx
 
 from aot import torch_internals as internals
 from aot.backends.compilers import put_off
-from aot.cache import operators as table
-from aot.cache.data import (
+from aot.cache import operator_table as table
+from aot.cache.codec import (
     LARGEST,
     Corrupt,
     Data,
@@ -39,7 +39,7 @@ from aot.cache.data import (
     text_of,
     unpack,
 )
-from aot.cache.operators import Names
+from aot.cache.operator_table import Names
 from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import call_on_clones
 from aot.tensors.geometry import Geometry
