@@ -6,7 +6,7 @@ import textwrap
 
 from torch import fx
 
-from aot.api import CompiledFunction
+from aot.frontends.function import CompiledFunction
 from aot.page import page
 
 

@@ -11,7 +11,7 @@ from html import escape
 
 from torch import fx
 
-from aot.api import CompiledFunction, Specialization
+from aot.frontends.function import CompiledFunction, Specialization
 from aot.partition.joint_graph import is_tangent
 
 _STYLE = """

@@ -198,7 +198,7 @@ FAULTS = (
     ),
     _fault(
         name="the last arguments are kept",
-        module="aot.api",
+        module="aot.frontends.function",
         find="        return specialization.answer(tensors, leaves)",
         replace="        type(self).last = arguments\n        return specialization.answer(tensors, leaves)",
         clauses=("lifetime",),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import aot
-from aot.api import CompiledFunction, Specialization
 from aot.cache.entry import Slot
 from aot.cache.key import Key
 from aot.cache.store import Folder
+from aot.frontends.function import CompiledFunction, Specialization
 
 
 class Kept(CompiledFunction):

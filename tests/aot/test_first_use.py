@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-import aot.torch_compile
+import aot.frontends.dynamo
 
 pytestmark = pytest.mark.clause("threads")
 
@@ -73,7 +73,7 @@ def test_threads_that_are_first_at_once(use: str) -> None:
 
 def test_a_backend_is_an_attribute_of_its_module() -> None:
     registered = torch._dynamo.lookup_backend("aotfuzz")
-    assert aot.torch_compile.aotfuzz is registered
+    assert aot.frontends.dynamo.aotfuzz is registered
     assert "aotfuzz" in torch._dynamo.list_backends()
     with pytest.raises(AttributeError, match="no attribute 'aotfuzzy'"):
-        aot.torch_compile.aotfuzzy  # noqa: B018
+        aot.frontends.dynamo.aotfuzzy  # noqa: B018

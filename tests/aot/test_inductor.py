@@ -15,7 +15,7 @@ from torch._inductor.utils import run_and_get_code
 
 import aot
 from aot import errors
-from aot.torch_compile import aotfuzz_inductor
+from aot.frontends.dynamo import aotfuzz_inductor
 
 pytestmark = [pytest.mark.clause("values", "strides"), pytest.mark.usefixtures("small_inductor")]
 

@@ -18,8 +18,8 @@ from torch._inductor.utils import run_and_get_code
 
 import aot
 from aot import errors
+from aot.frontends.dynamo import aotfuzz_inductor
 from aot.inductor import Inductor
-from aot.torch_compile import aotfuzz_inductor
 from bench.models import HUB_MODELS, Model
 from bench.models import MODELS as SMALL_AND_LARGE
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.clause("input-data")
 Function = Callable[..., Any]
 
 
-def keeping(function: Function, *args: Any) -> tuple[list[str], aot.api.Specialization]:
+def keeping(function: Function, *args: Any) -> tuple[list[str], aot.frontends.function.Specialization]:
     """The graph inputs that the graph writes to, in order, and the specialization for a call."""
     compiled = aot.aot_function(function, checking_nop, keep_inference_input_mutations=True)
     compiled(*args)

@@ -65,13 +65,13 @@ LYING: dict[str, Make] = {
 def key_makings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts, from now on, the calls that make their key."""
     made: list[int] = []
-    take_apart = aot.api.take_apart
+    take_apart = aot.frontends.function.take_apart
 
     def counting(leaves: Any) -> Any:
         made.append(len(leaves))
         return take_apart(leaves)
 
-    monkeypatch.setattr("aot.api.take_apart", counting)
+    monkeypatch.setattr("aot.frontends.function.take_apart", counting)
     return made
 
 

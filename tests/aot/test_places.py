@@ -108,7 +108,7 @@ def test_a_known_call_makes_no_list_of_what_a_module_has(monkeypatch: pytest.Mon
     compiled = aot.aot_module_simplified(Net(), [values(4, 3)], aot.nop)
     for _ in range(3):
         compiled(values(4, 3))
-    monkeypatch.setattr(sys.modules["aot.aot_module"], "places_of", None)
+    monkeypatch.setattr(sys.modules["aot.frontends.module"], "places_of", None)
     compiled(values(4, 3))
 
 

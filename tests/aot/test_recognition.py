@@ -171,7 +171,7 @@ def key_makings(compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
         made.append(len(leaves))
         return take_apart(leaves)
 
-    monkeypatch.setattr("aot.api.take_apart", counting)
+    monkeypatch.setattr("aot.frontends.function.take_apart", counting)
     return made
 
 

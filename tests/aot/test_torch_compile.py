@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import aot
 from aot import errors
 from aot import torch_internals as internals
-from aot.torch_compile import aotfuzz
+from aot.frontends.dynamo import aotfuzz
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.usefixtures("fresh_dynamo")]
 

@@ -160,7 +160,7 @@ def test_a_stream_ends_with_its_time(workers: Workers) -> None:
 
 
 _LEAVE = Fault(
-    "a crash", "runtime", "aot.api", "        return specialization.answer(tensors, leaves)\n",
+    "a crash", "runtime", "aot.frontends.function", "        return specialization.answer(tensors, leaves)\n",
     "        import os\n        os._exit(3)\n", ("errors",), "The process ends."
 )  # fmt: skip
 
@@ -173,7 +173,7 @@ def test_a_crash_is_a_finding(workers: Workers) -> None:
 
 
 _REFUSE = Fault(
-    "a refusal of calls with two arguments", "runtime", "aot.api",
+    "a refusal of calls with two arguments", "runtime", "aot.frontends.function",
     "        return specialization.answer(tensors, leaves)\n",
     "        if len(args) == 2:\n            raise errors.UnsupportedArgument('two are too many')\n"
     "        return specialization.answer(tensors, leaves)\n", (), "Nothing is done."

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT = 600  # lines
 # Modules that are longer still, with their lengths. They may only shrink.
 LONGER = {
-    "aot/api.py": 809,
+    "aot/frontends/function.py": 809,
     "aot/guards/side_effects.py": 632,
     "aot/guards/collect.py": 679,
     "aot/torch_internals.py": 2198,

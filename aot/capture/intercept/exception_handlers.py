@@ -104,7 +104,7 @@ class Handlers:
         while frame is not None:
             code, module = frame.f_code, frame.f_globals.get("__name__")
             if is_compiler(module):
-                if code.co_name == "flat" and module == "aot.api":  # where the function begins
+                if code.co_name == "flat" and module == "aot.frontends.function":  # where the function begins
                     return
             elif (
                 code.co_exceptiontable

@@ -18,9 +18,9 @@ from torch import Tensor, fx, nn
 
 from aot import cache, errors
 from aot import torch_internals as internals
-from aot.api import CompiledFunction, Partitioner, Specialization, runs_as_it_is
 from aot.backends.compilers import Compiler
 from aot.capture.cast_inputs import Casting
+from aot.frontends.function import CompiledFunction, Partitioner, Specialization, runs_as_it_is
 from aot.guards.tracker import Noted
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments, are_leaves

@@ -13,13 +13,13 @@ from aot import errors
 from aot import torch_internals as internals
 from aot.analysis import analyze
 from aot.analysis.metadata import InputAliasInfo, OutputType, describe
-from aot.aot_module import CompiledModule
-from aot.api import Specialization
 from aot.backends.compilers import nop
 from aot.cache.entry import Slot
 from aot.capture.cast_inputs import Casting
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.run import Forward, run_once
+from aot.frontends.function import Specialization
+from aot.frontends.module import CompiledModule
 from aot.graph.effect_tokens import threaded
 from aot.graph.purity import eliminate_dead_code
 from aot.graph.value_meta import meta_of

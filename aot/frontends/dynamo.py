@@ -13,10 +13,10 @@ from torch import fx
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.aot_module import aot_module
-from aot.api import Partitioner
 from aot.backends.compilers import nop
 from aot.capture.intercept.exception_handlers import handlers_of, refusing_caught
+from aot.frontends.function import Partitioner
+from aot.frontends.module import aot_module
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
