@@ -26,7 +26,7 @@ from aot.errors import (
     RecompileWarning,
     Unsupported,
 )
-from aot.explain import explain
+from aot.explanation.text import explain
 from aot.frontends.export import (
     BackwardSignature,
     GraphSignature,

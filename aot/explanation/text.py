@@ -6,8 +6,8 @@ import textwrap
 
 from torch import fx
 
+from aot.explanation.html_page import page
 from aot.frontends.function import CompiledFunction
-from aot.page import page
 
 
 def explain(compiled: CompiledFunction, *, html: bool = False) -> str:

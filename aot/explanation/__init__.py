@@ -1,0 +1,1 @@
+"""What a compile did, as text and as one HTML page."""
