@@ -16,11 +16,11 @@ from aot.backends.compilers import Compiled, static_inputs
 from aot.backends.graph_names import get_aot_compilation_context
 from aot.graph.effect_tokens import threaded
 from aot.graph.purity import is_act, moves_generator
-from aot.inductor_graphs import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
+from aot.inductor.opaque_calls import call_whole
+from aot.inductor.workarounds import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import BATCH_NORM, call_on_clones, is_written
 from aot.tensors.symbolic_sizes import at, has_symbols, hinted
-from aot.whole import call_whole
 
 # What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
 # the one value that each of these may have, and why.
