@@ -28,8 +28,8 @@ from torch.utils import _pytree as pytree
 from fuzz.ir import Program
 from fuzz.source import Loaded, load, upcast
 from fuzz.targets import Target
-from oracles.ambient import contained, seed_generators
-from oracles.mode_stacks import modes_left
+from oracles.observation.ambient import contained, seed_generators
+from oracles.observation.mode_stacks import modes_left
 
 SEED = 0
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fuzz.operators.row import Constant, Size
-from oracles.steps import Backward
+from oracles.observation.steps import Backward
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from oracles.gradients import ALONE
+from oracles.observation.gradients import ALONE
 
 NAMED = """
 def named(tree, path):

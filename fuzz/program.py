@@ -76,7 +76,7 @@ from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant
 from fuzz.upgrade import EARLIER, upgraded
-from oracles.steps import Backward, How
+from oracles.observation.steps import Backward, How
 
 __all__ = [
     "FORMAT",

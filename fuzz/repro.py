@@ -37,7 +37,7 @@ from fuzz.source import keeps_state, maker, render
 from fuzz.text import one_line
 from fuzz.wrapper import definitions
 from oracles import CLAUSES, Backward, Finding
-from oracles.gradients import ALONE
+from oracles.observation.gradients import ALONE
 
 __all__ = ["Compiler", "main_finding", "named", "recorded", "script"]
 

@@ -10,7 +10,7 @@ from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import INEXACT
 from fuzz.profiles import Profile
 from fuzz.state import State, Tensor
-from oracles.steps import Backward, How
+from oracles.observation.steps import Backward, How
 
 _WATCHED = 0.4  # the steps are a write, and backwards that may notice it
 _TWICE = 0.15  # they are two backwards, of which the first frees what it can

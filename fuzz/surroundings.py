@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from oracles.mode_stacks import modes
+from oracles.observation.mode_stacks import modes
 from oracles.words import class_name
 
 # Where torch has what programs call.

@@ -13,9 +13,9 @@ from oracles.compare import compare
 from oracles.elsewhere import as_on_cpu
 from oracles.findings import CLAUSES, Finding, Outcome, Verdict
 from oracles.judge import judge
-from oracles.observation import Arguments, Observation, Refusal
-from oracles.observe import observe
-from oracles.steps import Backward, Require, Step, Write
+from oracles.observation.observer import observe
+from oracles.observation.records import Arguments, Observation, Refusal
+from oracles.observation.steps import Backward, Require, Step, Write
 
 __all__ = [
     "CLAUSES",

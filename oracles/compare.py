@@ -28,7 +28,7 @@ from oracles.compare_tensors import (
 )
 from oracles.divergences import is_accepted
 from oracles.findings import CLAUSES, Finding
-from oracles.observation import Observation
+from oracles.observation.records import Observation
 from oracles.sides import Difference, Sides, difference, listing, outcome, same_exception
 
 _MARKS = (

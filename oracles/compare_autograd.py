@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
-from oracles.observation import GradientRun, LaterRequire, LaterWrite, TensorState, Value
+from oracles.observation.records import GradientRun, LaterRequire, LaterWrite, TensorState, Value
 from oracles.sides import Difference, Sides, difference, outcome, same_exception
 
 

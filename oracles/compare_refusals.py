@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 
 from oracles.compare_tensors import FIELDS, INPUT_METADATA
 from oracles.findings import Finding
-from oracles.observation import Ambient, Observation, PythonState, TensorState, Value
+from oracles.observation.records import Ambient, Observation, PythonState, TensorState, Value
 from oracles.sides import Difference, Sides, difference, kind, text
 
 MARKS = ("value", *INPUT_METADATA, "requires_grad", "has_grad_fn", "retains_grad", "grad", "attributes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from oracles.observation import Observation, TensorState
+from oracles.observation.records import Observation, TensorState
 from oracles.sides import Difference, Sides, difference, kind, listing, text
 from oracles.values import mismatch
 

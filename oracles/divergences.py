@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from oracles.findings import Finding
-from oracles.observation import Observation
+from oracles.observation.records import Observation
 
 
 @dataclass(frozen=True, slots=True)

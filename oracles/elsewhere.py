@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from oracles.observation import Observation
+from oracles.observation.records import Observation
 
 _CPU = torch.device("cpu")
 

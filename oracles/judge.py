@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from oracles.compare import differences
 from oracles.findings import Outcome, Verdict
-from oracles.observation import Observation
+from oracles.observation.records import Observation
 
 _ROUNDINGS = 3
 

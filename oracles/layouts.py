@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from oracles.under import Mode
+from oracles.observation.operation_mode import Mode
 
 
 class Densely(Mode):

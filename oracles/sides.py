@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from oracles.findings import Finding
-from oracles.gradients import LARGEST_COTANGENT
-from oracles.observation import Observation, Raised, TensorState, Value
+from oracles.observation.gradients import LARGEST_COTANGENT
+from oracles.observation.records import Observation, Raised, TensorState, Value
 from oracles.values import mismatch
 
 

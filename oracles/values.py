@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from oracles.observation import Value
+from oracles.observation.records import Value
 
 FACTOR = 4.0
 ULPS = 4.0

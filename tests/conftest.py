@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oracles.findings import CLAUSES
-from oracles.mode_stacks import modes_left
+from oracles.observation.mode_stacks import modes_left
 
 torch.set_num_threads(1)
 os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders of tests

@@ -16,7 +16,7 @@ from typing import Any
 from fuzz import buckets
 from fuzz.campaign.process import cause
 from oracles import Finding
-from oracles.gradients import gist
+from oracles.observation.gradients import gist
 from oracles.words import encodable
 
 BROKEN = 70

@@ -37,7 +37,7 @@ from fuzz.search import smallest
 from fuzz.source import Make
 from fuzz.targets import SHIPPED, Function, Target, find, usable
 from oracles import Arguments, Finding, Observation, compare, observe
-from oracles.ambient import contained
+from oracles.observation.ambient import contained
 
 __all__ = ["Minified", "minify"]
 

@@ -11,8 +11,8 @@ from typing import Literal
 
 import torch
 
-from oracles.ambient import record_ambient
-from oracles.observation import Ambient
+from oracles.observation.ambient import record_ambient
+from oracles.observation.records import Ambient
 
 Size = tuple[int, ...]
 

@@ -24,8 +24,8 @@ from fuzz.errors import CannotRecord, FunctionRaises
 from fuzz.minify.inputs import Inputs, Untouched, address
 from fuzz.minify.ir import IGNORED, NONE, Call, Dict, Lit, Mode, Recording, Ref, Seq, Tree, names
 from fuzz.minify.text import constant, load
-from oracles.ambient import contained, record_ambient, restore_ambient, seed_generators
-from oracles.observation import Ambient
+from oracles.observation.ambient import contained, record_ambient, restore_ambient, seed_generators
+from oracles.observation.records import Ambient
 
 SEED = 0
 

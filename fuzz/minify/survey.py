@@ -10,7 +10,7 @@ import torch
 
 from fuzz.minify.ir import Recording, Ref, Seq, names
 from fuzz.minify.text import load
-from oracles.ambient import contained, record_ambient, restore_ambient, seed_generators
+from oracles.observation.ambient import contained, record_ambient, restore_ambient, seed_generators
 
 
 @lru_cache(maxsize=8)

@@ -10,7 +10,7 @@ from fuzz.motifs import kept
 from fuzz.motifs.parts import append, append_product, write
 from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
 from fuzz.state import State
-from oracles.steps import Backward
+from oracles.observation.steps import Backward
 
 
 def _of_complex(choices: Choices) -> Given:

@@ -13,7 +13,7 @@ from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Size
 from fuzz.scenario import is_writable, results_of
 from fuzz.state import State
-from oracles.steps import Backward
+from oracles.observation.steps import Backward
 
 Given = tuple[list[Storage], list[Argument]]
 Later = Callable[[Choices, State, Tree], tuple[Step, ...]]

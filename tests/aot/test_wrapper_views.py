@@ -16,7 +16,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
 import aot
-from oracles.states import leaf_and_grad_fn
+from oracles.observation.tensor_state import leaf_and_grad_fn
 
 pytestmark = pytest.mark.clause("aliasing", "autograd-metadata")
 

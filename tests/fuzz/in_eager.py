@@ -13,8 +13,8 @@ from fuzz.blocks import executed
 from fuzz.operators import OPERATORS
 from fuzz.program import Program, View, advance, begin
 from fuzz.source import load
-from oracles.ambient import contained
-from oracles.mode_stacks import modes_left
+from oracles.observation.ambient import contained
+from oracles.observation.mode_stacks import modes_left
 
 
 def shows_bytes(program: Program) -> bool:

@@ -24,8 +24,8 @@ from fuzz.operators.row import VIEWS_INSIDE, Meta
 from fuzz.program import Autocast, Program, ProgramError, Root, View, begin, trace
 from fuzz.source import Loaded, load
 from fuzz.state import Tensor
-from oracles.ambient import contained
-from oracles.mode_stacks import modes_left
+from oracles.observation.ambient import contained
+from oracles.observation.mode_stacks import modes_left
 
 RUNNING = [name for name, row in OPERATORS.items() if not row.raises]
 DIFFERENTIABLE = [name for name, row in OPERATORS.items() if row.differentiable]

@@ -18,8 +18,8 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles import Arguments, Outcome, compare, judge, observe
-from oracles.mode_stacks import modes, modes_left
-from oracles.python_state import record_python_state
+from oracles.observation.mode_stacks import modes, modes_left
+from oracles.observation.python_state import record_python_state
 
 pytestmark = pytest.mark.clause("refusals")
 

@@ -13,7 +13,7 @@ from oracle_cases import CASES, duplicate, inner, leaf, plain, two_leaves
 from torch import Tensor
 
 from oracles import Arguments, Outcome, compare, judge, observe
-from oracles.gradients import record_exception
+from oracles.observation.gradients import record_exception
 
 
 @pytest.mark.parametrize("grad", [True, False])

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
 from oracles import Arguments, Outcome, judge, observe
-from oracles.gradients import later_write
-from oracles.states import Known, reader, value_of
-from oracles.structure import nodes, parts_of
+from oracles.observation.gradients import later_write
+from oracles.observation.result_structure import nodes, parts_of
+from oracles.observation.tensor_state import Known, reader, value_of
 
 
 class Tagged(TwoTensor):

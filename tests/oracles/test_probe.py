@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.probe import probe
-from oracles.states import Register, capture
+from oracles.observation.alias_probe import probe
+from oracles.observation.tensor_state import Register, capture
 
 pytestmark = pytest.mark.clause("aliasing")
 

@@ -7,8 +7,8 @@ import torch
 from oracle_cases import grid
 from torch import Tensor
 
-from oracles.observation import TensorState
-from oracles.states import Register, Witness, capture, reader, value_of
+from oracles.observation.records import TensorState
+from oracles.observation.tensor_state import Register, Witness, capture, reader, value_of
 
 
 def states(**tensors: Tensor) -> dict[str, TensorState]:

@@ -11,7 +11,7 @@ from oracle_cases import leaf
 from torch import Tensor
 
 from oracles import Arguments, Backward, Finding, Observation, Require, Step, Write, compare, observe
-from oracles.observation import GradientRun, LaterRequire, LaterWrite
+from oracles.observation.records import GradientRun, LaterRequire, LaterWrite
 
 pytestmark = pytest.mark.clause("double-backward")
 
@@ -229,7 +229,7 @@ def test_a_result_that_lives_on_is_found() -> None:
 def test_memory_that_nothing_seen_lies_in_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As CUDA's allocator counts: here the function says how much it takes."""
     taken = [0]
-    monkeypatch.setattr("oracles.lifetime.allocated", lambda: taken[0])
+    monkeypatch.setattr("oracles.observation.leaks.allocated", lambda: taken[0])
 
     def takes(w: Tensor) -> Tensor:
         taken[0] += 512

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from oracles.structure import nodes
+from oracles.observation.result_structure import nodes
 
 pytestmark = pytest.mark.clause("structure")
 

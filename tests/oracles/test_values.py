@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.observation import Value
-from oracles.states import value_of
+from oracles.observation.records import Value
+from oracles.observation.tensor_state import value_of
 from oracles.values import FACTOR, ULPS, mismatch
 
 pytestmark = pytest.mark.clause("values")

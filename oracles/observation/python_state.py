@@ -17,9 +17,16 @@ from typing import Any
 
 import torch
 
-from oracles.observation import PythonState, Value
-from oracles.states import attributes_of, value_of
-from oracles.structure import MAX_DEPTH, MAX_NODES, PLAIN, class_of, key_name, value_in_words
+from oracles.observation.records import PythonState, Value
+from oracles.observation.result_structure import (
+    MAX_DEPTH,
+    MAX_NODES,
+    PLAIN,
+    class_of,
+    key_name,
+    value_in_words,
+)
+from oracles.observation.tensor_state import attributes_of, value_of
 
 _OPAQUE = (type, ModuleType, BuiltinFunctionType, torch.SymInt, torch.SymFloat, torch.SymBool)
 _HOOKS = tuple(name for name in vars(torch.nn.Module()) if name.endswith("_hooks"))

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch.autograd.graph import GradientEdge
 
-from oracles.gradients import (
+from oracles.observation.gradients import (
     Differentiated,
     Roots,
     accumulate,
@@ -24,8 +24,8 @@ from oracles.gradients import (
     later_write,
     record_exception,
 )
-from oracles.observation import GradientRun, LaterRequire, LaterWrite, Raised, Refusal
-from oracles.states import Known
+from oracles.observation.records import GradientRun, LaterRequire, LaterWrite, Raised, Refusal
+from oracles.observation.tensor_state import Known
 
 How = Literal["plain", "accumulate", "double"]
 

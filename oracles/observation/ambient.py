@@ -11,7 +11,7 @@ import numpy
 import torch
 from numpy.random import mtrand
 
-from oracles.observation import Ambient
+from oracles.observation.records import Ambient
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _SPARE = [numpy.random.MT19937(0)]  # making one takes longer than a small observation's seeding

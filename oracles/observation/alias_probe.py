@@ -19,8 +19,8 @@ from functools import lru_cache
 
 import torch
 
-from oracles.observation import Reach, TensorState
-from oracles.states import INTEGER_OF_SIZE, Known, storage_as_tensor
+from oracles.observation.records import Reach, TensorState
+from oracles.observation.tensor_state import INTEGER_OF_SIZE, Known, storage_as_tensor
 
 _DIGIT = 255
 """Tags count in digits from 1 to 255, so that none of their bytes is zero."""

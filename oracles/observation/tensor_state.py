@@ -8,8 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import Node
 
-from oracles.observation import TensorState, Value
-from oracles.structure import PLAIN, Parts, class_of, has_memory, parts_of, value_in_words
+from oracles.observation.records import TensorState, Value
+from oracles.observation.result_structure import (
+    PLAIN,
+    Parts,
+    class_of,
+    has_memory,
+    parts_of,
+    value_in_words,
+)
 from oracles.words import class_name, message_of
 
 _NUMPY_DTYPES = frozenset(

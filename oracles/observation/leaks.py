@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.multiprocessing import reductions
 
-from oracles.structure import has_memory
+from oracles.observation.result_structure import has_memory
 
 # A thread of autograd's for a CUDA device wakes who waits for a backward before it drops its last node.
 _LOOKS, _PAUSE = 20, 0.001

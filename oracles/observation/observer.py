@@ -14,14 +14,15 @@ from typing import Any
 
 import torch
 
-from oracles.ambient import (
+from oracles.observation.alias_probe import probe
+from oracles.observation.ambient import (
     contained,
     digest_of_generators,
     record_ambient,
     restore_ambient,
     seed_generators,
 )
-from oracles.gradients import (
+from oracles.observation.gradients import (
     ALONE,
     History,
     Roots,
@@ -33,9 +34,11 @@ from oracles.gradients import (
     measuring,
     record_exception,
 )
-from oracles.lifetime import Lifetimes
-from oracles.mode_stacks import modes_left
-from oracles.observation import (
+from oracles.observation.leaks import Lifetimes
+from oracles.observation.mode_stacks import modes_left
+from oracles.observation.operation_mode import Mode, as_asked, running_under
+from oracles.observation.python_state import record_python_state
+from oracles.observation.records import (
     Ambient,
     Arguments,
     GradientRun,
@@ -44,12 +47,16 @@ from oracles.observation import (
     Refusal,
     TensorState,
 )
-from oracles.probe import probe
-from oracles.python_state import record_python_state
-from oracles.states import Known, Register, Witness, capture, leaf_and_grad_fn, storage_as_tensor
-from oracles.steps import Step, Steps
-from oracles.structure import has_memory, nodes
-from oracles.under import Mode, as_asked, running_under
+from oracles.observation.result_structure import has_memory, nodes
+from oracles.observation.steps import Step, Steps
+from oracles.observation.tensor_state import (
+    Known,
+    Register,
+    Witness,
+    capture,
+    leaf_and_grad_fn,
+    storage_as_tensor,
+)
 
 
 def observe(
