@@ -9,7 +9,7 @@ Knows no compiler and no generator: `f` and `compiled` are any two callables.
 
 from __future__ import annotations
 
-from oracles.compare import compare
+from oracles.comparison.comparator import compare
 from oracles.elsewhere import as_on_cpu
 from oracles.findings import CLAUSES, Finding, Outcome, Verdict
 from oracles.judge import judge

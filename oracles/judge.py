@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from oracles.compare import differences
+from oracles.comparison.comparator import differences
 from oracles.findings import Outcome, Verdict
 from oracles.observation.records import Observation
 

@@ -13,7 +13,7 @@ from oracle_cases import CASES
 from torch import Tensor
 
 from oracles import Arguments, Outcome, compare, judge, observe
-from oracles.compare import differences
+from oracles.comparison.comparator import differences
 
 
 def test_the_backward_after_a_later_write_is_compared_where_autograd_notices_it() -> None:

@@ -7,9 +7,9 @@ import torch
 from oracle_cases import leaf
 from torch import Tensor
 
-import oracles.divergences
+import oracles.comparison.accepted_differences
 from oracles import Finding, Observation, compare, observe
-from oracles.divergences import DIVERGENCES, Divergence
+from oracles.comparison.accepted_differences import DIVERGENCES, Divergence
 
 SHOWN_BY: dict[str, None] = {}
 """For each row of the table a program that shows the difference; there is no row."""
@@ -35,12 +35,12 @@ def turned(w: Tensor) -> Tensor:
 def test_compare_leaves_out_what_a_row_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     eager, target = observe(torch.sin, leaf), observe(turned, leaf)
     assert [finding.clause for finding in compare(eager, target)] == ["strides"]
-    monkeypatch.setattr(oracles.divergences, "DIVERGENCES", (ROW,))
+    monkeypatch.setattr(oracles.comparison.accepted_differences, "DIVERGENCES", (ROW,))
     assert compare(eager, target) == ()
 
 
 def test_a_row_accepts_nothing_that_it_does_not_cover(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracles.divergences, "DIVERGENCES", (ROW,))
+    monkeypatch.setattr(oracles.comparison.accepted_differences, "DIVERGENCES", (ROW,))
     eager, target = observe(torch.sin, leaf), observe(lambda w: turned(w) * 2, leaf)
     assert "values" in {finding.clause for finding in compare(eager, target)}
     assert "strides" not in {finding.clause for finding in compare(eager, target)}

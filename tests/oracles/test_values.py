@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from oracles.comparison.tolerance import FACTOR, ULPS, mismatch
 from oracles.observation.records import Value
 from oracles.observation.tensor_state import value_of
-from oracles.values import FACTOR, ULPS, mismatch
 
 pytestmark = pytest.mark.clause("values")
 

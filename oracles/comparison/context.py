@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from oracles.comparison.tolerance import mismatch
 from oracles.findings import Finding
 from oracles.observation.gradients import LARGEST_COTANGENT
 from oracles.observation.records import Observation, Raised, TensorState, Value
-from oracles.values import mismatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from oracles.comparison.context import Difference, Sides, difference, kind, listing, text
+from oracles.comparison.tolerance import mismatch
 from oracles.observation.records import Observation, TensorState
-from oracles.sides import Difference, Sides, difference, kind, listing, text
-from oracles.values import mismatch
 
 FIELDS: Mapping[str, str] = {
     "value": "data",

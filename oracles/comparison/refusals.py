@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 
-from oracles.compare_tensors import FIELDS, INPUT_METADATA
+from oracles.comparison.context import Difference, Sides, difference, kind, text
+from oracles.comparison.tensors import FIELDS, INPUT_METADATA
 from oracles.findings import Finding
 from oracles.observation.records import Ambient, Observation, PythonState, TensorState, Value
-from oracles.sides import Difference, Sides, difference, kind, text
 
 MARKS = ("value", *INPUT_METADATA, "requires_grad", "has_grad_fn", "retains_grad", "grad", "attributes")
 """The fields of an argument's state that a refused call leaves alone."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
+from oracles.comparison.context import Difference, Sides, difference, outcome, same_exception
 from oracles.observation.records import GradientRun, LaterRequire, LaterWrite, TensorState, Value
-from oracles.sides import Difference, Sides, difference, outcome, same_exception
 
 
 def compare_histories(sides: Sides) -> Iterator[Difference]:

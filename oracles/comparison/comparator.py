@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from oracles.compare_autograd import (
+from oracles.comparison.accepted_differences import is_accepted
+from oracles.comparison.autograd import (
     compare_gradients,
     compare_histories,
     compare_later_gradients,
     compare_later_writes,
     compare_steps,
 )
-from oracles.compare_refusals import Compare, compare_python_state, compare_refusal, first_change
-from oracles.compare_tensors import (
+from oracles.comparison.context import Difference, Sides, difference, listing, outcome, same_exception
+from oracles.comparison.refusals import Compare, compare_python_state, compare_refusal, first_change
+from oracles.comparison.tensors import (
     FIELDS,
     INPUT_METADATA,
     compare_inputs,
@@ -26,10 +28,8 @@ from oracles.compare_tensors import (
     compare_overlaps,
     compare_sharing,
 )
-from oracles.divergences import is_accepted
 from oracles.findings import CLAUSES, Finding
 from oracles.observation.records import Observation
-from oracles.sides import Difference, Sides, difference, listing, outcome, same_exception
 
 _MARKS = (
     ("input-data", ("value",)),
@@ -46,9 +46,9 @@ def compare(
 ) -> tuple[Finding, ...]:
     """What the target did otherwise than eager, ordered by clause and then as it was met.
 
-    `reference` is the same program in double precision, for the error policy of `oracles.values`;
-    `exact` asks for equal bits. Of a target that refused the call only what it left changed is found, and
-    what eager does differently on the same objects then.
+    `reference` is the same program in double precision, for the error policy of
+    `oracles.comparison.tolerance`; `exact` asks for equal bits. Of a target that refused the call only what
+    it left changed is found, and what eager does differently on the same objects then.
 
         compare(observe(f, make), observe(compiled, make))    # () when they agree
     """

@@ -1,0 +1,1 @@
+"""Two observations in, findings out, each with its clause."""
