@@ -11,7 +11,7 @@ from agree import Make, fresh
 from fuzz.buckets import main
 from fuzz.targets import find
 from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
-from oracles.layouts import Densely
+from oracles.rerun.dense_operands import Densely
 
 TARGETS = ("torch-aot-function", "torch-aot-eager")
 RIGHT = "right"

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.draws import Drawing, Drawn
+from oracles.rerun.replay_rng import Drawing, Drawn
 
 pytestmark = pytest.mark.clause("randomness")
 

@@ -12,7 +12,7 @@ from oracle_cases import CASES, grid, inner, leaf, plain, two_leaves
 from torch import Tensor
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.layouts import Densely
+from oracles.rerun.dense_operands import Densely
 
 
 class Asked:

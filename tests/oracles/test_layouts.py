@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.layouts import Densely
+from oracles.rerun.dense_operands import Densely
 
 pytestmark = pytest.mark.clause("strides")
 

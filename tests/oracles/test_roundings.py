@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.roundings import Rounded
+from oracles.rerun.random_rounding import Rounded
 
 pytestmark = pytest.mark.clause("values")
 

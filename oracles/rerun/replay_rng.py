@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from oracles.layouts import repeats, tensors
 from oracles.observation.operation_mode import Mode
+from oracles.rerun.dense_operands import repeats, tensors
 
 
 @dataclass(frozen=True, slots=True)
