@@ -24,12 +24,12 @@ from fuzz.source import Make
 from fuzz.surroundings import Change, Surroundings, lowered
 from fuzz.targets import Function, Target
 from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe
+from oracles.object_names import encodable, message_of
 from oracles.observation.ambient import record_ambient
 from oracles.observation.operation_mode import Mode
 from oracles.rerun.dense_operands import Densely
 from oracles.rerun.random_rounding import Rounded
 from oracles.rerun.replay_rng import Drawing, Drawn
-from oracles.words import encodable, message_of
 
 
 class Escape(Exception):

@@ -26,7 +26,7 @@ from fuzz.errors import CorpusError
 from fuzz.program import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
 from fuzz.text import json_text
 from oracles import CLAUSES, Finding
-from oracles.words import encodable
+from oracles.object_names import encodable
 
 MAX_BYTES = 1_000_000
 MAX_LINE = 4000

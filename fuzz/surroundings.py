@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
+from oracles.object_names import class_name
 from oracles.observation.mode_stacks import modes
-from oracles.words import class_name
 
 # Where torch has what programs call.
 _SPACES: Mapping[str, Any] = MappingProxyType(

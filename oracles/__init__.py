@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from oracles.comparison.comparator import compare
 from oracles.findings import CLAUSES, Finding, Outcome, Verdict
-from oracles.judge import judge
 from oracles.observation.observer import observe
 from oracles.observation.records import Arguments, Observation, Refusal
 from oracles.observation.steps import Backward, Require, Step, Write
 from oracles.rerun.device_neutral import as_on_cpu
+from oracles.verdict import judge
 
 __all__ = [
     "CLAUSES",

@@ -29,7 +29,7 @@ from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
 from fuzz.sweep import sweep
 from fuzz.targets import Target, find
-from oracles.words import message_of
+from oracles.object_names import message_of
 
 HANDLER = "fuzz.campaign.jobs:handle"
 

@@ -16,8 +16,8 @@ from typing import Any
 from fuzz import buckets
 from fuzz.campaign.process import cause
 from oracles import Finding
+from oracles.object_names import encodable
 from oracles.observation.gradients import gist
-from oracles.words import encodable
 
 BROKEN = 70
 # What `fuzz.call` makes of an exception that is no way to end a call.

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from oracles.object_names import class_name, message_of
 from oracles.observation.operation_mode import as_asked
 from oracles.observation.records import GradientRun, LaterWrite, Raised, Value
 from oracles.observation.result_structure import has_memory, parts_of
 from oracles.observation.tensor_state import Known, Register, leaf_and_grad_fn, reader, value_of
-from oracles.words import class_name, message_of
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200

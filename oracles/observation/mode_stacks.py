@@ -12,7 +12,7 @@ from torch import overrides
 from torch.utils import _python_dispatch
 from torch.utils._device import DeviceContext
 
-from oracles.words import class_name
+from oracles.object_names import class_name
 
 _overrides: Any = overrides  # not annotated in torch
 _dispatch: Any = _python_dispatch

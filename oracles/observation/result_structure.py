@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from oracles.words import class_name, encodable
+from oracles.object_names import class_name, encodable
 
 PLAIN = (
     bool,

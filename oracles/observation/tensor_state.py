@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import Node
 
+from oracles.object_names import class_name, message_of
 from oracles.observation.records import TensorState, Value
 from oracles.observation.result_structure import (
     PLAIN,
@@ -17,7 +18,6 @@ from oracles.observation.result_structure import (
     parts_of,
     value_in_words,
 )
-from oracles.words import class_name, message_of
 
 _NUMPY_DTYPES = frozenset(
     {

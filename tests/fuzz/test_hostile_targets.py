@@ -15,7 +15,7 @@ from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
 from fuzz.campaign.work import Job
 from fuzz.cli import main
-from oracles.words import class_name, message_of
+from oracles.object_names import class_name, message_of
 
 HERE = Path(__file__).parent
 # The beginning of what is found.
