@@ -13,13 +13,13 @@ from setuptools import setup
 
 # What runs for each generated program.
 GENERATOR = [
-    *("fuzz/again.py", "fuzz/arguments.py", "fuzz/blocks.py", "fuzz/builder.py", "fuzz/choices.py"),
+    *("fuzz/again.py", "fuzz/arguments.py", "fuzz/ir/control_flow.py", "fuzz/builder.py", "fuzz/choices.py"),
     *(
         "fuzz/enclose.py",
         "fuzz/follow.py",
         "fuzz/generate.py",
-        "fuzz/ir.py",
-        "fuzz/kinds.py",
+        "fuzz/ir/nodes.py",
+        "fuzz/ir/argument_rules.py",
         "fuzz/motifs/__init__.py",
         "fuzz/motifs/gradients.py",
         "fuzz/motifs/kept.py",

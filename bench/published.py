@@ -25,7 +25,7 @@ from torch import Tensor
 from torch._dynamo.utils import same
 from torch.utils import _pytree as pytree
 
-from fuzz.ir import Program
+from fuzz.ir.nodes import Program
 from fuzz.source import Loaded, load, upcast
 from fuzz.targets import Target
 from oracles.observation.ambient import contained, seed_generators
@@ -55,7 +55,7 @@ def notices(oracle: Oracle, program: Program, target: Target) -> bool:
 
     What the target declines is not noticed, nor is anything where eager itself raises.
 
-    >>> from fuzz.ir import Ref, Root, Statement, Storage
+    >>> from fuzz.ir.nodes import Ref, Root, Statement, Storage
     >>> from fuzz.targets import find
     >>> double = Statement("mul_number", ("a0",), (("value", 2.0),), ("v0",))
     >>> program = Program((Storage("float32", (2,), 1),), (Root(0),), (Ref("a0"),), (double,), Ref("v0"))

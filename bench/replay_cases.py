@@ -23,7 +23,7 @@ from bench.opinfo.sweep import run_case
 from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.generate import generate
-from fuzz.ir import Call
+from fuzz.ir.nodes import Call
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, ProgramError, check
 from fuzz.source import load

@@ -15,11 +15,12 @@ from math import prod
 
 from fuzz import refusals
 from fuzz.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
-from fuzz.blocks import executed, other_value
 from fuzz.choices import Choices
-from fuzz.document import ProgramError
 from fuzz.follow import check_module
-from fuzz.ir import (
+from fuzz.ir.argument_rules import ALIASES, LAZY, unfit_call
+from fuzz.ir.control_flow import executed, other_value
+from fuzz.ir.json_readers import ProgramError
+from fuzz.ir.nodes import (
     Argument,
     Branch,
     Call,
@@ -35,7 +36,7 @@ from fuzz.ir import (
     called_once,
     references,
 )
-from fuzz.kinds import ALIASES, LAZY, unfit_call
+from fuzz.ir.subclass import PARTS
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous
@@ -43,7 +44,6 @@ from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import WRAPPED, Sizes, begin, sizes_in_text
 from fuzz.state import Breach, State, Tensor
-from fuzz.wrapper import PARTS
 
 TRIES = 6  # for one later call, before there is none
 _COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fuzz.ir import Module, Program, Ref, Root, Same, Scalar, View
+from fuzz.ir.nodes import Module, Program, Ref, Root, Same, Scalar, View
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import covered, is_channels_last, overlaps_itself, shares_elements
 from fuzz.operators.row import Meta

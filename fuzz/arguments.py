@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.kinds import LAZY, unfit_view
+from fuzz.ir.argument_rules import LAZY, unfit_view
+from fuzz.ir.subclass import VIAS
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import Argument, Module, Root, Same, Scalar, Storage, View
 from fuzz.state import State
-from fuzz.wrapper import VIAS
 
 DTYPES = (
     *("float32",) * 12,

@@ -25,8 +25,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from fuzz.blocks import around
-from fuzz.ir import Autocast, Block, Branch, Loop, Region, Require
+from fuzz.ir.control_flow import around
+from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region, Require
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Kind
 from fuzz.program import Program, Root, Same, Scalar, Scenario, Statement, Storage, View, Write, calls

@@ -11,9 +11,9 @@ from math import prod
 
 from fuzz import refusals
 from fuzz.arguments import MAX_ELEMENTS, Inputs
-from fuzz.blocks import Modes
 from fuzz.choices import Choices
-from fuzz.ir import Block
+from fuzz.ir.control_flow import Modes
+from fuzz.ir.nodes import Block
 from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.layout import contiguous

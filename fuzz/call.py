@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from fuzz import corpus
-from fuzz.ir import Scenario
+from fuzz.ir.nodes import Scenario
 from fuzz.source import Make
 from fuzz.surroundings import Change, Surroundings, lowered
 from fuzz.targets import Function, Target

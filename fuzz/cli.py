@@ -250,7 +250,7 @@ def _count(text: str) -> int:
 
 
 def _device(text: str) -> str:
-    names = {"cpu": "cpu", "cuda": "cuda", "cpu,cuda": "both", "both": "both"}  # as fuzz.ir calls them
+    names = {"cpu": "cpu", "cuda": "cuda", "cpu,cuda": "both", "both": "both"}  # as fuzz.ir.nodes calls them
     if text not in names:
         raise argparse.ArgumentTypeError(f"{text!r} is none of cpu, cuda and cpu,cuda")
     return names[text]

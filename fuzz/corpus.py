@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz import document, renames, versions
+from fuzz import versions
 from fuzz.errors import CorpusError
+from fuzz.ir import json_readers, renames
 from fuzz.program import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
 from fuzz.text import json_text
 from oracles import CLAUSES, Finding
@@ -177,8 +178,8 @@ def finding_to_json(finding: Finding) -> dict[str, str]:
 
 def finding_from_json(data: object, place: str = "finding") -> Finding:
     """The finding that plain data describes; ProgramError with `place` otherwise."""
-    fields = document.fields(data, place, _FINDING)
-    document.choice(fields["clause"], f"{place}.clause", CLAUSES)
+    fields = json_readers.fields(data, place, _FINDING)
+    json_readers.choice(fields["clause"], f"{place}.clause", CLAUSES)
     return Finding(**{name: _text(fields[name], f"{place}.{name}") for name in _FINDING})
 
 
@@ -221,7 +222,7 @@ def _require_characters(file: Path, data: object) -> None:
             ahead += [(f"{place}[{i}]", value) for i, value in enumerate(item)]
         elif isinstance(item, str) and encodable(item) != item:
             raise CorpusError(
-                file, place, f"{document.brief(item)} holds half of a surrogate pair", "remove it"
+                file, place, f"{json_readers.brief(item)} holds half of a surrogate pair", "remove it"
             )
 
 
@@ -236,38 +237,40 @@ def _case(data: object) -> Case:
     if type(version) is not int or version not in FORMATS:
         raise ProgramError(
             "format",
-            f"found format version {document.brief(version)}, this version of aotfuzz reads {FORMAT}",
+            f"found format version {json_readers.brief(version)}, this version of aotfuzz reads {FORMAT}",
             "record the case again, or use the version that wrote it",
         )
     extra = {name: text for name, text in data.items() if name.startswith(EXTRA)}
-    if len(extra) > MOST_EXTRA or any(len(name) > document.MAX_TEXT for name in extra):
+    if len(extra) > MOST_EXTRA or any(len(name) > json_readers.MAX_TEXT for name in extra):
         raise ProgramError("", f"more or longer fields {EXTRA}... than allowed", f"keep at most {MOST_EXTRA}")
     names = (*_FIELDS, VERSIONS) if VERSIONS in data else _FIELDS
-    fields = document.fields({name: value for name, value in data.items() if name not in extra}, "", names)
+    fields = json_readers.fields(
+        {name: value for name, value in data.items() if name not in extra}, "", names
+    )
     issue = fields["issue"]
     expected = fields["expected"]
     if not isinstance(expected, dict) or not expected or len(expected) > 32:
         raise ProgramError("expected", "not an object of 1 to 32 targets", 'write {"target": "differs"}')
     for name in expected:
         if not _TARGET.fullmatch(name):
-            raise ProgramError("expected", f"{document.brief(name)} is not a target's name", "correct it")
-    for line, text in enumerate(document.items(fields["source"], "source", 2000)):
+            raise ProgramError("expected", f"{json_readers.brief(name)} is not a target's name", "correct it")
+    for line, text in enumerate(json_readers.items(fields["source"], "source", 2000)):
         _text(text, f"source[{line}]")
     return Case(
         program=_program(fields["program"]),
         bucket=renames.bucket(_text(fields["bucket"], "bucket")),
-        clause=document.choice(fields["clause"], "clause", CLAUSES),
+        clause=json_readers.choice(fields["clause"], "clause", CLAUSES),
         torch=_text(fields["torch"], "torch"),
         origin=_origin(fields["origin"]),
         expected={
-            name: document.choice(state, f"expected.{name}", STATES) for name, state in expected.items()
+            name: json_readers.choice(state, f"expected.{name}", STATES) for name, state in expected.items()
         },
         findings=tuple(
             finding_from_json(item, f"findings[{i}]")
-            for i, item in enumerate(document.items(fields["findings"], "findings"))
+            for i, item in enumerate(json_readers.items(fields["findings"], "findings"))
         ),
         note=_text(fields["note"], "note"),
-        issue=None if issue is None else document.integer(issue, "issue", 1, document.MAX_INTEGER),
+        issue=None if issue is None else json_readers.integer(issue, "issue", 1, json_readers.MAX_INTEGER),
         extra={name: _text(text, name) for name, text in extra.items()},
         versions=_versions(fields.get(VERSIONS, {}), expected),
     )
@@ -276,11 +279,11 @@ def _case(data: object) -> Case:
 def _versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(data, dict):
         raise ProgramError(
-            VERSIONS, f"expected an object, found {document.brief(data)}", "write an object here"
+            VERSIONS, f"expected an object, found {json_readers.brief(data)}", "write an object here"
         )
     for name, text in data.items():
         if name not in expected:
-            raise ProgramError(VERSIONS, f"nothing is expected of {document.brief(name)}", "remove it")
+            raise ProgramError(VERSIONS, f"nothing is expected of {json_readers.brief(name)}", "remove it")
         place = f"{VERSIONS}.{name}"
         if (wrong := versions.mistake(_text(text, place))) is not None:
             raise ProgramError(place, f"not a range of versions: {wrong}", 'write one such as ">=2.12"')
@@ -296,21 +299,23 @@ def _program(data: object) -> Program:
 
 
 def _origin(data: object) -> Origin:
-    fields = document.fields(data, "origin", ("target", "seed", "case", "profile"))
+    fields = json_readers.fields(data, "origin", ("target", "seed", "case", "profile"))
     target = _text(fields["target"], "origin.target")
     if not _TARGET.fullmatch(target):
-        raise ProgramError("origin.target", f"{document.brief(target)} is not a target's name", "correct it")
+        raise ProgramError(
+            "origin.target", f"{json_readers.brief(target)} is not a target's name", "correct it"
+        )
     return Origin(
         target=target,
-        seed=document.integer(fields["seed"], "origin.seed", 0, 2**63),
-        case=document.integer(fields["case"], "origin.case", -1, 2**63),
+        seed=json_readers.integer(fields["seed"], "origin.seed", 0, 2**63),
+        case=json_readers.integer(fields["case"], "origin.case", -1, 2**63),
         profile=_text(fields["profile"], "origin.profile"),
     )
 
 
 def _text(data: object, place: str) -> str:
     if not isinstance(data, str):
-        raise ProgramError(place, f"expected a text, found {document.brief(data)}", "write a text here")
+        raise ProgramError(place, f"expected a text, found {json_readers.brief(data)}", "write a text here")
     if len(data) > MAX_LINE:
         raise ProgramError(place, f"a text of {len(data)} characters", f"stay within {MAX_LINE}")
     return data

@@ -9,7 +9,7 @@ alias: disjoint       any other: one of `fuzz.features.FEATURES`
 from __future__ import annotations
 
 from fuzz.features import FEATURES, features
-from fuzz.ir import DEVICES, devices
+from fuzz.ir.nodes import DEVICES, devices
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import DTYPES
 from fuzz.program import Program

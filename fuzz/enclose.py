@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from fuzz.again import followed
 from fuzz.arguments import SCALARS
-from fuzz.blocks import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
 from fuzz.builder import Builder
-from fuzz.ir import Autocast, Block, Branch, Loop, Region
+from fuzz.ir.control_flow import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
+from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region
 from fuzz.motifs import motif
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.row import Constant, Size

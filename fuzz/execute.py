@@ -42,7 +42,7 @@ from fuzz.call import (
     observed,
     reset,
 )
-from fuzz.ir import (
+from fuzz.ir.nodes import (
     BOTH,
     DEVICES,
     Call,

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fuzz import refusals
 from fuzz.argument_features import argument_features
-from fuzz.blocks import around, executed
 from fuzz.feature_table import FEATURES, PYTHON_FEATURES
-from fuzz.ir import (
+from fuzz.ir.control_flow import around, executed
+from fuzz.ir.nodes import (
     Autocast,
     Block,
     Branch,
@@ -42,7 +42,7 @@ __all__ = ["FEATURES", "features"]
 def features(program: Program) -> frozenset[str]:
     """The names of the hard features that a valid program has: keys of `FEATURES`.
 
-    >>> from fuzz.ir import Storage
+    >>> from fuzz.ir.nodes import Storage
     >>> double = Statement("mul_number_", ("a0",), (("value", 2.0),), ())
     >>> program = Program((Storage("float32", (2,), 1),), (Root(0),), (Ref("a0"),), (double,), Ref("a0"))
     >>> sorted(features(program))

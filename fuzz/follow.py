@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.blocks import (
+from fuzz.ir.control_flow import (
     MAX_EXECUTED,
     Outline,
     answer,
@@ -15,8 +15,8 @@ from fuzz.blocks import (
     outline,
     untaken,
 )
-from fuzz.document import ProgramError
-from fuzz.ir import (
+from fuzz.ir.json_readers import ProgramError
+from fuzz.ir.nodes import (
     Block,
     Branch,
     Program,

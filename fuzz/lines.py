@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from math import isfinite, prod
 
-from fuzz.ir import Statement
+from fuzz.ir.nodes import Statement
 from fuzz.operators import OPERATORS
 from fuzz.operators.layout import dimension
 from fuzz.operators.row import Attributes, Constant, Kind, Size

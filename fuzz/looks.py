@@ -473,7 +473,7 @@ _COTANGENT = """
 
 
 def with_wrappers(text: str) -> str:
-    """Lines of a script, for a program of which arguments are wrapper subclasses (`fuzz.wrapper`)."""
+    """Lines of a script, for a program of which arguments are wrapper subclasses (`fuzz.ir.subclass`)."""
     text = text.replace("        yield path, tree\n", f"        yield path, tree{_PARTS}")
     text = text.replace("def cotangent(root, number):\n", f"def cotangent(root, number):{_COTANGENT}")
     text = text.replace("tensor.tolist()", "str(tensor)")

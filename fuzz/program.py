@@ -23,11 +23,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast, get_args
 
-from fuzz import document as read
-from fuzz.blocks import MAX_BLOCKS, MAX_TURNS, around
-from fuzz.blocks import MAX_DEPTH as MAX_WITHIN
-from fuzz.document import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
-from fuzz.encode import FORMAT, to_json
 from fuzz.follow import (
     Sizes,
     advance,
@@ -41,7 +36,14 @@ from fuzz.follow import (
     sizes_in_text,
     trace,
 )
-from fuzz.ir import (
+from fuzz.ir import json_readers as read
+from fuzz.ir.argument_rules import BASES, LAZY, VIAS, Unfit, unfit_root, unfit_view
+from fuzz.ir.control_flow import MAX_BLOCKS, MAX_TURNS, around
+from fuzz.ir.control_flow import MAX_DEPTH as MAX_WITHIN
+from fuzz.ir.encode import FORMAT, to_json
+from fuzz.ir.json_readers import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
+from fuzz.ir.migrations import EARLIER, upgraded
+from fuzz.ir.nodes import (
     BOTH,
     Argument,
     Autocast,
@@ -71,11 +73,9 @@ from fuzz.ir import (
     calls,
     references,
 )
-from fuzz.kinds import BASES, LAZY, VIAS, Unfit, unfit_root, unfit_view
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant
-from fuzz.upgrade import EARLIER, upgraded
 from oracles.observation.steps import Backward, How
 
 __all__ = [

@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from fuzz import buckets
 from fuzz.corpus import Case
-from fuzz.ir import BOTH, DEVICES, Lit, Program, Scenario, Write, calls, where_names_are
+from fuzz.ir.nodes import BOTH, DEVICES, Lit, Program, Scenario, Write, calls, where_names_are
+from fuzz.ir.subclass import definitions
 from fuzz.looks import (
     BASE,
     BODIES,
@@ -35,7 +36,6 @@ from fuzz.looks import (
 from fuzz.repro_compilers import Compiler, named
 from fuzz.source import keeps_state, maker, render
 from fuzz.text import one_line
-from fuzz.wrapper import definitions
 from oracles import CLAUSES, Backward, Finding
 from oracles.observation.gradients import ALONE
 

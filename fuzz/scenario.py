@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzz.choices import Choices
-from fuzz.ir import Autocast, Call, Program, Require, Step, Tree, Write, calls, references
+from fuzz.ir.nodes import Autocast, Call, Program, Require, Step, Tree, Write, calls, references
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import INEXACT
 from fuzz.profiles import Profile

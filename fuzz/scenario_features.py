@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fuzz.blocks import answer
-from fuzz.ir import Argument, Branch, Program, Require, Same, Scalar, Scenario, View, Write, calls
+from fuzz.ir.control_flow import answer
+from fuzz.ir.nodes import Argument, Branch, Program, Require, Same, Scalar, Scenario, View, Write, calls
 from fuzz.program import begin
 from fuzz.state import State, Tensor
 

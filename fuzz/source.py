@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fuzz import wrapper
-from fuzz.blocks import Outline, decided, executed, is_else, outline, untaken
-from fuzz.ir import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
+from fuzz.ir import subclass
+from fuzz.ir.control_flow import Outline, decided, executed, is_else, outline, untaken
+from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
 from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS, python_state
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
@@ -201,7 +201,7 @@ def render(program: Program) -> str:
     """
     names = dict.fromkeys(statement.operator for statement in program.statements)
     lines = [*_imports(names), "import torch"]
-    classes = wrapper.definitions([argument for one in calls(program) for argument in one.arguments], names)
+    classes = subclass.definitions([argument for one in calls(program) for argument in one.arguments], names)
     if any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks):
         lines.append("import torch.utils.checkpoint")
     lines += IMPORTS if classes else ()
@@ -321,7 +321,7 @@ def _make(program: Program) -> Iterator[str]:
                     if base not in tensors:
                         tensors.append(base)
                         yield f"{base} = s{argument.storage}{_VIA[argument.base]}"
-                view = base if wrapper.is_whole(argument, root) else _view(argument, root, base)
+                view = base if subclass.is_whole(argument, root) else _view(argument, root, base)
                 hidden = _VIA[via]
                 if argument.wrapped is not None and argument.base == "root":
                     other = replace(root, seed=root.seed + 1)

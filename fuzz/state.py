@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fuzz import refusals, wrapper
-from fuzz.blocks import Modes, around, inner
-from fuzz.ir import Block, Storage, View
+from fuzz import refusals
+from fuzz.ir import subclass
+from fuzz.ir.control_flow import Modes, around, inner
+from fuzz.ir.nodes import Block, Storage, View
 from fuzz.operators import AUTOCAST
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
 from fuzz.operators.layout import contiguous, covered, end
@@ -135,7 +136,7 @@ class State:
         self.names[name] = self._roots[storage]
 
     def bind_view(self, name: str, view: View) -> None:
-        root, whole = self._base(view), wrapper.is_whole(view, self._storages[view.storage])
+        root, whole = self._base(view), subclass.is_whole(view, self._storages[view.storage])
         bits = {} if view.lazy is None else {view.lazy: True}
         meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset, **bits)
         if reads_bytes(root.meta.dtype, meta.dtype):

@@ -24,7 +24,7 @@ from fuzz.coverage import traits
 from fuzz.errors import TargetError
 from fuzz.execute import execute
 from fuzz.generate import generate
-from fuzz.ir import on_device
+from fuzz.ir.nodes import on_device
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, from_json, to_json
 from fuzz.sweep import sweep

@@ -24,7 +24,7 @@ from fuzz import buckets, repro
 from fuzz.call import Result, Trial, Twin
 from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
 from fuzz.execute import execute_trials
-from fuzz.ir import Scenario
+from fuzz.ir.nodes import Scenario
 from fuzz.minify.compilers import printed
 from fuzz.minify.deletion import GLOBALS
 from fuzz.minify.ir import Recording, globals_of

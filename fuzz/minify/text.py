@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fuzz import ir as programs
+from fuzz.ir import nodes as programs
 from fuzz.lines import describe
 from fuzz.minify.ir import (
     Call,

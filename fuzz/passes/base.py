@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from math import prod
 
-from fuzz.ir import BOTH, DEVICES
+from fuzz.ir.nodes import BOTH, DEVICES
 from fuzz.operators import OPERATORS, Kind
 from fuzz.program import (
     Argument,

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from fuzz.blocks import unwrapped, without_empty, without_untaken
+from fuzz.ir.control_flow import unwrapped, without_empty, without_untaken
 from fuzz.program import (
     Argument,
     Block,

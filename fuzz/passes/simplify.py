@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from fuzz.blocks import unwrapped
-from fuzz.ir import BOTH, DEVICES, on_device
+from fuzz.ir.control_flow import unwrapped
+from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.passes.base import plainer
 from fuzz.passes.deletion import leaves
 from fuzz.passes.scenarios import of_inputs, of_scenarios

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fuzz.again import equal_to, moved, regrouped
 from fuzz.builder import Builder
 from fuzz.choices import Choices
-from fuzz.ir import Call, Root, Scalar, Storage, View
+from fuzz.ir.nodes import Call, Root, Scalar, Storage, View
 from fuzz.motifs import gradients
 from fuzz.motifs.parts import append, within, write
 from fuzz.profiles import Profile

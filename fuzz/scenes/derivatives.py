@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fuzz.builder import Builder
 from fuzz.choices import Choices
-from fuzz.ir import Argument, Root, View
+from fuzz.ir.nodes import Argument, Root, View
 from fuzz.motifs import gradients, memory
 from fuzz.motifs.parts import CURVED, append, write
 from fuzz.scenes.scene import Given, Scene, doubled, like, pieces, real, size_of, twice, whole

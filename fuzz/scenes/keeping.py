@@ -5,7 +5,7 @@ from __future__ import annotations
 from fuzz.arguments import columns
 from fuzz.builder import Builder
 from fuzz.choices import Choices
-from fuzz.ir import Argument, Require, Root, Step, Storage, Tree, View
+from fuzz.ir.nodes import Argument, Require, Root, Step, Storage, Tree, View
 from fuzz.motifs import kept
 from fuzz.motifs.parts import append, append_product, write
 from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fuzz.again import Change
 from fuzz.builder import Builder
 from fuzz.choices import Choices
-from fuzz.ir import Argument, Step, Storage, Tree, View, Write
+from fuzz.ir.nodes import Argument, Step, Storage, Tree, View, Write
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Size
 from fuzz.scenario import is_writable, results_of

@@ -11,7 +11,7 @@ import torch
 from bench.published import PUBLISHED, Ran, notices
 from fuzz.choices import Random
 from fuzz.generate import generate
-from fuzz.ir import Lit, Program, Ref, Root, Statement, Storage
+from fuzz.ir.nodes import Lit, Program, Ref, Root, Statement, Storage
 from fuzz.targets import Target, find
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fuzz import refusals
-from fuzz.blocks import executed
+from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS
 from fuzz.program import Program, View, advance, begin
 from fuzz.source import load

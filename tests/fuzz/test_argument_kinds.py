@@ -13,7 +13,7 @@ from small_programs import call
 from fuzz import buckets, repro
 from fuzz.execute import execute
 from fuzz.features import features
-from fuzz.ir import Call, Root, Scenario, Storage, View
+from fuzz.ir.nodes import Call, Root, Scenario, Storage, View
 from fuzz.program import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace
 from fuzz.reduce import reduce
 from fuzz.source import load

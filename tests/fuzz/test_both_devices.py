@@ -32,7 +32,7 @@ from fuzz import buckets, repro
 from fuzz.call import Trial
 from fuzz.coverage import traits
 from fuzz.execute import execute
-from fuzz.ir import BOTH, DEVICES, on_device
+from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.program import Autocast, Program, Ref, Scenario, calls, from_json, to_json
 from fuzz.reduce import reduce
 from fuzz.source import load, render

@@ -14,7 +14,7 @@ from test_corpus import HOSTILE
 from fuzz import corpus
 from fuzz.cli import main
 from fuzz.corpus import Origin
-from fuzz.ir import on_device
+from fuzz.ir.nodes import on_device
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 

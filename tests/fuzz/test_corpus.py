@@ -15,13 +15,14 @@ import pytest
 import torch
 from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_THROUGH_EXPAND, TWO_MUTATED_ALIASES
 
-from fuzz import buckets, renames
+from fuzz import buckets
 from fuzz.campaign.replay import replay
 from fuzz.cli import main
 from fuzz.collection import Collection
 from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
 from fuzz.errors import CorpusError
 from fuzz.execute import execute
+from fuzz.ir import renames
 from fuzz.operators import OPERATORS
 from fuzz.program import FORMAT
 from fuzz.targets import find

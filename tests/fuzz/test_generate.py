@@ -14,11 +14,11 @@ import torch
 from in_eager import execute, expected_to_raise, fails_for_its_version, shows_bytes
 
 from fuzz import refusals
-from fuzz.blocks import executed
 from fuzz.choices import Random
 from fuzz.features import features
 from fuzz.follow import defined
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
+from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import DTYPES, ITEM_SIZE
 from fuzz.profiles import PROFILES

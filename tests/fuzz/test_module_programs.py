@@ -13,7 +13,7 @@ from small_programs import call
 from fuzz import buckets, repro
 from fuzz.execute import execute
 from fuzz.features import features
-from fuzz.ir import Branch, Call, Module, Scalar, View, Write
+from fuzz.ir.nodes import Branch, Call, Module, Scalar, View, Write
 from fuzz.program import (
     Program,
     ProgramError,

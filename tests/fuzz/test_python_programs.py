@@ -18,7 +18,19 @@ from fuzz.execute import execute
 from fuzz.feature_table import PYTHON_FEATURES
 from fuzz.features import features
 from fuzz.generate import generate
-from fuzz.ir import Call, Module, Program, Ref, Region, Root, Scenario, Seq, Statement, Storage, Tree
+from fuzz.ir.nodes import (
+    Call,
+    Module,
+    Program,
+    Ref,
+    Region,
+    Root,
+    Scenario,
+    Seq,
+    Statement,
+    Storage,
+    Tree,
+)
 from fuzz.operators import OPERATORS, Kind, Operator
 from fuzz.program import ProgramError, check, from_json, to_json
 from fuzz.reduce import reduce

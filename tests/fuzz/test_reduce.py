@@ -9,10 +9,10 @@ from collections.abc import Callable
 import pytest
 from small_programs import DOUBLE_IN_PLACE, SQUARE_IN_TWO_THREADS
 
-from fuzz.blocks import around, executed
 from fuzz.choices import Random
 from fuzz.generate import generate
-from fuzz.ir import BOTH, DEVICES, on_device
+from fuzz.ir.control_flow import around, executed
+from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.operators import OPERATORS, Kind
 from fuzz.passes import PASSES, measure
 from fuzz.passes.deletion import without

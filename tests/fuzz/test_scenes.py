@@ -9,7 +9,7 @@ import pytest
 from fuzz.choices import Random
 from fuzz.features import features
 from fuzz.generate import generate
-from fuzz.ir import View, Write
+from fuzz.ir.nodes import View, Write
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, check
 from fuzz.scenes import SCENES

@@ -15,7 +15,7 @@ from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.features import features
 from fuzz.generate import generate
-from fuzz.ir import Call, Module, Statement, View, Write
+from fuzz.ir.nodes import Call, Module, Statement, View, Write
 from fuzz.profiles import PROFILES
 from fuzz.program import (
     WRAPPED,

@@ -14,7 +14,7 @@ from fuzz.choices import Random
 from fuzz.coverage import features
 from fuzz.execute import execute
 from fuzz.generate import generate
-from fuzz.ir import Call, View
+from fuzz.ir.nodes import Call, View
 from fuzz.profiles import PROFILES
 from fuzz.program import Program, ProgramError, Ref, Root, Seq, Storage, calls, check, from_json, to_json
 from fuzz.reduce import reduce

@@ -16,7 +16,7 @@ from fuzz.choices import Random
 from fuzz.coverage import features
 from fuzz.execute import execute
 from fuzz.generate import generate
-from fuzz.ir import View
+from fuzz.ir.nodes import View
 from fuzz.operators import Kind
 from fuzz.profiles import PROFILES
 from fuzz.program import (

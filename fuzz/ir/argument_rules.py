@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
-from fuzz import wrapper
-from fuzz.ir import Program, Storage, View
+from fuzz.ir import subclass
+from fuzz.ir.nodes import Program, Storage, View
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE, reads_bytes
 
 VIAS = ("view", "detach", "data", "no_grad", "multi", "parameter")
@@ -56,8 +56,8 @@ def unfit_view(view: View, storage: Storage) -> Unfit | None:
         return Unfit(field, "a tensor made in inference mode cannot be that", "use a plain view")
     if view.base == "wrapper":
         return _unfit_part(view, storage)
-    if view.wrapped is not None and view.via not in wrapper.VIAS:
-        hint = f"use {', '.join(wrapper.VIAS)}"
+    if view.wrapped is not None and view.via not in subclass.VIAS:
+        hint = f"use {', '.join(subclass.VIAS)}"
         return Unfit("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)
     if reads_bytes(storage.dtype, dtype) and prod(storage.size) * ITEM_SIZE[storage.dtype] % ITEM_SIZE[dtype]:
         count = prod(storage.size)
@@ -73,8 +73,8 @@ def _unfit_part(view: View, storage: Storage) -> Unfit | None:
     """Why there is no such view of a wrapper subclass, or None."""
     if view.wrapped is None:
         return Unfit("base", "of a wrapper there are wrapped views", "write root")
-    if view.via not in wrapper.PARTS:
-        hint = f"use {', '.join(wrapper.PARTS)}"
+    if view.via not in subclass.PARTS:
+        hint = f"use {', '.join(subclass.PARTS)}"
         return Unfit("via", f"a view via {view.via!r} is none of a wrapper", hint)
     if view.leaf or view.lazy is not None or view.dtype not in (None, storage.dtype):
         return Unfit("base", "a view of a wrapper is no leaf, is not lazy and has its dtype", "write root")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from fuzz.ir import Argument, Storage, View
+from fuzz.ir.nodes import Argument, Storage, View
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.layout import contiguous
 from fuzz.operators.wrapping import WRAP, WRAPPER

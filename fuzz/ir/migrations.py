@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from fuzz import document as read
+from fuzz.ir import json_readers as read
 
 # What is read besides the present one. 13 had no function modes, and no attributes of tensors, 12 no nested
 # wrapper subclasses, and made none, 11 no arguments that are views of wrapper subclasses, 10 no tensors in

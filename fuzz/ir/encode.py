@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuzz.document import constant_to_json
-from fuzz.ir import (
+from fuzz.ir.json_readers import constant_to_json
+from fuzz.ir.nodes import (
     Argument,
     Autocast,
     Block,

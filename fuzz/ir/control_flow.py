@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from fuzz.ir import Autocast, Block, Branch, Lit, Loop, Program, Region, Scalar, Statement
+from fuzz.ir.nodes import Autocast, Block, Branch, Lit, Loop, Program, Region, Scalar, Statement
 from fuzz.operators.row import Constant
 
 MAX_DEPTH = 3  # blocks in blocks

@@ -52,7 +52,7 @@ class View:
     view is taken of: the "root", or an alias of that through "detach" or "data", which is the same tensor for
     all views of a call that are taken of such a one.
 
-    If it is `wrapped`, the argument is a wrapper subclass (`fuzz.wrapper`) that is made of what has been
+    If it is `wrapped`, the argument is a wrapper subclass (`fuzz.ir.subclass`) that is made of what has been
     said, detached: of that alone ("one"), of it and a tensor that lies likewise on another root of the same
     dtype and size ("two"), of it twice ("twice"), or of a wrapper subclass of it alone and such a tensor
     ("nested"). Autograd knows the wrapper, which has a version counter
@@ -266,7 +266,7 @@ class Program:
     but for those that a `module` holds.
 
     The first call is made with `storages`, `arguments` and `scenario`; then come the `later` ones.
-    The statements of a block, and of the blocks within it, stand together (`fuzz.blocks`).
+    The statements of a block, and of the blocks within it, stand together (`fuzz.ir.control_flow`).
     """
 
     storages: tuple[Storage, ...]

@@ -1,0 +1,1 @@
+"""A program as pure data. Nothing here runs anything."""
