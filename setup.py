@@ -29,7 +29,7 @@ GENERATOR = [
     *("fuzz/refusals.py", "fuzz/scenario.py", "fuzz/state.py", "fuzz/tensors.py"),
     *("fuzz/scenes/__init__.py", "fuzz/scenes/calls.py", "fuzz/scenes/derivatives.py"),
     *("fuzz/scenes/keeping.py", "fuzz/scenes/scene.py"),
-    *("fuzz/operators/dtypes.py", "fuzz/operators/layout.py", "fuzz/operators/parts.py"),
+    *("fuzz/operators/dtypes.py", "fuzz/operators/layout.py", "fuzz/operators/builders.py"),
     "fuzz/operators/row.py",
 ]
 

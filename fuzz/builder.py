@@ -15,9 +15,9 @@ from fuzz.choices import Choices
 from fuzz.ir.control_flow import Modes
 from fuzz.ir.nodes import Block
 from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
+from fuzz.operators.builders import INDEX, anything
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import INDEX, anything
 from fuzz.operators.row import Constant, Meta, Result
 from fuzz.profiles import ROWS_OF, Profile
 from fuzz.program import Lit, Program, Scenario, Statement

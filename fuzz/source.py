@@ -19,8 +19,8 @@ from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, 
 from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS, python_state
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
-from fuzz.operators.effects import NOTES
-from fuzz.operators.wrapping import IMPORTS
+from fuzz.operators.side_effects import NOTES
+from fuzz.operators.subclasses import IMPORTS
 from fuzz.program import (
     Argument,
     Dict,

@@ -22,9 +22,9 @@ from fuzz.ir import subclass
 from fuzz.ir.control_flow import Modes, around, inner
 from fuzz.ir.nodes import Block, Storage, View
 from fuzz.operators import AUTOCAST
+from fuzz.operators.builders import as_number, like
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
 from fuzz.operators.layout import contiguous, covered, end
-from fuzz.operators.parts import as_number, like
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     MAX_RANK,

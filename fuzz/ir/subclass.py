@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fuzz.ir.nodes import Argument, Storage, View
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.layout import contiguous
-from fuzz.operators.wrapping import WRAP, WRAPPER
+from fuzz.operators.subclasses import WRAP, WRAPPER
 
 VIAS = ("view", "detach", "parameter")
 """How a tensor may be taken from a root that is then wrapped: otherwise hidden ones would be the same."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fuzz.operators.builders import ANY, NOTHING, NUMBERS, REAL, SELF, VALUE, anything, fresh
 from fuzz.operators.dtypes import BOOL, FLOATS, INTEGERS
-from fuzz.operators.parts import ANY, NOTHING, NUMBERS, REAL, SELF, VALUE, anything, fresh
 from fuzz.operators.pointwise import REAL_LIKE, binary, comparison, keeps_dtype, pointwise, test_row, unary
 from fuzz.operators.row import Operand, Operator, Saves
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
-from fuzz.operators.inplace import in_place, whole
-from fuzz.operators.parts import (
+from fuzz.operators.builders import (
     ANY,
     DTYPE,
     NOTHING,
@@ -22,6 +20,8 @@ from fuzz.operators.parts import (
     like,
     text,
 )
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
+from fuzz.operators.inplace import in_place, whole
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     Attribute,

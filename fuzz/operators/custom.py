@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzz.operators.builders import NOTHING, SELF, SMOOTH, elementwise, like
 from fuzz.operators.dtypes import INTEGERS
-from fuzz.operators.parts import NOTHING, SELF, SMOOTH, elementwise, like
 from fuzz.operators.row import Attributes, Expanded, Kind, Meta, Operand, Operator, Result, Rule, Saves
 
 # Keeps its argument.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzz.operators.builders import NOTHING, SELF, anything, fresh, like
 from fuzz.operators.dtypes import INTEGERS
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import NOTHING, SELF, anything, fresh, like
 from fuzz.operators.row import (
     Attributes,
     Expanded,

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, INTEGERS, promote
-from fuzz.operators.layout import broadcast, contiguous, dimension, expandable, is_contiguous
-from fuzz.operators.parts import (
+from fuzz.operators.builders import (
     ANY,
     ARITHMETIC,
     DIM,
@@ -27,6 +25,8 @@ from fuzz.operators.parts import (
     sized_dim,
     text,
 )
+from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, INTEGERS, promote
+from fuzz.operators.layout import broadcast, contiguous, dimension, expandable, is_contiguous
 from fuzz.operators.row import (
     Attribute,
     Attributes,

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote
-from fuzz.operators.geometry import sliced
-from fuzz.operators.layout import dimension, expandable
-from fuzz.operators.parts import (
+from fuzz.operators.builders import (
     ANY,
     ARITHMETIC,
     COMPLEX_VALUE,
@@ -31,6 +28,8 @@ from fuzz.operators.parts import (
     sized_dim,
     stored,
 )
+from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote
+from fuzz.operators.layout import dimension, expandable
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -46,6 +45,7 @@ from fuzz.operators.row import (
     Rule,
     Saves,
 )
+from fuzz.operators.view_rules import sliced
 from fuzz.operators.views import END, START, STEP
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzz.operators.builders import CROSS, fresh
 from fuzz.operators.dtypes import INEXACT
 from fuzz.operators.layout import broadcast, expandable
-from fuzz.operators.parts import CROSS, fresh
 from fuzz.operators.row import (
     Attributes,
     Expanded,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.geometry import sliced
+from fuzz.operators.builders import DIM, integer
 from fuzz.operators.layout import dimension
-from fuzz.operators.parts import DIM, integer
 from fuzz.operators.row import Attribute, Attributes, Kind, Link, Meta, Mismatch, Result
+from fuzz.operators.view_rules import sliced
 from fuzz.operators.views import RANKED, draw_piece, select, view_row
 
 PIECE = Attribute("length", "int", draw_piece)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
+from fuzz.operators.builders import INDEX, NOTHING, SELF, VALUE, draw_bool, integer
 from fuzz.operators.dtypes import FLOATS
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import INDEX, NOTHING, SELF, VALUE, draw_bool, integer
 from fuzz.operators.row import (
     Attribute,
     Attributes,

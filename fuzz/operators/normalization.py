@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 
+from fuzz.operators.builders import SELF
 from fuzz.operators.layout import contiguous
 from fuzz.operators.neural import FUNCTION, SINGLE, alike, made, neural
-from fuzz.operators.parts import SELF
 from fuzz.operators.row import (
     Attribute,
     Attributes,

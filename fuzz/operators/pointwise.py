@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.dtypes import (
-    BOOL,
-    COMPLEX,
-    COMPLEX_OF,
-    DTYPES,
-    FLOATS,
-    INEXACT,
-    INTEGERS,
-    NUMERIC,
-    REAL_OF,
-    promote,
-)
-from fuzz.operators.parts import (
+from fuzz.operators.builders import (
     ANY,
     ARITHMETIC,
     BITS,
@@ -35,6 +23,18 @@ from fuzz.operators.parts import (
     broadcasts,
     elementwise,
     same_dtype,
+)
+from fuzz.operators.dtypes import (
+    BOOL,
+    COMPLEX,
+    COMPLEX_OF,
+    DTYPES,
+    FLOATS,
+    INEXACT,
+    INTEGERS,
+    NUMERIC,
+    REAL_OF,
+    promote,
 )
 from fuzz.operators.row import (
     Attribute,

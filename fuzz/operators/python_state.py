@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from fuzz.operators.builders import INDEX, NOTHING, NUMBERS, REAL, RESULT, anything, like
 from fuzz.operators.dtypes import FLOATS, NUMERIC
-from fuzz.operators.parts import INDEX, NOTHING, NUMBERS, REAL, RESULT, anything, like
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     Attributes,

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.dtypes import FLOATS, INEXACT
-from fuzz.operators.layout import contiguous, dimension
-from fuzz.operators.parts import (
+from fuzz.operators.builders import (
     ANY,
     ARITHMETIC,
     DIM,
@@ -27,6 +25,8 @@ from fuzz.operators.parts import (
     reduced,
     sized_dim,
 )
+from fuzz.operators.dtypes import FLOATS, INEXACT
+from fuzz.operators.layout import contiguous, dimension
 from fuzz.operators.row import (
     Attribute,
     Attributes,

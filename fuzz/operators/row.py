@@ -198,7 +198,7 @@ class Operator:
     expanded: Expanded
     overlap: bool  # other operands may be exactly the elements of one that is written to
     random: bool  # draws from the global generator
-    acts: bool  # notes what it is given outside of the program (`fuzz.operators.effects`)
+    acts: bool  # notes what it is given outside of the program (`fuzz.operators.side_effects`)
     differentiable: bool  # its floating results (or operand 0, where it writes to it) can require grad
     saves: Saves
     defines: str  # a class or an operator that `source` uses, defined ahead of the function, or ""

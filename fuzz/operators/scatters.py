@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, INTEGERS, NUMERIC
-from fuzz.operators.inplace import in_place, whole
-from fuzz.operators.layout import expandable
-from fuzz.operators.parts import (
+from fuzz.operators.builders import (
     FILLED_DIM,
     INDEX,
     NOTHING,
@@ -23,6 +20,9 @@ from fuzz.operators.parts import (
     sized_dim,
     stored,
 )
+from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, INTEGERS, NUMERIC
+from fuzz.operators.inplace import in_place, whole
+from fuzz.operators.layout import expandable
 from fuzz.operators.row import (
     Attribute,
     Attributes,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
+from fuzz.operators.builders import ANY, DIM, text
 from fuzz.operators.dtypes import BOOL, COMPLEX, COMPLEX_OF, DTYPES, ITEM_SIZE, REAL_OF
-from fuzz.operators.geometry import transposed_matrix
 from fuzz.operators.multi_views import CHUNKS, PIECE, chunked, split
-from fuzz.operators.parts import ANY, DIM, text
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -22,6 +21,7 @@ from fuzz.operators.row import (
     Rule,
     Size,
 )
+from fuzz.operators.view_rules import transposed_matrix
 from fuzz.operators.views import view_row
 
 _IDENTITY = """\

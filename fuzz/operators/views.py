@@ -6,18 +6,9 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
+from fuzz.operators.builders import ANY, DIM, NOTHING, factored, integer, ints, lengths
 from fuzz.operators.dtypes import DTYPES
-from fuzz.operators.geometry import (
-    permuted,
-    restrided_anywhere,
-    sliced,
-    squeezed,
-    transposed,
-    transposed_matrix,
-    unsqueezed,
-)
 from fuzz.operators.layout import contiguous, dimension, expandable, extent, view_stride
-from fuzz.operators.parts import ANY, DIM, NOTHING, factored, integer, ints, lengths
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -32,6 +23,15 @@ from fuzz.operators.row import (
     Result,
     Rule,
     Size,
+)
+from fuzz.operators.view_rules import (
+    permuted,
+    restrided_anywhere,
+    sliced,
+    squeezed,
+    transposed,
+    transposed_matrix,
+    unsqueezed,
 )
 
 

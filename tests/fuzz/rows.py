@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from fuzz import refusals
 from fuzz.choices import Random
 from fuzz.operators import Mismatch, Operator
+from fuzz.operators.builders import as_number
 from fuzz.operators.layout import contiguous, extent
-from fuzz.operators.parts import as_number
 from fuzz.operators.row import Meta
 from fuzz.program import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
 from fuzz.state import Breach, State

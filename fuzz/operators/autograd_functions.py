@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzz.operators.builders import ANY, NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, like
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import ANY, NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, like
 from fuzz.operators.row import (
     Attribute,
     Attributes,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.parts import NOTHING, SMOOTH, like
+from fuzz.operators.builders import NOTHING, SMOOTH, like
 from fuzz.operators.row import Attributes, Expanded, Kind, Meta, Operand, Operator, Result, Rule
 
 NOTES = "torch.ops.aotfuzz.notes"

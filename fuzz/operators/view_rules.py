@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzz.operators.builders import integer, lengths
 from fuzz.operators.layout import dimension, extent
-from fuzz.operators.parts import integer, lengths
 from fuzz.operators.row import MAX_RANK, Attributes, Meta, Mismatch
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
+from fuzz.operators.builders import ANY, DIM, NOTHING, lengths, same_dtype
 from fuzz.operators.dtypes import DTYPES, INEXACT
-from fuzz.operators.geometry import restrided, squeezed, transposed, transposed_matrix, unsqueezed
 from fuzz.operators.layout import contiguous, dimension
-from fuzz.operators.parts import ANY, DIM, NOTHING, lengths, same_dtype
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -24,6 +23,7 @@ from fuzz.operators.row import (
     Rule,
     Size,
 )
+from fuzz.operators.view_rules import restrided, squeezed, transposed, transposed_matrix, unsqueezed
 from fuzz.operators.views import DIM0, DIM1, NEW_DIM, RESTRIDED
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 
 from fuzz.choices import Choices
 from fuzz.operators import indexing, matmul, pointwise, reductions
+from fuzz.operators.builders import ANY, ARITHMETIC, INDEX, NOTHING, SMOOTH, expands, same_dtype
 from fuzz.operators.dtypes import CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC
 from fuzz.operators.inplace import whole
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import ANY, ARITHMETIC, INDEX, NOTHING, SMOOTH, expands, same_dtype
 from fuzz.operators.row import (
     Attribute,
     Attributes,

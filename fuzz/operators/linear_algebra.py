@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzz.operators.builders import CROSS, FILLED_DIM, NOTHING, SELF, fresh, sized_dim
 from fuzz.operators.dtypes import COMPLEX, COMPLEX_OF, INEXACT, REAL_OF
 from fuzz.operators.layout import contiguous
-from fuzz.operators.parts import CROSS, FILLED_DIM, NOTHING, SELF, fresh, sized_dim
 from fuzz.operators.row import (
     Attribute,
     Attributes,
