@@ -16,7 +16,7 @@ GENERATOR = [
     *("fuzz/again.py", "fuzz/arguments.py", "fuzz/ir/control_flow.py", "fuzz/builder.py", "fuzz/choices.py"),
     *(
         "fuzz/enclose.py",
-        "fuzz/follow.py",
+        "fuzz/abstract/interpret.py",
         "fuzz/generate.py",
         "fuzz/ir/nodes.py",
         "fuzz/ir/argument_rules.py",
@@ -26,7 +26,12 @@ GENERATOR = [
         "fuzz/motifs/memory.py",
         "fuzz/motifs/parts.py",
     ),
-    *("fuzz/refusals.py", "fuzz/scenario.py", "fuzz/state.py", "fuzz/tensors.py"),
+    *(
+        "fuzz/abstract/eager_rules.py",
+        "fuzz/scenario.py",
+        "fuzz/abstract/state.py",
+        "fuzz/abstract/tensor.py",
+    ),
     *("fuzz/scenes/__init__.py", "fuzz/scenes/calls.py", "fuzz/scenes/derivatives.py"),
     *("fuzz/scenes/keeping.py", "fuzz/scenes/scene.py"),
     *("fuzz/operators/dtypes.py", "fuzz/operators/layout.py", "fuzz/operators/builders.py"),

@@ -13,10 +13,11 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
+from fuzz.abstract.interpret import check_module
+from fuzz.abstract.state import Breach, State, Tensor
 from fuzz.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
 from fuzz.choices import Choices
-from fuzz.follow import check_module
 from fuzz.ir.argument_rules import ALIASES, LAZY, unfit_call
 from fuzz.ir.control_flow import executed, other_value
 from fuzz.ir.json_readers import ProgramError
@@ -43,7 +44,6 @@ from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import WRAPPED, Sizes, begin, sizes_in_text
-from fuzz.state import Breach, State, Tensor
 
 TRIES = 6  # for one later call, before there is none
 _COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed
@@ -134,9 +134,9 @@ def followed(program: Program, sizes: Sizes, reckless: bool = False) -> State | 
             outcome = state.infer(use)
             if not row.metadata and len(outcome) != len(statement.results):
                 return None
-            if any(tensor.stale for tensor in use.tensors) or refusals.corrupts(use, state.kept):
+            if any(tensor.stale for tensor in use.tensors) or eager_rules.corrupts(use, state.kept):
                 return None
-            if not reckless and (refusals.illegal(use) or refusals.hazard(use, state.kept)):
+            if not reckless and (eager_rules.illegal(use) or eager_rules.hazard(use, state.kept)):
                 return None
             if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
                 return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fuzz.abstract.state import State, Tensor
 from fuzz.ir.nodes import Module, Program, Ref, Root, Same, Scalar, View
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import covered, is_channels_last, overlaps_itself, shares_elements
 from fuzz.operators.row import Meta
-from fuzz.state import State, Tensor
 
 _SMALL = ("uint8", "int8", "int16")
 

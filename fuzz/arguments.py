@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from fuzz.abstract.state import State
 from fuzz.choices import Choices
 from fuzz.ir.argument_rules import LAZY, unfit_view
 from fuzz.ir.subclass import VIAS
@@ -14,7 +15,6 @@ from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
 from fuzz.program import Argument, Module, Root, Same, Scalar, Storage, View
-from fuzz.state import State
 
 DTYPES = (
     *("float32",) * 12,

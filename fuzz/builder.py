@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
+from fuzz.abstract.state import Breach, State, Tensor
 from fuzz.arguments import MAX_ELEMENTS, Inputs
 from fuzz.choices import Choices
 from fuzz.ir.control_flow import Modes
@@ -21,7 +22,6 @@ from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Meta, Result
 from fuzz.profiles import ROWS_OF, Profile
 from fuzz.program import Lit, Program, Scenario, Statement
-from fuzz.state import Breach, State, Tensor
 
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
@@ -182,16 +182,16 @@ class Builder:
         for result in outcome:
             if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
                 return None
-        if refusals.corrupts(use, state.kept):
+        if eager_rules.corrupts(use, state.kept):
             return None
-        if not self.reckless and refusals.hazard(use, state.kept):
+        if not self.reckless and eager_rules.hazard(use, state.kept):
             return None
         if state.kept.fragile and any(tensor.stale for tensor in use.tensors):
             # Whether eager looks at its history depends on more than is known here.
             same = any(result.link is Link.SELF for result in outcome)
             if same or not (self.reckless and row.differentiable):
                 return None
-        if refusals.illegal(use):
+        if eager_rules.illegal(use):
             if not self.reckless:
                 return None
             self.over = True

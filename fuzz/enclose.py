@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fuzz.abstract.state import Tensor
 from fuzz.again import followed
 from fuzz.arguments import SCALARS
 from fuzz.builder import Builder
@@ -13,7 +14,6 @@ from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region
 from fuzz.motifs import motif
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.row import Constant, Size
-from fuzz.state import Tensor
 
 MAX_TURNS = 3  # of a loop
 FAILS = 0.2  # the chance that a reckless program raises in the end, for the numbers that it has

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
+from fuzz.abstract.state import State, Tensor
 from fuzz.argument_features import argument_features
 from fuzz.feature_table import FEATURES, PYTHON_FEATURES
 from fuzz.ir.control_flow import around, executed
@@ -34,7 +35,6 @@ from fuzz.operators.layout import is_channels_last, overlaps_itself
 from fuzz.operators.row import Constant, Meta, Operator
 from fuzz.program import advance, begin
 from fuzz.scenario_features import scenario_features
-from fuzz.state import State, Tensor
 
 __all__ = ["FEATURES", "features"]
 
@@ -116,7 +116,7 @@ class _Walk:
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
         if use.wraps and not all(tensor.wrapped for tensor in operands):
             self.add("subclass: and plain")
-        if refusals.illegal(use):
+        if eager_rules.illegal(use):
             self.add("error: refused")
         match row.kind:
             case Kind.FUNCTION if row.name.startswith("custom_"):

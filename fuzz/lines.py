@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from math import isfinite, prod
 
+from fuzz.abstract.state import State
 from fuzz.ir.nodes import Statement
 from fuzz.operators import OPERATORS
 from fuzz.operators.layout import dimension
 from fuzz.operators.row import Attributes, Constant, Kind, Size
-from fuzz.state import State
 
 
 def call(statement: Statement, state: State, device: str = "") -> str:

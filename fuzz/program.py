@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, cast, get_args
 
-from fuzz.follow import (
+from fuzz.abstract.interpret import (
     Sizes,
     advance,
     agree,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fuzz.abstract.state import State, Tensor
 from fuzz.ir.control_flow import answer
 from fuzz.ir.nodes import Argument, Branch, Program, Require, Same, Scalar, Scenario, View, Write, calls
 from fuzz.program import begin
-from fuzz.state import State, Tensor
 
 
 def scenario_features(program: Program) -> Iterator[str]:

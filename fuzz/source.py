@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fuzz.abstract.state import State, Tensor
 from fuzz.ir import subclass
 from fuzz.ir.control_flow import Outline, decided, executed, is_else, outline, untaken
 from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
@@ -41,7 +42,6 @@ from fuzz.program import (
     begin,
     check,
 )
-from fuzz.state import State, Tensor
 
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fuzz.abstract.state import Tensor
 from fuzz.builder import Builder
 from fuzz.ir.nodes import Region
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Constant, Kind
-from fuzz.state import Tensor
 
 _FILLING = (Kind.IN_PLACE, Kind.RANDOM, Kind.SCATTER)
 WRITES = tuple(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from fuzz.abstract.state import State, Tensor
 from fuzz.ir.control_flow import unwrapped, without_empty, without_untaken
 from fuzz.program import (
     Argument,
@@ -33,7 +34,6 @@ from fuzz.program import (
     references,
 )
 from fuzz.search import Edit, Pass
-from fuzz.state import State, Tensor
 
 
 def without(program: Program, dropped: frozenset[int], arguments: frozenset[int] = frozenset()) -> Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzz.abstract.state import State
 from fuzz.arguments import columns
 from fuzz.builder import Builder
 from fuzz.choices import Choices
@@ -9,7 +10,6 @@ from fuzz.ir.nodes import Argument, Require, Root, Step, Storage, Tree, View
 from fuzz.motifs import kept
 from fuzz.motifs.parts import append, append_product, write
 from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
-from fuzz.state import State
 from oracles.observation.steps import Backward
 
 

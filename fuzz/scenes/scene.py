@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fuzz.abstract.state import State
 from fuzz.again import Change
 from fuzz.builder import Builder
 from fuzz.choices import Choices
@@ -12,7 +13,6 @@ from fuzz.ir.nodes import Argument, Step, Storage, Tree, View, Write
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Size
 from fuzz.scenario import is_writable, results_of
-from fuzz.state import State
 from oracles.observation.steps import Backward
 
 Given = tuple[list[Storage], list[Argument]]

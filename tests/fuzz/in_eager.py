@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
 from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS
 from fuzz.program import Program, View, advance, begin
@@ -29,7 +29,7 @@ def expected_to_raise(program: Program) -> bool:
         row = OPERATORS[statement.operator]
         modes = state.modes(program.blocks, statement.block)
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
-        if refusals.illegal(use):
+        if eager_rules.illegal(use):
             return True
         advance(state, i, statement, program.blocks)
     return False

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
+from fuzz.abstract.state import Breach, State
 from fuzz.choices import Random
 from fuzz.operators import Mismatch, Operator
 from fuzz.operators.builders import as_number
 from fuzz.operators.layout import contiguous, extent
 from fuzz.operators.row import Meta
 from fuzz.program import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
-from fuzz.state import Breach, State
 
 SIZES = (
     (3,),
@@ -110,7 +110,7 @@ def single(
     results = () if row.metadata else tuple(f"v{i}" for i in range(len(outcome)))
     operands = tuple(f"a{i}" for i in range(len(row.operands)))
     try:
-        if refusals.illegal(state.use(row, operands, attributes)):
+        if eager_rules.illegal(state.use(row, operands, attributes)):
             return None
         state.apply(row, operands, attributes, results)
     except Breach:

@@ -13,10 +13,11 @@ import pytest
 import torch
 from in_eager import execute, expected_to_raise, fails_for_its_version, shows_bytes
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
+from fuzz.abstract.interpret import defined
+from fuzz.abstract.state import Tensor
 from fuzz.choices import Random
 from fuzz.features import features
-from fuzz.follow import defined
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
 from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS, Kind
@@ -44,7 +45,6 @@ from fuzz.program import (
     trace,
 )
 from fuzz.source import load
-from fuzz.state import Tensor
 from oracles import Backward
 
 
@@ -201,7 +201,7 @@ def test_operands_that_overlap_in_part() -> None:
         for i, statement in executed(program):
             row = OPERATORS[statement.operator]
             use = state.use(row, statement.operands, dict(statement.attributes))
-            if "in part" in (refusals.illegal(use) or ""):
+            if "in part" in (eager_rules.illegal(use) or ""):
                 assert isinstance(execute(program), RuntimeError), load(program).text
                 refused += 1
             advance(state, i, statement, program.blocks)

@@ -16,6 +16,7 @@ import torch
 from in_eager import raise_warnings
 from rows import COMMON, singles
 
+from fuzz.abstract.state import Tensor
 from fuzz.arguments import DTYPES as GENERATED_DTYPES
 from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Mismatch, Operator
 from fuzz.operators.dtypes import DTYPES, HALF, promote
@@ -23,7 +24,6 @@ from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itsel
 from fuzz.operators.row import VIEWS_INSIDE, Meta
 from fuzz.program import Autocast, Program, ProgramError, Root, View, begin, trace
 from fuzz.source import Loaded, load
-from fuzz.state import Tensor
 from oracles.observation.ambient import contained
 from oracles.observation.mode_stacks import modes_left
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from json_program import PROGRAM
 from small_programs import SINE_OF_ANOTHER_SIZE
 
+from fuzz.abstract.interpret import defined
 from fuzz.choices import Random
-from fuzz.follow import defined
 from fuzz.generate import generate
 from fuzz.program import (
     Autocast,

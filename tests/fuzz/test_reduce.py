@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 from small_programs import DOUBLE_IN_PLACE, SQUARE_IN_TWO_THREADS
 
+from fuzz.abstract.state import Tensor
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.ir.control_flow import around, executed
@@ -45,7 +46,6 @@ from fuzz.program import (
 )
 from fuzz.reduce import ReductionError, reduce
 from fuzz.scenario_features import scenario_features
-from fuzz.state import Tensor
 
 Predicate = Callable[[Program], bool]
 

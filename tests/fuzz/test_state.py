@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.operators import OPERATORS
@@ -49,7 +49,7 @@ def illegal(program: Program) -> str | None:
         row = OPERATORS[statement.operator]
         modes = state.modes(program.blocks, statement.block)
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
-        reason = refusals.illegal(use)
+        reason = eager_rules.illegal(use)
         if reason:
             return reason
         advance(state, i, statement, program.blocks)

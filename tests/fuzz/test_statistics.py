@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
 from fuzz.features import features
 from fuzz.operators import OPERATORS
 from fuzz.program import (
@@ -78,7 +78,7 @@ def refused(case: Program) -> bool:
     for i, statement in enumerate(case.statements):
         modes = state.modes(case.blocks, statement.block)
         row = OPERATORS[statement.operator]
-        if refusals.illegal(state.use(row, statement.operands, dict(statement.attributes), modes)):
+        if eager_rules.illegal(state.use(row, statement.operands, dict(statement.attributes), modes)):
             return True
         advance(state, i, statement, case.blocks)
     return False
@@ -168,7 +168,7 @@ def test_a_write_that_autograd_does_not_count_changes_a_gradient_unseen() -> Non
         state = begin(program())
         advance(state, 0, replace(first, results=("v8",)))
         use = state.use(OPERATORS[second.operator], second.operands, dict(second.attributes))
-        assert refusals.corrupts(use, state.kept) == corrupted
+        assert eager_rules.corrupts(use, state.kept) == corrupted
 
 
 def overlapping(name: str, *operands: str) -> Program:

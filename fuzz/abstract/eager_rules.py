@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from math import prod
 
+from fuzz.abstract.tensor import Kept, Tensor, Use
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import end, is_dense, overlaps_itself, shares_elements
 from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Operator, Result
-from fuzz.tensors import Kept, Tensor, Use
 
 MOVES = (Change.STORAGE, Change.UNTYPED)
 SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fuzz import refusals
+from fuzz.abstract import eager_rules
+from fuzz.abstract.tensor import Breach, Clock, Kept, Tensor, Use, Value
 from fuzz.ir import subclass
 from fuzz.ir.control_flow import Modes, around, inner
 from fuzz.ir.nodes import Block, Storage, View
@@ -39,7 +40,6 @@ from fuzz.operators.row import (
     Operator,
     Result,
 )
-from fuzz.tensors import Breach, Clock, Kept, Tensor, Use, Value
 
 __all__ = ["Breach", "State", "Tensor", "Use"]
 
@@ -309,7 +309,7 @@ class State:
         if use.repeated and use.handles_inference:
             raise Breach("a tensor made under inference mode, which checkpoint would keep")
         if row.kind in SPECIAL:
-            unfit = refusals.unfit(use)
+            unfit = eager_rules.unfit(use)
             if unfit is not None:
                 raise Breach(unfit)
         if row.change is Change.DETACH and use.target.hidden:
@@ -333,11 +333,11 @@ class State:
             if link is Link.VIEW and meta.stride is not None and end(meta) > self._sizes[use.target.memory]:
                 raise Breach("it reaches beyond the storage")
             reads = reads or link in _READS
-        undefined = refusals.undefined_write(use) if row.writes else None
+        undefined = eager_rules.undefined_write(use) if row.writes else None
         if undefined is None and (use.inference or use.handles_inference):
-            undefined = refusals.unmodelled_inference(use, outcome)
+            undefined = eager_rules.unmodelled_inference(use, outcome)
         if undefined is None and use.wraps:
-            undefined = refusals.unmodelled_wrapper(use, outcome)
+            undefined = eager_rules.unmodelled_wrapper(use, outcome)
         if undefined is not None:
             raise Breach(undefined)
         if row.change is Change.RESIZE and outcome[0].meta.stride is not None:
@@ -367,12 +367,12 @@ class State:
         made: list[Tensor] = []
         if row.writes or row.change is not None:
             target = tensors[0]
-            if refusals.hazard(use, self.kept):
+            if eager_rules.hazard(use, self.kept):
                 self.hazards += 1
             if row.change is not None:
                 self._change(row.change, tensors, outcome[0].meta, use.attributes)
             for number in row.writes or (0,):
-                if row.counted and row.change not in refusals.SILENT:
+                if row.counted and row.change not in eager_rules.SILENT:
                     written, follows = tensors[number], tracked and number not in row.statistics
                     self._write(written, follows and written.meta.dtype in INEXACT)
             if row.fills is not None and target.memory in self.undefined:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fuzz.abstract.state import Breach, State, Tensor
 from fuzz.ir.control_flow import (
     MAX_EXECUTED,
     Outline,
@@ -31,7 +32,6 @@ from fuzz.ir.nodes import (
 )
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Size
-from fuzz.state import Breach, State, Tensor
 
 
 def begin(program: Program) -> State:

@@ -1,0 +1,4 @@
+"""Abstract interpretation of eager.
+
+Metadata, aliasing, version counters and as much of autograd as decides whether eager raises.
+"""
