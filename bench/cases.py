@@ -24,7 +24,7 @@ from fuzz.execute import execute
 from fuzz.generate import generate
 from fuzz.operators import Kind
 from fuzz.profiles import PROFILES, Profile
-from fuzz.program import Program
+from fuzz.program.decode import Program
 from fuzz.sweep import sweep
 from fuzz.targets import Target
 

@@ -26,8 +26,8 @@ from bench.report import Table
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.profiles import PROFILES, Profile
-from fuzz.program import Program
-from fuzz.source import load
+from fuzz.program.decode import Program
+from fuzz.program.printer import load
 from fuzz.sweep import sweep
 from fuzz.targets import Function, Target, usable
 

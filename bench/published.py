@@ -26,7 +26,7 @@ from torch._dynamo.utils import same
 from torch.utils import _pytree as pytree
 
 from fuzz.ir.nodes import Program
-from fuzz.source import Loaded, load, upcast
+from fuzz.program.printer import Loaded, load, upcast
 from fuzz.targets import Target
 from oracles.observation.ambient import contained, seed_generators
 from oracles.observation.mode_stacks import modes_left

@@ -25,8 +25,8 @@ from fuzz.execute import execute
 from fuzz.generate import generate
 from fuzz.ir.nodes import Call
 from fuzz.profiles import PROFILES
-from fuzz.program import Program, ProgramError, check
-from fuzz.source import load
+from fuzz.program.decode import Program, ProgramError, check
+from fuzz.program.printer import load
 from fuzz.targets import Function, Target, find
 
 _MOST_CALLS = 17  # of a program, the first one included

@@ -38,7 +38,7 @@ from fuzz import buckets
 from fuzz.campaign.reticence import too_often
 from fuzz.campaign.worker import PRELOAD
 from fuzz.execute import execute
-from fuzz.program import Program
+from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
 from fuzz.targets import Target, find
 

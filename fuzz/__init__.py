@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fuzz.program import Program, ProgramError, from_json, to_json
-    from fuzz.source import load, render
+    from fuzz.program.decode import Program, ProgramError, from_json, to_json
+    from fuzz.program.printer import load, render
     from fuzz.strategies import programs
     from fuzz.targets import Target
 
@@ -23,14 +23,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Program": "program",
-    "ProgramError": "program",
+    "Program": "program.decode",
+    "ProgramError": "program.decode",
     "Target": "targets",
-    "from_json": "program",
-    "load": "source",
+    "from_json": "program.decode",
+    "load": "program.printer",
     "programs": "strategies",
-    "render": "source",
-    "to_json": "program",
+    "render": "program.printer",
+    "to_json": "program.decode",
 }
 
 

@@ -43,7 +43,7 @@ from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
-from fuzz.program import WRAPPED, Sizes, begin, sizes_in_text
+from fuzz.program.decode import WRAPPED, Sizes, begin, sizes_in_text
 
 TRIES = 6  # for one later call, before there is none
 _COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed

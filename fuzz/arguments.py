@@ -14,7 +14,7 @@ from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REA
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.profiles import Profile
-from fuzz.program import Argument, Module, Root, Same, Scalar, Storage, View
+from fuzz.program.decode import Argument, Module, Root, Same, Scalar, Storage, View
 
 DTYPES = (
     *("float32",) * 12,

@@ -29,7 +29,18 @@ from fuzz.ir.control_flow import around
 from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region, Require
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Kind
-from fuzz.program import Program, Root, Same, Scalar, Scenario, Statement, Storage, View, Write, calls
+from fuzz.program.decode import (
+    Program,
+    Root,
+    Same,
+    Scalar,
+    Scenario,
+    Statement,
+    Storage,
+    View,
+    Write,
+    calls,
+)
 from oracles import Finding
 
 PRECEDENCE = (

@@ -21,7 +21,7 @@ from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Meta, Result
 from fuzz.profiles import ROWS_OF, Profile
-from fuzz.program import Lit, Program, Scenario, Statement
+from fuzz.program.decode import Lit, Program, Scenario, Statement
 
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement

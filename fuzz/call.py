@@ -20,7 +20,7 @@ import torch
 
 from fuzz import corpus
 from fuzz.ir.nodes import Scenario
-from fuzz.source import Make
+from fuzz.program.printer import Make
 from fuzz.surroundings import Change, Surroundings, lowered
 from fuzz.targets import Function, Target
 from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe

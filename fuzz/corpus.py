@@ -24,7 +24,7 @@ from typing import Any
 from fuzz import versions
 from fuzz.errors import CorpusError
 from fuzz.ir import json_readers, renames
-from fuzz.program import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
+from fuzz.program.decode import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
 from fuzz.text import json_text
 from oracles import CLAUSES, Finding
 from oracles.object_names import encodable
@@ -122,7 +122,7 @@ def write(file: Path, case: Case) -> None:
 
 def dumps(case: Case) -> str:
     """The text of a corpus file: one line for each storage, argument and statement."""
-    from fuzz.source import render
+    from fuzz.program.printer import render
 
     document_ = {
         "format": FORMAT,

@@ -12,7 +12,7 @@ from fuzz.features import FEATURES, features
 from fuzz.ir.nodes import DEVICES, devices
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import DTYPES
-from fuzz.program import Program
+from fuzz.program.decode import Program
 
 OPERATOR = "operator: "
 DTYPE = "dtype: "

@@ -1,9 +1,9 @@
 """One case: a program run eagerly and under a target, each on fresh arguments, and what the judge says.
 
-What runs is the text that `fuzz.source.render` prints. A program of several calls compiles once and calls
-again; what only a later call gets wrong breaks the clause `repeat`. Where a target differs from eager, and
-has controls, the case is run once more with each in the place of eager: where a target does what one of them
-does too, it has done its part. Nothing of a case is left behind for the next one: `observe` puts modes,
+What runs is the text that `fuzz.program.printer.render` prints. A program of several calls compiles once and
+calls again; what only a later call gets wrong breaks the clause `repeat`. Where a target differs from eager,
+and has controls, the case is run once more with each in the place of eager: where a target does what one of
+them does too, it has done its part. Nothing of a case is left behind for the next one: `observe` puts modes,
 defaults and random state back, and the target drops what it compiled. A target that breaks its process is
 said to.
 
@@ -55,7 +55,7 @@ from fuzz.ir.nodes import (
     where_names_are,
 )
 from fuzz.operators import OPERATORS
-from fuzz.source import Loaded, load, upcast
+from fuzz.program.printer import Loaded, load, upcast
 from fuzz.targets import Function, Target, find
 from oracles import (
     Backward,

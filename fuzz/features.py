@@ -33,7 +33,7 @@ from fuzz.ir.nodes import (
 from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
 from fuzz.operators.layout import is_channels_last, overlaps_itself
 from fuzz.operators.row import Constant, Meta, Operator
-from fuzz.program import advance, begin
+from fuzz.program.decode import advance, begin
 from fuzz.scenario_features import scenario_features
 
 __all__ = ["FEATURES", "features"]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from fuzz import buckets
 from fuzz.call import Result
 from fuzz.execute import execute
-from fuzz.program import Program, from_json, to_json
+from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets import find
 
 SECONDS = 120.0  # for one case, in which torch is imported and a compiler may start

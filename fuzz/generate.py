@@ -23,7 +23,7 @@ from fuzz.builder import MAX_RANK, Builder
 from fuzz.choices import Choices
 from fuzz.enclose import build
 from fuzz.profiles import PROFILES, Profile
-from fuzz.program import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
+from fuzz.program.decode import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
 from fuzz.scenario import draw_alike, draw_marked, draw_steps, draw_threads
 from fuzz.scenes import SCENES
 

@@ -30,7 +30,7 @@ from fuzz import versions
 from fuzz.corpus import AGREES, DIFFERS, MAX_BYTES, STATES
 from fuzz.errors import CorpusError
 from fuzz.patterns import matches
-from fuzz.program import Program
+from fuzz.program.decode import Program
 
 FORMAT = 1
 NAME = "known.toml"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fuzz.passes import PASSES, measure
-from fuzz.program import Program, ProgramError, check
+from fuzz.program.decode import Program, ProgramError, check
 from fuzz.search import ReductionError, Smaller, smallest
 
 __all__ = ["Reduction", "ReductionError", "reduce"]

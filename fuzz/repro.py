@@ -33,8 +33,8 @@ from fuzz.looks import (
     noting,
     with_wrappers,
 )
+from fuzz.program.printer import keeps_state, maker, render
 from fuzz.repro_compilers import Compiler, named
-from fuzz.source import keeps_state, maker, render
 from fuzz.text import one_line
 from oracles import CLAUSES, Backward, Finding
 from oracles.observation.gradients import ALONE

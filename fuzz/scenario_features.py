@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from fuzz.abstract.state import State, Tensor
 from fuzz.ir.control_flow import answer
 from fuzz.ir.nodes import Argument, Branch, Program, Require, Same, Scalar, Scenario, View, Write, calls
-from fuzz.program import begin
+from fuzz.program.decode import begin
 
 
 def scenario_features(program: Program) -> Iterator[str]:

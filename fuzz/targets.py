@@ -25,7 +25,7 @@ from typing import Any
 from fuzz.coverage import traits
 from fuzz.errors import TargetError
 from fuzz.patterns import matches
-from fuzz.program import Program
+from fuzz.program.decode import Program
 
 Function = Callable[..., Any]
 

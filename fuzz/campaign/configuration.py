@@ -86,7 +86,7 @@ def versions() -> dict[str, str]:
 def fingerprint(configuration: Configuration) -> str:
     """A digest of the first programs: a campaign goes on only where the generator still makes the same."""
     from fuzz.campaign.jobs import program
-    from fuzz.program import to_json as program_to_json
+    from fuzz.program.decode import to_json as program_to_json
 
     made = [
         program_to_json(program(configuration.seed, index, configuration.profile, configuration.device))

@@ -22,7 +22,7 @@ from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, State, Suspect
 from fuzz.campaign.work import Answer, Death, Event, Failure, Job, Workers
 from fuzz.errors import PoolError
-from fuzz.program import Program
+from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
 from oracles import Finding
 

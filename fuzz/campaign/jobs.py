@@ -26,7 +26,7 @@ from fuzz.execute import execute
 from fuzz.generate import generate
 from fuzz.ir.nodes import on_device
 from fuzz.profiles import PROFILES
-from fuzz.program import Program, from_json, to_json
+from fuzz.program.decode import Program, from_json, to_json
 from fuzz.sweep import sweep
 from fuzz.targets import Target, find
 from oracles.object_names import message_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fuzz.corpus import finding_from_json, finding_to_json
-from fuzz.program import Program, from_json, to_json
+from fuzz.program.decode import Program, from_json, to_json
 from oracles import Finding
 
 State = Literal["shown", "confirmed", "flaky", "unconfirmed", "unreduced"]

@@ -44,7 +44,7 @@ from fuzz.campaign.records import (
     seen_to_json,
 )
 from fuzz.errors import StoreError
-from fuzz.program import ProgramError
+from fuzz.program.decode import ProgramError
 from fuzz.text import shell
 
 VERSION = 3

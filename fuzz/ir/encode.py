@@ -1,4 +1,4 @@
-"""A program as JSON, which `fuzz.program.from_json` reads back."""
+"""A program as JSON, which `fuzz.program.decode.from_json` reads back."""
 
 from __future__ import annotations
 

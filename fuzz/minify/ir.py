@@ -55,8 +55,8 @@ IGNORED = Ref("_")  # in a pattern: what a call returned there has a name alread
 class Storage:
     """One allocation of `length` elements of a dtype, on a device.
 
-    `values` are "ones", "zeros", "ramp" (the formula of generated programs, `fuzz.source.values`) or the
-    bytes of the elements themselves."""
+    `values` are "ones", "zeros", "ramp" (the formula of generated programs, `fuzz.program.printer.values`) or
+    the bytes of the elements themselves."""
 
     dtype: str
     length: int

@@ -1,8 +1,8 @@
 """A recorded function as Python source: what is printed is what runs.
 
-As for programs (`fuzz.source`), the text is a module that imports torch alone, and defines `make()`, which
-makes fresh arguments, and the function `f`. An input that `f` reads from outside is a global that `make`
-sets."""
+As for programs (`fuzz.program.printer`), the text is a module that imports torch alone, and defines `make()`,
+which makes fresh arguments, and the function `f`. An input that `f` reads from outside is a global that
+`make` sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from fuzz.ir import nodes as programs
-from fuzz.lines import describe
 from fuzz.minify.ir import (
     Call,
     Dict,
@@ -39,7 +38,8 @@ from fuzz.minify.ir import (
 )
 from fuzz.operators.dtypes import COMPLEX, FLOATS, REAL_OF
 from fuzz.operators.layout import contiguous
-from fuzz.source import Loaded, definitions, values
+from fuzz.program.printer import Loaded, definitions, values
+from fuzz.program.statements import describe
 
 SHORT = 32
 """Elements that are printed as numbers; more of them are printed as bytes."""

@@ -7,7 +7,7 @@ from fuzz.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
 from fuzz.passes.scenarios import CALLS, STEPS
 from fuzz.passes.shapes import SHAPES
 from fuzz.passes.simplify import BLOCKS, DEVICE, KINDS, MODULE, OPERATORS, SCENARIO, STORAGES, TREES
-from fuzz.program import Program
+from fuzz.program.decode import Program
 from fuzz.search import Pass
 
 __all__ = ["PASSES", "measure"]

@@ -7,7 +7,7 @@ from math import prod
 
 from fuzz.ir.nodes import BOTH, DEVICES
 from fuzz.operators import OPERATORS, Kind
-from fuzz.program import (
+from fuzz.program.decode import (
     Argument,
     Dict,
     Lit,

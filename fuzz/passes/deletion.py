@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from fuzz.abstract.state import State, Tensor
 from fuzz.ir.control_flow import unwrapped, without_empty, without_untaken
-from fuzz.program import (
+from fuzz.program.decode import (
     Argument,
     Block,
     Branch,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
-from fuzz.program import Call, Program, TensorStep, calls
+from fuzz.program.decode import Call, Program, TensorStep, calls
 from fuzz.search import Edit, Pass
 
 

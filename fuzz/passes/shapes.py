@@ -9,7 +9,7 @@ from math import prod
 from fuzz.operators import OPERATORS
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
-from fuzz.program import Argument, Call, Program, Statement, View, calls
+from fuzz.program.decode import Argument, Call, Program, Statement, View, calls
 from fuzz.search import Edit, Pass
 
 _SMALL = 2

@@ -10,7 +10,7 @@ from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.passes.base import plainer
 from fuzz.passes.deletion import leaves
 from fuzz.passes.scenarios import of_inputs, of_scenarios
-from fuzz.program import (
+from fuzz.program.decode import (
     Argument,
     Lit,
     Loop,

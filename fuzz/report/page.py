@@ -24,8 +24,8 @@ from fuzz.coverage import OPERATOR, TRAITS
 from fuzz.features import FEATURES
 from fuzz.known import Standing
 from fuzz.operators import OPERATORS
+from fuzz.program.printer import render
 from fuzz.report import charts
-from fuzz.source import render
 from fuzz.text import shell, shown
 
 if TYPE_CHECKING:

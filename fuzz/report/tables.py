@@ -11,8 +11,8 @@ from tabulate import tabulate
 from fuzz import buckets
 from fuzz.campaign.memory import MIB
 from fuzz.corpus import Case
-from fuzz.program import Program, Root, Same, Scalar, Storage, View
-from fuzz.source import render
+from fuzz.program.decode import Program, Root, Same, Scalar, Storage, View
+from fuzz.program.printer import render
 from fuzz.text import one_line
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from aot import torch_internals as internals
 from aot.specialize.call import flattened, take_apart
 from aot.specialize.inline_cache import EVERY, MISSED, MOST, compile_test
 from fuzz.campaign.jobs import program
-from fuzz.source import load
+from fuzz.program.printer import load
 
 pytestmark = pytest.mark.clause("repeat")
 

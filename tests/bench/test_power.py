@@ -23,7 +23,7 @@ from bench.pools import Outcome, Stream, Track
 from bench.power import Trial
 from bench.streams import Ran, Stretch, WorkerError, Workers
 from fuzz.operators import OPERATORS
-from fuzz.program import Same, View
+from fuzz.program.decode import Same, View
 from oracles import CLAUSES
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ import torch
 from fuzz.abstract import eager_rules
 from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS
-from fuzz.program import Program, View, advance, begin
-from fuzz.source import load
+from fuzz.program.decode import Program, View, advance, begin
+from fuzz.program.printer import load
 from oracles.observation.ambient import contained
 from oracles.observation.mode_stacks import modes_left
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fuzz.program import (
+from fuzz.program.decode import (
     Call,
     Dict,
     Lit,

@@ -11,7 +11,7 @@ from fuzz.operators import Mismatch, Operator
 from fuzz.operators.builders import as_number
 from fuzz.operators.layout import contiguous, extent
 from fuzz.operators.row import Meta
-from fuzz.program import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
+from fuzz.program.decode import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
 
 SIZES = (
     (3,),

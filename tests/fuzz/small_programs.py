@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.program import (
+from fuzz.program.decode import (
     Call,
     Constant,
     Program,

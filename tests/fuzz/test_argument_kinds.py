@@ -14,9 +14,9 @@ from fuzz import buckets, repro
 from fuzz.execute import execute
 from fuzz.features import features
 from fuzz.ir.nodes import Call, Root, Scenario, Storage, View
-from fuzz.program import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace
+from fuzz.program.decode import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace
+from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.source import load
 from fuzz.targets import find
 
 ALL = View(0, (2, 2), (2, 1), 0)

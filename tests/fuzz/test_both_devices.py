@@ -27,15 +27,15 @@ from small_programs import (
 
 import fuzz.call as call_module
 import fuzz.execute as execute_module
-import fuzz.program as program_module
 from fuzz import buckets, repro
 from fuzz.call import Trial
 from fuzz.coverage import traits
 from fuzz.execute import execute
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
-from fuzz.program import Autocast, Program, Ref, Scenario, calls, from_json, to_json
+from fuzz.program import decode as program_module
+from fuzz.program.decode import Autocast, Program, Ref, Scenario, calls, from_json, to_json
+from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
-from fuzz.source import load, render
 from fuzz.targets import Target, find
 from oracles import Finding, Observation
 

@@ -18,7 +18,19 @@ from small_programs import (
 )
 
 from fuzz import buckets
-from fuzz.program import Autocast, Loop, Program, Ref, Region, Root, Scalar, Scenario, Storage, View, Write
+from fuzz.program.decode import (
+    Autocast,
+    Loop,
+    Program,
+    Ref,
+    Region,
+    Root,
+    Scalar,
+    Scenario,
+    Storage,
+    View,
+    Write,
+)
 from oracles import CLAUSES, Backward, Finding
 
 

@@ -12,7 +12,7 @@ from chaos import ENDED, attack
 from fuzz.campaign import jobs
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import summarize
-from fuzz.source import load
+from fuzz.program.printer import load
 
 CASES = 16
 # How `bad_targets.chaos` takes a process down.

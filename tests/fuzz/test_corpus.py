@@ -24,7 +24,7 @@ from fuzz.errors import CorpusError
 from fuzz.execute import execute
 from fuzz.ir import renames
 from fuzz.operators import OPERATORS
-from fuzz.program import FORMAT
+from fuzz.program.decode import FORMAT
 from fuzz.targets import find
 from oracles import Finding
 

@@ -8,8 +8,8 @@ from small_programs import call, program
 
 from fuzz.execute import Result, execute
 from fuzz.features import features
-from fuzz.program import Program, Ref, Storage
-from fuzz.source import render
+from fuzz.program.decode import Program, Ref, Storage
+from fuzz.program.printer import render
 from fuzz.targets import find
 
 LEAF = Storage("float32", (3,), 1, requires_grad=True)

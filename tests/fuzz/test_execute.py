@@ -52,7 +52,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 import fuzz.call as call_module
 from fuzz.call import Result
 from fuzz.execute import execute
-from fuzz.program import Call, Program, Ref, Scenario, Seq, Statement, Storage
+from fuzz.program.decode import Call, Program, Ref, Scenario, Seq, Statement, Storage
 from fuzz.targets import Target, find, reset_dynamo
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -9,7 +9,7 @@ from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.first import execute_first, in_two_threads
 from fuzz.generate import generate
-from fuzz.program import Program
+from fuzz.program.decode import Program
 from fuzz.targets import find
 
 BAD = "tests.fuzz.first_compile_targets"

@@ -23,7 +23,7 @@ from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import DTYPES, ITEM_SIZE
 from fuzz.profiles import PROFILES
-from fuzz.program import (
+from fuzz.program.decode import (
     Call,
     Dict,
     Lit,
@@ -44,7 +44,7 @@ from fuzz.program import (
     to_json,
     trace,
 )
-from fuzz.source import load
+from fuzz.program.printer import load
 from oracles import Backward
 
 

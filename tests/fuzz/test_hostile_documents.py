@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from json_program import PROGRAM
 
-from fuzz.program import (
+from fuzz.program.decode import (
     FORMAT,
     Program,
     ProgramError,

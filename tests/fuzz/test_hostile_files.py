@@ -26,7 +26,7 @@ from fuzz.errors import CorpusError, TargetError
 from fuzz.generate import generate
 from fuzz.patterns import matches
 from fuzz.profiles import PROFILES
-from fuzz.program import Dict, Lit, Program, Ref
+from fuzz.program.decode import Dict, Lit, Program, Ref
 from oracles import Finding
 
 RUN = "open('CANARY', 'w')"

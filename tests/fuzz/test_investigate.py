@@ -18,7 +18,7 @@ from fuzz.campaign.records import Seen, Suspect
 from fuzz.campaign.work import Answer, Death, Event, Job
 from fuzz.choices import Random
 from fuzz.generate import generate
-from fuzz.program import Program, from_json
+from fuzz.program.decode import Program, from_json
 from oracles import Finding
 
 FINDING = Finding("input-data", "arg[0]", "2.0", "1.0", "arg[0]: 2.0 in eager, 1.0 in the target")

@@ -26,8 +26,8 @@ from fuzz.errors import (
 from fuzz.minify import Minified, minify
 from fuzz.minify.compilers import printed
 from fuzz.operators import OPERATORS
-from fuzz.program import Program, Region, View
-from fuzz.source import load as load_program
+from fuzz.program.decode import Program, Region, View
+from fuzz.program.printer import load as load_program
 
 Function = Callable[..., Any]
 

@@ -28,8 +28,8 @@ from fuzz.generate import generate
 from fuzz.minify import minify
 from fuzz.minify.record import record
 from fuzz.minify.text import load, render
-from fuzz.source import load as load_program
-from fuzz.source import render as render_program
+from fuzz.program.printer import load as load_program
+from fuzz.program.printer import render as render_program
 
 Function = Callable[..., Any]
 

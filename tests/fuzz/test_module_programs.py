@@ -14,7 +14,7 @@ from fuzz import buckets, repro
 from fuzz.execute import execute
 from fuzz.features import features
 from fuzz.ir.nodes import Branch, Call, Module, Scalar, View, Write
-from fuzz.program import (
+from fuzz.program.decode import (
     Program,
     ProgramError,
     Ref,
@@ -27,8 +27,8 @@ from fuzz.program import (
     from_json,
     to_json,
 )
+from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.source import load
 from fuzz.targets import Target, find
 from oracles import Backward
 

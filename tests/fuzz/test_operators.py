@@ -22,8 +22,8 @@ from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Mismatch, 
 from fuzz.operators.dtypes import DTYPES, HALF, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
 from fuzz.operators.row import VIEWS_INSIDE, Meta
-from fuzz.program import Autocast, Program, ProgramError, Root, View, begin, trace
-from fuzz.source import Loaded, load
+from fuzz.program.decode import Autocast, Program, ProgramError, Root, View, begin, trace
+from fuzz.program.printer import Loaded, load
 from oracles.observation.ambient import contained
 from oracles.observation.mode_stacks import modes_left
 

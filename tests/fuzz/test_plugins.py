@@ -13,7 +13,7 @@ from fuzz import Target, plugins, repro
 from fuzz.cli import main
 from fuzz.errors import TargetError
 from fuzz.execute import execute
-from fuzz.program import Storage
+from fuzz.program.decode import Storage
 from fuzz.targets import CAPABILITIES, find
 from oracles import Finding
 

@@ -16,7 +16,7 @@ from small_programs import SINE_OF_ANOTHER_SIZE
 from fuzz.abstract.interpret import defined
 from fuzz.choices import Random
 from fuzz.generate import generate
-from fuzz.program import (
+from fuzz.program.decode import (
     Autocast,
     Branch,
     Call,
@@ -39,7 +39,7 @@ from fuzz.program import (
     to_json,
     trace,
 )
-from fuzz.source import load
+from fuzz.program.printer import load
 from fuzz.strategies import programs
 
 # A program with a block of each kind. The second call takes the other arm.

@@ -32,9 +32,9 @@ from fuzz.ir.nodes import (
     Tree,
 )
 from fuzz.operators import OPERATORS, Kind, Operator
-from fuzz.program import ProgramError, check, from_json, to_json
+from fuzz.program.decode import ProgramError, check, from_json, to_json
+from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
-from fuzz.source import load, render
 from fuzz.targets import find
 
 Function = Callable[..., Any]

@@ -18,7 +18,7 @@ from fuzz.operators import OPERATORS, Kind
 from fuzz.passes import PASSES, measure
 from fuzz.passes.deletion import without
 from fuzz.passes.scenarios import CALLS
-from fuzz.program import (
+from fuzz.program.decode import (
     Autocast,
     Block,
     Branch,

@@ -30,7 +30,7 @@ from small_programs import (
 from fuzz import buckets, repro
 from fuzz.campaign import script
 from fuzz.execute import execute
-from fuzz.program import Program
+from fuzz.program.decode import Program
 from fuzz.targets import SHIPPED, find
 from oracles import CLAUSES, Finding
 

@@ -11,7 +11,7 @@ from fuzz.features import features
 from fuzz.generate import generate
 from fuzz.ir.nodes import View, Write
 from fuzz.profiles import PROFILES
-from fuzz.program import Program, check
+from fuzz.program.decode import Program, check
 from fuzz.scenes import SCENES
 from fuzz.scenes.scene import Scene
 

@@ -11,7 +11,7 @@ import torch
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.operators.dtypes import DTYPES
-from fuzz.program import (
+from fuzz.program.decode import (
     Autocast,
     Branch,
     Dict,
@@ -32,7 +32,7 @@ from fuzz.program import (
     check,
     trace,
 )
-from fuzz.source import load, render, upcast
+from fuzz.program.printer import load, render, upcast
 
 HIDDEN = View(0, (2,), (1,), 1, "no_grad")
 PROGRAM = Program(

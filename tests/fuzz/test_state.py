@@ -13,7 +13,7 @@ from fuzz.abstract import eager_rules
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.operators import OPERATORS
-from fuzz.program import (
+from fuzz.program.decode import (
     Argument,
     Program,
     ProgramError,
@@ -29,7 +29,7 @@ from fuzz.program import (
     check,
     trace,
 )
-from fuzz.source import load
+from fuzz.program.printer import load
 
 LEAF = Storage("float32", (2, 3), 1, requires_grad=True)
 HISTORY = Storage("float32", (2, 3), 1, requires_grad=True, leaf=False)

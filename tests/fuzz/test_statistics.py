@@ -12,7 +12,7 @@ from small_programs import call
 from fuzz.abstract import eager_rules
 from fuzz.features import features
 from fuzz.operators import OPERATORS
-from fuzz.program import (
+from fuzz.program.decode import (
     Argument,
     Program,
     ProgramError,
@@ -28,7 +28,7 @@ from fuzz.program import (
     check,
     trace,
 )
-from fuzz.source import load
+from fuzz.program.printer import load
 
 INPUT = Storage("float32", (2, 3, 2), 1, requires_grad=True)
 MEAN, VARIANCE = Storage("float32", (3,), 2), Storage("float32", (3,), 3)

@@ -17,7 +17,7 @@ from in_eager import execute, expected_to_raise, shows_bytes
 from fuzz import programs
 from fuzz.operators import OPERATORS, Kind
 from fuzz.profiles import PROFILES, Profile
-from fuzz.program import Program, check
+from fuzz.program.decode import Program, check
 
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SEARCH = settings(max_examples=100, deadline=None, database=None, derandomize=True)

@@ -17,7 +17,7 @@ from fuzz.features import features
 from fuzz.generate import generate
 from fuzz.ir.nodes import Call, Module, Statement, View, Write
 from fuzz.profiles import PROFILES
-from fuzz.program import (
+from fuzz.program.decode import (
     WRAPPED,
     Program,
     ProgramError,
@@ -32,8 +32,8 @@ from fuzz.program import (
     to_json,
     trace,
 )
+from fuzz.program.printer import load, upcast
 from fuzz.reduce import reduce
-from fuzz.source import load, upcast
 from fuzz.targets import Target, find
 from oracles import Backward
 

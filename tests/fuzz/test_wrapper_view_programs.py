@@ -16,9 +16,20 @@ from fuzz.execute import execute
 from fuzz.generate import generate
 from fuzz.ir.nodes import Call, View
 from fuzz.profiles import PROFILES
-from fuzz.program import Program, ProgramError, Ref, Root, Seq, Storage, calls, check, from_json, to_json
+from fuzz.program.decode import (
+    Program,
+    ProgramError,
+    Ref,
+    Root,
+    Seq,
+    Storage,
+    calls,
+    check,
+    from_json,
+    to_json,
+)
+from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.source import load
 from fuzz.targets import find
 
 ROW = View(0, (3,), (1,), 3, wrapped="two", base="wrapper")

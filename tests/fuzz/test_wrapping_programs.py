@@ -19,7 +19,7 @@ from fuzz.generate import generate
 from fuzz.ir.nodes import View
 from fuzz.operators import Kind
 from fuzz.profiles import PROFILES
-from fuzz.program import (
+from fuzz.program.decode import (
     OPERATORS,
     Program,
     ProgramError,
@@ -34,8 +34,8 @@ from fuzz.program import (
     to_json,
     trace,
 )
+from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.source import load
 from fuzz.targets import Target, find
 
 FLOAT = Storage("float32", (2, 3), 1, requires_grad=True)

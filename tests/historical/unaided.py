@@ -21,7 +21,7 @@ from fuzz.campaign.store import Store
 from fuzz.coverage import traits
 from fuzz.execute import execute
 from fuzz.patterns import matches
-from fuzz.program import Program
+from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
 from fuzz.targets import find
 from historical.report import RIGHT, TARGETS, Report, findings

@@ -11,7 +11,7 @@ from fuzz.call import LACKS
 from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.generate import generate
-from fuzz.source import render
+from fuzz.program.printer import render
 from fuzz.targets import find
 
 # 2,000 cases, in parts so that they run beside each other. By night there are 50,000 more, of other seeds.

@@ -18,7 +18,7 @@ import fuzz.builder
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.profiles import PROFILES
-from fuzz.program import to_json
+from fuzz.program.decode import to_json
 
 found = hashlib.sha256()
 for profile in PROFILES:

@@ -19,7 +19,7 @@ from fuzz.choices import Random
 from fuzz.features import FEATURES, features
 from fuzz.generate import generate
 from fuzz.passes.deletion import without
-from fuzz.program import Program, ProgramError, Ref, Root, Statement, Storage, check
+from fuzz.program.decode import Program, ProgramError, Ref, Root, Statement, Storage, check
 from fuzz.reduce import reduce
 
 CASES = 3000  # of each profile, of one seed; a feature is to come up at least twice

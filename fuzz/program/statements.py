@@ -1,4 +1,4 @@
-"""Statements, constants and tensors as Python text: what `fuzz.source` makes a module of."""
+"""Statements, constants and tensors as Python text: what `fuzz.program.printer` makes a module of."""
 
 from __future__ import annotations
 

@@ -17,12 +17,11 @@ from fuzz.abstract.state import State, Tensor
 from fuzz.ir import subclass
 from fuzz.ir.control_flow import Outline, decided, executed, is_else, outline, untaken
 from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
-from fuzz.lines import call, constant, describe
 from fuzz.operators import OPERATORS, python_state
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
 from fuzz.operators.side_effects import NOTES
 from fuzz.operators.subclasses import IMPORTS
-from fuzz.program import (
+from fuzz.program.decode import (
     Argument,
     Dict,
     Lit,
@@ -42,6 +41,7 @@ from fuzz.program import (
     begin,
     check,
 )
+from fuzz.program.statements import call, constant, describe
 
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]
 
@@ -74,7 +74,7 @@ def load(program: Program) -> Loaded:
 
     Raises `ProgramError` if the program is not valid.
 
-    >>> from fuzz.program import Program, Ref, Root, Statement, Storage
+    >>> from fuzz.program.decode import Program, Ref, Root, Statement, Storage
     >>> double = Statement("mul_number", ("a0",), (("value", 2.0),), ("v0",))
     >>> program = Program((Storage("float32", (2,), 1),), (Root(0),), (Ref("a0"),), (double,), Ref("v0"))
     >>> loaded = load(program)
