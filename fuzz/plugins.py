@@ -20,8 +20,8 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any
 
-from fuzz.coverage import TRAITS
 from fuzz.errors import TargetError
+from fuzz.features.traits import TRAITS
 from fuzz.patterns import matches
 from fuzz.targets import CAPABILITIES, SHIPPED, Target, nothing, reset_dynamo
 
@@ -100,7 +100,7 @@ def _check(target: Target, name: str) -> None:
         if word not in CAPABILITIES and not any(matches(word, trait) for trait in TRAITS):
             raise TargetError(
                 f"target {name!r} {verb} {word!r}, which is neither a capability ({', '.join(CAPABILITIES)}) "
-                "nor a pattern of any trait in fuzz.coverage.TRAITS"
+                "nor a pattern of any trait in fuzz.features.traits.TRAITS"
             )
 
 

@@ -22,8 +22,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from fuzz.coverage import traits
 from fuzz.errors import TargetError
+from fuzz.features.traits import traits
 from fuzz.patterns import matches
 from fuzz.program.decode import Program
 
@@ -53,8 +53,8 @@ class Target:
     workers are forked from may do once for all of them; it must leave no thread and no open device.
 
     `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
-    (`fuzz.coverage.TRAITS`, with `*` for anything). Programs that need one are not run on it, and count
-    as refused. `once` promises that a call runs the Python function at most once; then that is watched.
+    (`fuzz.features.traits.TRAITS`, with `*` for anything). Programs that need one are not run on it, and
+    count as refused. `once` promises that a call runs the Python function at most once; then that is watched.
     `controls` names the targets that are this one without what is under test, such as the front end
     alone, or what is below with another layer above: where it agrees with one of these, a case in which
     both differ from eager proves nothing. They are prepared and reset in the same process. `in_pieces`

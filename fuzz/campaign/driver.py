@@ -36,9 +36,9 @@ from fuzz.campaign.store import Row, Store, now
 from fuzz.campaign.summary import Summary, books, summarize, write_files
 from fuzz.campaign.triage import Triage
 from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job, Workers
-from fuzz.coverage import traits
 from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute import likewise
+from fuzz.features.traits import traits
 from fuzz.targets import find
 from fuzz.text import shell
 

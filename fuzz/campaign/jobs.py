@@ -20,9 +20,9 @@ from fuzz.call import Result
 from fuzz.campaign import script
 from fuzz.campaign.worker import Last
 from fuzz.choices import Random
-from fuzz.coverage import traits
 from fuzz.errors import TargetError
 from fuzz.execute import execute
+from fuzz.features.traits import traits
 from fuzz.generate import generate
 from fuzz.ir.nodes import on_device
 from fuzz.profiles import PROFILES

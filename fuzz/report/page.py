@@ -20,8 +20,8 @@ from fuzz import buckets
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.live import duration
 from fuzz.campaign.memory import MIB
-from fuzz.coverage import OPERATOR, TRAITS
-from fuzz.features import FEATURES
+from fuzz.features.program_features import FEATURES
+from fuzz.features.traits import OPERATOR, TRAITS
 from fuzz.known import Standing
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import render

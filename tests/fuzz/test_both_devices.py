@@ -29,8 +29,8 @@ import fuzz.call as call_module
 import fuzz.execute as execute_module
 from fuzz import buckets, repro
 from fuzz.call import Trial
-from fuzz.coverage import traits
 from fuzz.execute import execute
+from fuzz.features.traits import traits
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.program import decode as program_module
 from fuzz.program.decode import Autocast, Program, Ref, Scenario, calls, from_json, to_json

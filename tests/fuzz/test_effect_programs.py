@@ -7,7 +7,7 @@ import pytest
 from small_programs import call, program
 
 from fuzz.execute import Result, execute
-from fuzz.features import features
+from fuzz.features.program_features import features
 from fuzz.program.decode import Program, Ref, Storage
 from fuzz.program.printer import render
 from fuzz.targets import find

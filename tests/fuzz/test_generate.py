@@ -17,7 +17,7 @@ from fuzz.abstract import eager_rules
 from fuzz.abstract.interpret import defined
 from fuzz.abstract.state import Tensor
 from fuzz.choices import Random
-from fuzz.features import features
+from fuzz.features.program_features import features
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
 from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS, Kind
@@ -379,7 +379,7 @@ def test_memory_that_is_kept_under_another_counter_is_not_returned() -> None:
 
 
 def shapes_and_trees(program: Program) -> set[str]:
-    """What `fuzz.features` does not name: ranks, dtypes and containers."""
+    """What `fuzz.features.program_features` does not name: ranks, dtypes and containers."""
     found = set()
     state = begin(program)
     for i in range(len(program.arguments)):

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from fuzz.choices import Random
-from fuzz.coverage import traits
 from fuzz.errors import (
     CannotRecord,
     DifferenceLost,
@@ -24,6 +23,7 @@ from fuzz.errors import (
     RecordingDiffers,
     TargetError,
 )
+from fuzz.features.traits import traits
 from fuzz.generate import generate
 from fuzz.minify import minify
 from fuzz.minify.record import record

@@ -12,7 +12,7 @@ from small_programs import call
 
 from fuzz import buckets, repro
 from fuzz.execute import execute
-from fuzz.features import features
+from fuzz.features.program_features import features
 from fuzz.ir.nodes import Branch, Call, Module, Scalar, View, Write
 from fuzz.program.decode import (
     Program,

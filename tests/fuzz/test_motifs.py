@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from fuzz.choices import Random
-from fuzz.features import features
+from fuzz.features.program_features import features
 from fuzz.generate import generate
 from fuzz.motifs import MOTIFS
 from fuzz.operators import OPERATORS

@@ -15,8 +15,8 @@ from small_programs import call, program
 from fuzz import Target, repro
 from fuzz.choices import Random
 from fuzz.execute import execute
-from fuzz.feature_table import PYTHON_FEATURES
-from fuzz.features import features
+from fuzz.features.program_features import features
+from fuzz.features.table import PYTHON_FEATURES
 from fuzz.generate import generate
 from fuzz.ir.nodes import (
     Call,

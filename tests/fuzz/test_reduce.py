@@ -11,6 +11,7 @@ from small_programs import DOUBLE_IN_PLACE, SQUARE_IN_TWO_THREADS
 
 from fuzz.abstract.state import Tensor
 from fuzz.choices import Random
+from fuzz.features.calls import scenario_features
 from fuzz.generate import generate
 from fuzz.ir.control_flow import around, executed
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
@@ -45,7 +46,6 @@ from fuzz.program.decode import (
     references,
 )
 from fuzz.reduce import ReductionError, reduce
-from fuzz.scenario_features import scenario_features
 
 Predicate = Callable[[Program], bool]
 

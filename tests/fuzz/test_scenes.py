@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from fuzz.choices import Random
-from fuzz.features import features
+from fuzz.features.program_features import features
 from fuzz.generate import generate
 from fuzz.ir.nodes import View, Write
 from fuzz.profiles import PROFILES

@@ -10,7 +10,7 @@ import torch
 from small_programs import call
 
 from fuzz.abstract import eager_rules
-from fuzz.features import features
+from fuzz.features.program_features import features
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import (
     Argument,

@@ -13,7 +13,7 @@ from small_programs import SINE, call
 from fuzz import buckets, repro
 from fuzz.choices import Random
 from fuzz.execute import execute
-from fuzz.features import features
+from fuzz.features.program_features import features
 from fuzz.generate import generate
 from fuzz.ir.nodes import Call, Module, Statement, View, Write
 from fuzz.profiles import PROFILES

@@ -11,8 +11,8 @@ from small_programs import call
 
 from fuzz import buckets
 from fuzz.choices import Random
-from fuzz.coverage import features
 from fuzz.execute import execute
+from fuzz.features.traits import features
 from fuzz.generate import generate
 from fuzz.ir.nodes import Call, View
 from fuzz.profiles import PROFILES

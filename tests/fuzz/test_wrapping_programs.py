@@ -13,8 +13,8 @@ from small_programs import call
 
 from fuzz import repro
 from fuzz.choices import Random
-from fuzz.coverage import features
 from fuzz.execute import execute
+from fuzz.features.traits import features
 from fuzz.generate import generate
 from fuzz.ir.nodes import View
 from fuzz.operators import Kind

@@ -59,8 +59,8 @@ class Report:
     state on torch 2.13, and on older ones unless `older` says otherwise. `as_reported` is False where torch
     2.13 is wrong about it in another way than the report has it, or where that is not known. Where it is
     still wrong as reported, a generated program shows the report if a campaign gives it the signature that
-    `program` has, and if it has, reduced, the traits that `needs` lists (patterns of `fuzz.coverage.TRAITS`);
-    None says that the generator writes none such.
+    `program` has, and if it has, reduced, the traits that `needs` lists (patterns of
+    `fuzz.features.traits.TRAITS`); None says that the generator writes none such.
 
         Report(93363, "a write to every other element", Program(lambda x: x.add_(1), make))
     """

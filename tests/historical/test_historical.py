@@ -9,7 +9,7 @@ import torch
 from agree import assert_agrees, checking_nop
 
 import aot
-from fuzz.coverage import TRAITS
+from fuzz.features.traits import TRAITS
 from fuzz.patterns import matches
 from historical.report import TARGETS, Program, Report, findings, state
 from historical.reports import REPORTS

@@ -18,8 +18,8 @@ from fuzz.buckets import signature
 from fuzz.campaign.configuration import fingerprint
 from fuzz.campaign.jobs import program
 from fuzz.campaign.store import Store
-from fuzz.coverage import traits
 from fuzz.execute import execute
+from fuzz.features.traits import traits
 from fuzz.patterns import matches
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce

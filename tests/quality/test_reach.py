@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.choices import Random
-from fuzz.features import FEATURES, features
+from fuzz.features.program_features import FEATURES, features
 from fuzz.generate import generate
 from fuzz.passes.deletion import without
 from fuzz.program.decode import Program, ProgramError, Ref, Root, Statement, Storage, check

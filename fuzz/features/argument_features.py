@@ -16,7 +16,7 @@ _SMALL = ("uint8", "int8", "int16")
 def argument_features(
     program: Program, state: State, inputs: Sequence[Tensor], groups: Sequence[Sequence[Tensor]]
 ) -> Iterator[str]:
-    """The names of `fuzz.features.FEATURES` that the arguments of a call have.
+    """The names of `fuzz.features.program_features.FEATURES` that the arguments of a call have.
 
     `state` is the one before the first statement, `inputs` are the tensors among the arguments, each once,
     and `groups` those that share storage with others.

@@ -11,7 +11,7 @@ from fuzz.program.decode import begin
 
 
 def scenario_features(program: Program) -> Iterator[str]:
-    """The names of `fuzz.features.FEATURES` in the groups "gradient" and "repeat" that a program has."""
+    """The names of `program_features.FEATURES` in the groups "gradient" and "repeat" that a program has."""
     first, *later = calls(program)
     for call in (first, *later):
         yield from _steps(call.scenario)

@@ -3,12 +3,12 @@
 operator: expand      it has a statement with that row of the operator table
 dtype: float64        a storage's dtype
 device: cuda          where it runs
-alias: disjoint       any other: one of `fuzz.features.FEATURES`
+alias: disjoint       any other: one of `fuzz.features.program_features.FEATURES`
 """
 
 from __future__ import annotations
 
-from fuzz.features import FEATURES, features
+from fuzz.features.program_features import FEATURES, features
 from fuzz.ir.nodes import DEVICES, devices
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import DTYPES

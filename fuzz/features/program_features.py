@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fuzz.abstract import eager_rules
 from fuzz.abstract.state import State, Tensor
-from fuzz.argument_features import argument_features
-from fuzz.feature_table import FEATURES, PYTHON_FEATURES
+from fuzz.features.argument_features import argument_features
+from fuzz.features.calls import scenario_features
+from fuzz.features.table import FEATURES, PYTHON_FEATURES
 from fuzz.ir.control_flow import around, executed
 from fuzz.ir.nodes import (
     Autocast,
@@ -34,7 +35,6 @@ from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
 from fuzz.operators.layout import is_channels_last, overlaps_itself
 from fuzz.operators.row import Constant, Meta, Operator
 from fuzz.program.decode import advance, begin
-from fuzz.scenario_features import scenario_features
 
 __all__ = ["FEATURES", "features"]
 
