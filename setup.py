@@ -13,27 +13,37 @@ from setuptools import setup
 
 # What runs for each generated program.
 GENERATOR = [
-    *("fuzz/again.py", "fuzz/arguments.py", "fuzz/ir/control_flow.py", "fuzz/builder.py", "fuzz/choices.py"),
     *(
-        "fuzz/enclose.py",
+        "fuzz/generate/later_calls.py",
+        "fuzz/generate/arguments.py",
+        "fuzz/ir/control_flow.py",
+        "fuzz/generate/program_builder.py",
+        "fuzz/choices.py",
+    ),
+    *(
+        "fuzz/generate/blocks.py",
         "fuzz/abstract/interpret.py",
-        "fuzz/generate.py",
+        "fuzz/generate/__init__.py",
         "fuzz/ir/nodes.py",
         "fuzz/ir/argument_rules.py",
-        "fuzz/motifs/__init__.py",
-        "fuzz/motifs/gradients.py",
-        "fuzz/motifs/kept.py",
-        "fuzz/motifs/memory.py",
-        "fuzz/motifs/parts.py",
+        "fuzz/generate/motifs/__init__.py",
+        "fuzz/generate/motifs/gradients.py",
+        "fuzz/generate/motifs/saved_tensors.py",
+        "fuzz/generate/motifs/aliasing.py",
+        "fuzz/generate/motifs/helpers.py",
     ),
     *(
         "fuzz/abstract/eager_rules.py",
-        "fuzz/scenario.py",
+        "fuzz/generate/steps.py",
         "fuzz/abstract/state.py",
         "fuzz/abstract/tensor.py",
     ),
-    *("fuzz/scenes/__init__.py", "fuzz/scenes/calls.py", "fuzz/scenes/derivatives.py"),
-    *("fuzz/scenes/keeping.py", "fuzz/scenes/scene.py"),
+    *(
+        "fuzz/generate/scenes/__init__.py",
+        "fuzz/generate/scenes/call_sequences.py",
+        "fuzz/generate/scenes/derivatives.py",
+    ),
+    *("fuzz/generate/scenes/saved_values.py", "fuzz/generate/scenes/scene.py"),
     *("fuzz/operators/dtypes.py", "fuzz/operators/layout.py", "fuzz/operators/builders.py"),
     "fuzz/operators/row.py",
 ]

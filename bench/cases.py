@@ -22,8 +22,8 @@ from fuzz import buckets
 from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.operators import Kind
-from fuzz.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
 from fuzz.sweep import sweep
 from fuzz.targets import Target

@@ -25,7 +25,7 @@ import oracles
 from bench.report import Table
 from fuzz.choices import Random
 from fuzz.generate import generate
-from fuzz.profiles import PROFILES, Profile
+from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
 from fuzz.program.printer import load
 from fuzz.sweep import sweep

@@ -23,8 +23,8 @@ from bench.opinfo.sweep import run_case
 from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Call
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import Program, ProgramError, check
 from fuzz.program.printer import load
 from fuzz.targets import Function, Target, find

@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fuzz.generate.strategies import programs
     from fuzz.program.decode import Program, ProgramError, from_json, to_json
     from fuzz.program.printer import load, render
-    from fuzz.strategies import programs
     from fuzz.targets import Target
 
 __all__ = [
@@ -28,7 +28,7 @@ _MODULES = {
     "Target": "targets",
     "from_json": "program.decode",
     "load": "program.printer",
-    "programs": "strategies",
+    "programs": "generate.strategies",
     "render": "program.printer",
     "to_json": "program.decode",
 }

@@ -24,8 +24,8 @@ from fuzz.errors import TargetError
 from fuzz.execute import execute
 from fuzz.features.traits import traits
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import on_device
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import Program, from_json, to_json
 from fuzz.sweep import sweep
 from fuzz.targets import Target, find

@@ -19,7 +19,13 @@ import torch
 from fuzz.campaign import worker
 from fuzz.targets import SHIPPED
 
-STAGES = ("fuzz.execute", "fuzz.generate", "fuzz.program.printer", "fuzz.profiles", "fuzz.campaign.jobs")
+STAGES = (
+    "fuzz.execute",
+    "fuzz.generate",
+    "fuzz.program.printer",
+    "fuzz.generate.profiles",
+    "fuzz.campaign.jobs",
+)
 
 
 def _without_monitor_thread() -> None:

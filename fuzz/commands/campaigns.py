@@ -177,7 +177,7 @@ def _known(name: str | None) -> tuple[tuple[Issue, ...], Path]:
 
 def _configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
-    from fuzz.profiles import PROFILES
+    from fuzz.generate.profiles import PROFILES
     from fuzz.targets import usable
 
     if options.profile not in PROFILES:

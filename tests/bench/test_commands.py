@@ -15,7 +15,7 @@ from bench.calls import Stubs
 from bench.memory import Alive, usage
 from bench.models import Model, transformer
 from bench.timing import Spread, cells, interleaved
-from fuzz.profiles import PROFILES
+from fuzz.generate.profiles import PROFILES
 
 BYTES = 4
 

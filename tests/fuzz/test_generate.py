@@ -19,10 +19,10 @@ from fuzz.abstract.state import Tensor
 from fuzz.choices import Random
 from fuzz.features.program_features import features
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
+from fuzz.generate.profiles import PROFILES
 from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import DTYPES, ITEM_SIZE
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import (
     Call,
     Dict,

@@ -24,8 +24,8 @@ from fuzz.cli import main
 from fuzz.corpus import Origin
 from fuzz.errors import CorpusError, TargetError
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES
 from fuzz.patterns import matches
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import Dict, Lit, Program, Ref
 from oracles import Finding
 

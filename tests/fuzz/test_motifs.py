@@ -10,9 +10,9 @@ import pytest
 from fuzz.choices import Random
 from fuzz.features.program_features import features
 from fuzz.generate import generate
-from fuzz.motifs import MOTIFS
+from fuzz.generate.motifs import MOTIFS
+from fuzz.generate.profiles import PROFILES
 from fuzz.operators import OPERATORS
-from fuzz.profiles import PROFILES
 
 
 def test_motifs_come_with_what_they_are_for() -> None:
@@ -63,7 +63,7 @@ ENDS: dict[str, tuple[set[str], ...]] = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_a_motif_is_there_in_its_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.motifs.MOTIFS", (BY_NAME[name],))
+    monkeypatch.setattr("fuzz.generate.motifs.MOTIFS", (BY_NAME[name],))
     profiles = [
         dataclasses.replace(PROFILES[p], motif=1.0, flat=0.6, apart=0.3, share=0.8)
         for p in ("aliasing", "autograd")

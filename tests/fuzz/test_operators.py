@@ -17,7 +17,7 @@ from in_eager import raise_warnings
 from rows import COMMON, singles
 
 from fuzz.abstract.state import Tensor
-from fuzz.arguments import DTYPES as GENERATED_DTYPES
+from fuzz.generate.arguments import DTYPES as GENERATED_DTYPES
 from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Mismatch, Operator
 from fuzz.operators.dtypes import DTYPES, HALF, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride

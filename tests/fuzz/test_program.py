@@ -16,6 +16,7 @@ from small_programs import SINE_OF_ANOTHER_SIZE
 from fuzz.abstract.interpret import defined
 from fuzz.choices import Random
 from fuzz.generate import generate
+from fuzz.generate.strategies import programs
 from fuzz.program.decode import (
     Autocast,
     Branch,
@@ -40,7 +41,6 @@ from fuzz.program.decode import (
     trace,
 )
 from fuzz.program.printer import load
-from fuzz.strategies import programs
 
 # A program with a block of each kind. The second call takes the other arm.
 BLOCKS = Program(

@@ -9,11 +9,11 @@ import pytest
 from fuzz.choices import Random
 from fuzz.features.program_features import features
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES
+from fuzz.generate.scenes import SCENES
+from fuzz.generate.scenes.scene import Scene
 from fuzz.ir.nodes import View, Write
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import Program, check
-from fuzz.scenes import SCENES
-from fuzz.scenes.scene import Scene
 
 PROGRAMS = 60
 

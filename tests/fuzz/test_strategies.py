@@ -15,8 +15,8 @@ from hypothesis.errors import NoSuchExample
 from in_eager import execute, expected_to_raise, shows_bytes
 
 from fuzz import programs
+from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.operators import OPERATORS, Kind
-from fuzz.profiles import PROFILES, Profile
 from fuzz.program.decode import Program, check
 
 QUICK = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,8 +15,8 @@ from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.features.program_features import features
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Call, Module, Statement, View, Write
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import (
     WRAPPED,
     Program,

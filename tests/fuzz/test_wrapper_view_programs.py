@@ -14,8 +14,8 @@ from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.features.traits import features
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Call, View
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import (
     Program,
     ProgramError,

@@ -16,9 +16,9 @@ from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.features.traits import features
 from fuzz.generate import generate
+from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import View
 from fuzz.operators import Kind
-from fuzz.profiles import PROFILES
 from fuzz.program.decode import (
     OPERATORS,
     Program,

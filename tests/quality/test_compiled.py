@@ -14,17 +14,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOOK = """
 import hashlib, json
-import fuzz.builder
+import fuzz.generate.program_builder
 from fuzz.choices import Random
 from fuzz.generate import generate
-from fuzz.profiles import PROFILES
+from fuzz.generate.profiles import PROFILES
 from fuzz.program.decode import to_json
 
 found = hashlib.sha256()
 for profile in PROFILES:
     for index in range(1000):
         found.update(json.dumps(to_json(generate(Random(19, index), profile)), sort_keys=True).encode())
-print(json.dumps([fuzz.builder.__file__, found.hexdigest()]))
+print(json.dumps([fuzz.generate.program_builder.__file__, found.hexdigest()]))
 """
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fuzz.abstract.state import Tensor
-from fuzz.again import followed
-from fuzz.arguments import SCALARS
-from fuzz.builder import Builder
+from fuzz.generate.arguments import SCALARS
+from fuzz.generate.later_calls import followed
+from fuzz.generate.motifs import motif
+from fuzz.generate.program_builder import Builder
 from fuzz.ir.control_flow import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
 from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region
-from fuzz.motifs import motif
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.row import Constant, Size
 

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from fuzz.builder import Builder
-from fuzz.motifs.parts import CURVED, REAL, append, append_product, smooth, twins, within, write
+from fuzz.generate.motifs.helpers import (
+    CURVED,
+    REAL,
+    append,
+    append_product,
+    smooth,
+    twins,
+    within,
+    write,
+)
+from fuzz.generate.program_builder import Builder
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import shares_elements
 

@@ -7,7 +7,7 @@ and which operators and sizes, is left to chance.
 
 from __future__ import annotations
 
-from fuzz.scenes import calls, derivatives, keeping
-from fuzz.scenes.scene import Scene
+from fuzz.generate.scenes import call_sequences, derivatives, saved_values
+from fuzz.generate.scenes.scene import Scene
 
-SCENES: tuple[Scene, ...] = (*calls.SCENES, *derivatives.SCENES, *keeping.SCENES)
+SCENES: tuple[Scene, ...] = (*call_sequences.SCENES, *derivatives.SCENES, *saved_values.SCENES)

@@ -7,15 +7,22 @@ left out, as everywhere.
 
 from __future__ import annotations
 
-from fuzz.builder import Builder
-from fuzz.motifs import gradients, kept, memory
+from fuzz.generate.motifs import aliasing, gradients, saved_tensors
+from fuzz.generate.program_builder import Builder
 
 MOTIFS = (
-    *(memory.turned, memory.turned, memory.through, memory.through, memory.beside, memory.across),
-    *(memory.cycled, memory.reread, memory.nothing, memory.filled, memory.conjugates),
+    *(aliasing.turned, aliasing.turned, aliasing.through, aliasing.through, aliasing.beside, aliasing.across),
+    *(aliasing.cycled, aliasing.reread, aliasing.nothing, aliasing.filled, aliasing.conjugates),
     *(gradients.forked, gradients.forked, gradients.summed, gradients.multiplied, gradients.cut_off),
     *(gradients.joined, gradients.overtaken),
-    *(kept.piece, kept.redrawn, kept.beside_written, kept.kept_twice, kept.recomputed, kept.first_read_later),
+    *(
+        saved_tensors.piece,
+        saved_tensors.redrawn,
+        saved_tensors.beside_written,
+        saved_tensors.kept_twice,
+        saved_tensors.recomputed,
+        saved_tensors.first_read_later,
+    ),
 )
 _TRIES = 6
 

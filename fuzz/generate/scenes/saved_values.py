@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fuzz.abstract.state import State
-from fuzz.arguments import columns
-from fuzz.builder import Builder
 from fuzz.choices import Choices
+from fuzz.generate.arguments import columns
+from fuzz.generate.motifs import saved_tensors
+from fuzz.generate.motifs.helpers import append, append_product, write
+from fuzz.generate.program_builder import Builder
+from fuzz.generate.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
 from fuzz.ir.nodes import Argument, Require, Root, Step, Storage, Tree, View
-from fuzz.motifs import kept
-from fuzz.motifs.parts import append, append_product, write
-from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
 from oracles.observation.steps import Backward
 
 
@@ -170,9 +170,9 @@ SCENES = (
     Scene(_two, _part_by_another, watched(("a1",))),
     Scene(_within, _around),
     Scene(_in_columns, _one_by_one),
-    Scene(_of_complex, kept.beside_written),
-    Scene(_counted_apart, kept.kept_twice, watched(("a0", "a1"))),
-    Scene(_inferred, kept.recomputed, watched(("a0",))),
-    Scene(_side_by_side, kept.first_read_later),
-    Scene(_plain, kept.recomputed, watched(("a0",))),
+    Scene(_of_complex, saved_tensors.beside_written),
+    Scene(_counted_apart, saved_tensors.kept_twice, watched(("a0", "a1"))),
+    Scene(_inferred, saved_tensors.recomputed, watched(("a0",))),
+    Scene(_side_by_side, saved_tensors.first_read_later),
+    Scene(_plain, saved_tensors.recomputed, watched(("a0",))),
 )

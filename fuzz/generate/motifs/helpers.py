@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fuzz.abstract.state import Tensor
-from fuzz.builder import Builder
+from fuzz.generate.program_builder import Builder
 from fuzz.ir.nodes import Region
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Constant, Kind

@@ -17,15 +17,15 @@ from dataclasses import replace
 
 from fuzz.abstract.interpret import defined, sizes_if_taken
 from fuzz.abstract.state import State
-from fuzz.again import draw_changed, draw_later
-from fuzz.arguments import MAX_ELEMENTS, Inputs, bind, draw_inputs
-from fuzz.builder import MAX_RANK, Builder
 from fuzz.choices import Choices
-from fuzz.enclose import build
-from fuzz.profiles import PROFILES, Profile
+from fuzz.generate.arguments import MAX_ELEMENTS, Inputs, bind, draw_inputs
+from fuzz.generate.blocks import build
+from fuzz.generate.later_calls import draw_changed, draw_later
+from fuzz.generate.profiles import PROFILES, Profile
+from fuzz.generate.program_builder import MAX_RANK, Builder
+from fuzz.generate.scenes import SCENES
+from fuzz.generate.steps import draw_alike, draw_marked, draw_steps, draw_threads
 from fuzz.program.decode import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
-from fuzz.scenario import draw_alike, draw_marked, draw_steps, draw_threads
-from fuzz.scenes import SCENES
 
 __all__ = ["MAX_ELEMENTS", "MAX_RANK", "MAX_RETURNS", "generate"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fuzz.builder import Builder, repeats
-from fuzz.motifs.parts import WRITES, append, is_followed, shown, twins, within, write
+from fuzz.generate.motifs.helpers import WRITES, append, is_followed, shown, twins, within, write
+from fuzz.generate.program_builder import Builder, repeats
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import is_dense
 from fuzz.operators.row import Constant, Meta

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.builder import Builder
 from fuzz.choices import Choices
+from fuzz.generate.motifs import aliasing, gradients
+from fuzz.generate.motifs.helpers import CURVED, append, write
+from fuzz.generate.program_builder import Builder
+from fuzz.generate.scenes.scene import Given, Scene, doubled, like, pieces, real, size_of, twice, whole
 from fuzz.ir.nodes import Argument, Root, View
-from fuzz.motifs import gradients, memory
-from fuzz.motifs.parts import CURVED, append, write
-from fuzz.scenes.scene import Given, Scene, doubled, like, pieces, real, size_of, twice, whole
 
 
 def _three(choices: Choices) -> Given:
@@ -110,14 +110,14 @@ def _both(builder: Builder) -> None:
 SCENES = (
     Scene(_three, gradients.cut_off),
     Scene(_row, _in_places, doubled),
-    Scene(_cube, memory.turned),
-    Scene(_cube, memory.turned, doubled),
+    Scene(_cube, aliasing.turned),
+    Scene(_cube, aliasing.turned, doubled),
     Scene(_pair, gradients.forked, doubled),
     Scene(_pair, _linear, twice),
     Scene(_pair, _linear, twice),
     Scene(_pair, gradients.summed, doubled),
     Scene(_view, gradients.overtaken),
-    Scene(_gaps, memory.beside),
+    Scene(_gaps, aliasing.beside),
     Scene(_beside, _both),
     Scene(_pair, _straight_and_curved, doubled),
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.again import equal_to, moved, regrouped
-from fuzz.builder import Builder
 from fuzz.choices import Choices
+from fuzz.generate.later_calls import equal_to, moved, regrouped
+from fuzz.generate.motifs import gradients
+from fuzz.generate.motifs.helpers import append, within, write
+from fuzz.generate.profiles import Profile
+from fuzz.generate.program_builder import Builder
+from fuzz.generate.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
 from fuzz.ir.nodes import Call, Root, Scalar, Storage, View
-from fuzz.motifs import gradients
-from fuzz.motifs.parts import append, within, write
-from fuzz.profiles import Profile
-from fuzz.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
 
 
 def _of_two_aliases(choices: Choices) -> Given:

@@ -16,8 +16,9 @@ from math import prod
 from fuzz.abstract import eager_rules
 from fuzz.abstract.interpret import check_module
 from fuzz.abstract.state import Breach, State, Tensor
-from fuzz.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
 from fuzz.choices import Choices
+from fuzz.generate.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
+from fuzz.generate.profiles import Profile
 from fuzz.ir.argument_rules import ALIASES, LAZY, unfit_call
 from fuzz.ir.control_flow import executed, other_value
 from fuzz.ir.json_readers import ProgramError
@@ -42,7 +43,6 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
-from fuzz.profiles import Profile
 from fuzz.program.decode import WRAPPED, Sizes, begin, sizes_in_text
 
 TRIES = 6  # for one later call, before there is none

@@ -11,8 +11,9 @@ from math import prod
 
 from fuzz.abstract import eager_rules
 from fuzz.abstract.state import Breach, State, Tensor
-from fuzz.arguments import MAX_ELEMENTS, Inputs
 from fuzz.choices import Choices
+from fuzz.generate.arguments import MAX_ELEMENTS, Inputs
+from fuzz.generate.profiles import ROWS_OF, Profile
 from fuzz.ir.control_flow import Modes
 from fuzz.ir.nodes import Block
 from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
@@ -20,7 +21,6 @@ from fuzz.operators.builders import INDEX, anything
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Meta, Result
-from fuzz.profiles import ROWS_OF, Profile
 from fuzz.program.decode import Lit, Program, Scenario, Statement
 
 MAX_RANK = 5

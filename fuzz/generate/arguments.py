@@ -8,12 +8,12 @@ from math import prod
 
 from fuzz.abstract.state import State
 from fuzz.choices import Choices
+from fuzz.generate.profiles import Profile
 from fuzz.ir.argument_rules import LAZY, unfit_view
 from fuzz.ir.subclass import VIAS
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
-from fuzz.profiles import Profile
 from fuzz.program.decode import Argument, Module, Root, Same, Scalar, Storage, View
 
 DTYPES = (

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from fuzz.abstract.state import State, Tensor
 from fuzz.choices import Choices
+from fuzz.generate.profiles import Profile
 from fuzz.ir.nodes import Autocast, Call, Program, Require, Step, Tree, Write, calls, references
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import INEXACT
-from fuzz.profiles import Profile
 from oracles.observation.steps import Backward, How
 
 _WATCHED = 0.4  # the steps are a write, and backwards that may notice it

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fuzz.abstract.state import State
-from fuzz.again import Change
-from fuzz.builder import Builder
 from fuzz.choices import Choices
+from fuzz.generate.later_calls import Change
+from fuzz.generate.program_builder import Builder
+from fuzz.generate.steps import is_writable, results_of
 from fuzz.ir.nodes import Argument, Step, Storage, Tree, View, Write
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Size
-from fuzz.scenario import is_writable, results_of
 from oracles.observation.steps import Backward
 
 Given = tuple[list[Storage], list[Argument]]

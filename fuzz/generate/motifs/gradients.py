@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fuzz.builder import Builder
-from fuzz.motifs.parts import CURVED, REAL, append, is_followed, smooth, twins, within, write
+from fuzz.generate.motifs.helpers import CURVED, REAL, append, is_followed, smooth, twins, within, write
+from fuzz.generate.program_builder import Builder
 
 _UNARY = ("sin", "cos", "exp", "tanh", "mul_number", "neg", "square", "function_square", "function_scale")
 _SEVERAL = ("foreach_sin", "foreach_exp", "foreach_neg")  # whose results have one node for autograd

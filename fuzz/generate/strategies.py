@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fuzz.choices import Drawn
 from fuzz.generate import generate
-from fuzz.profiles import PROFILES, Profile
+from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
 
 __all__ = ["programs"]
@@ -15,8 +15,9 @@ __all__ = ["programs"]
 def programs(profile: str | Profile = "mixed") -> st.SearchStrategy[Program]:
     """Programs that mutate and alias, for a property test of a compiler.
 
-    `profile` is one of `fuzz.profiles.PROFILES`, by name, or one of your own. Every example prints as the
-    Python source that runs (`fuzz.program.printer.render`), and shrinks. An unknown name raises ValueError.
+    `profile` is one of `fuzz.generate.profiles.PROFILES`, by name, or one of your own. Every example prints
+    as the Python source that runs (`fuzz.program.printer.render`), and shrinks. An unknown name raises
+    ValueError.
 
     Programs of "python", and some of "mixed", keep state from one call to the next: load one for each side.
 
