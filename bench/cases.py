@@ -26,7 +26,7 @@ from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.operators import Kind
 from fuzz.program.decode import Program
 from fuzz.sweep import sweep
-from fuzz.targets import Target
+from fuzz.targets.target import Target
 
 SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs
 REFUSALS = "refusals"  # takes a clause's place where too many programs are refused

@@ -29,7 +29,7 @@ from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
 from fuzz.program.printer import load
 from fuzz.sweep import sweep
-from fuzz.targets import Function, Target, usable
+from fuzz.targets.target import Function, Target, usable
 
 TARGET = 150.0  # cases for each second
 PROGRAMS = 5000.0  # programs for each second

@@ -39,7 +39,7 @@ from bench.cases import OURS, SECONDS, forked, judged
 from bench.report import Table
 from fuzz.buckets import signature
 from fuzz.campaign.jobs import program
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 
 TARGETS = ("torch-aot-function", "torch-aot-eager")
 OPERATORS = 5  # of a model at most: NNSmith's default

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from fuzz.ir.nodes import Program
 from fuzz.program.printer import Loaded, load, upcast
-from fuzz.targets import Target
+from fuzz.targets.target import Target
 from oracles.observation.ambient import contained, seed_generators
 from oracles.observation.mode_stacks import modes_left
 
@@ -56,7 +56,7 @@ def notices(oracle: Oracle, program: Program, target: Target) -> bool:
     What the target declines is not noticed, nor is anything where eager itself raises.
 
     >>> from fuzz.ir.nodes import Ref, Root, Statement, Storage
-    >>> from fuzz.targets import find
+    >>> from fuzz.targets.target import find
     >>> double = Statement("mul_number", ("a0",), (("value", 2.0),), ("v0",))
     >>> program = Program((Storage("float32", (2,), 1),), (Root(0),), (Ref("a0"),), (double,), Ref("v0"))
     >>> notices(sums, program, find("eager"))

@@ -40,7 +40,7 @@ from fuzz.campaign.worker import PRELOAD
 from fuzz.execute import execute
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 
 _WARM = 16  # programs
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from fuzz.generate.strategies import programs
     from fuzz.program.decode import Program, ProgramError, from_json, to_json
     from fuzz.program.printer import load, render
-    from fuzz.targets import Target
+    from fuzz.targets.target import Target
 
 __all__ = [
     "Program",
@@ -25,7 +25,7 @@ __all__ = [
 _MODULES = {
     "Program": "program.decode",
     "ProgramError": "program.decode",
-    "Target": "targets",
+    "Target": "targets.target",
     "from_json": "program.decode",
     "load": "program.printer",
     "programs": "generate.strategies",

@@ -22,7 +22,7 @@ from fuzz import corpus
 from fuzz.ir.nodes import Scenario
 from fuzz.program.printer import Make
 from fuzz.surroundings import Change, Surroundings, lowered
-from fuzz.targets import Function, Target
+from fuzz.targets.target import Function, Target
 from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe
 from oracles.object_names import encodable, message_of
 from oracles.observation.ambient import record_ambient

@@ -56,7 +56,7 @@ from fuzz.ir.nodes import (
 )
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import Loaded, load, upcast
-from fuzz.targets import Function, Target, find
+from fuzz.targets.target import Function, Target, find
 from oracles import (
     Backward,
     Finding,

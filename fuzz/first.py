@@ -18,7 +18,7 @@ from fuzz import buckets
 from fuzz.call import Result
 from fuzz.execute import execute
 from fuzz.program.decode import Program, from_json, to_json
-from fuzz.targets import find
+from fuzz.targets.target import find
 
 SECONDS = 120.0  # for one case, in which torch is imported and a compiler may start
 _RESULT = "result: "  # begins the line that is read: a compiler may print, too
@@ -32,7 +32,7 @@ def in_two_threads(program: Program) -> Program:
 def execute_first(program: Program, target: str, *, seconds: float = SECONDS) -> Result:
     """Run one case as the first thing that a process compiles; in two threads at once where it says so.
 
-    `target` is a name, as for `fuzz.targets.find`. A process that dies, or takes longer, is a finding.
+    `target` is a name, as for `fuzz.targets.target.find`. A process that dies, or takes longer, is a finding.
     """
     command = [sys.executable, "-m", "fuzz.first", target]
     text = json.dumps(to_json(program))

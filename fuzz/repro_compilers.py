@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from keyword import iskeyword
 
 from fuzz.errors import TargetError
-from fuzz.plugins import registered
+from fuzz.targets.plugins import registered
 
-# What `fuzz.targets` prepares Inductor with: by default it times kernels and chooses, and keeps them.
+# What `fuzz.targets.target` prepares Inductor with: by default it times kernels and chooses, and keeps them.
 _INDUCTOR = """
 import torch._functorch.config
 import torch._inductor.config

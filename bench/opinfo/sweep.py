@@ -16,7 +16,7 @@ from typing import Any
 from bench.opinfo.cases import Case, cases
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.work import Answer, Death, Job
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 from oracles import Observation, Outcome, judge, observe
 
 WORDS = ("equal", "finding", "raises", "refused", "poisoned", "crashed")

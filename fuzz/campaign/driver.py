@@ -39,7 +39,7 @@ from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job, Worker
 from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute import likewise
 from fuzz.features.traits import traits
-from fuzz.targets import find
+from fuzz.targets.target import find
 from fuzz.text import shell
 
 LARGEST_LEASE = 256

@@ -28,7 +28,7 @@ from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import on_device
 from fuzz.program.decode import Program, from_json, to_json
 from fuzz.sweep import sweep
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 from oracles.object_names import message_of
 
 HANDLER = "fuzz.campaign.jobs:handle"

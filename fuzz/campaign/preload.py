@@ -17,7 +17,7 @@ import sys
 import torch
 
 from fuzz.campaign import worker
-from fuzz.targets import SHIPPED
+from fuzz.targets.target import SHIPPED
 
 STAGES = (
     "fuzz.execute",

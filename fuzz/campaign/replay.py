@@ -23,7 +23,7 @@ from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
 from fuzz.campaign.work import Job
 from fuzz.corpus import AGREES, DIFFERS, Case
-from fuzz.targets import SHIPPED
+from fuzz.targets.target import SHIPPED
 
 # The outcome of a case on a device that this machine does not have.
 LEFT_OUT = "left out"

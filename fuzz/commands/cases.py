@@ -12,9 +12,9 @@ from fuzz.campaign.devices import workers
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.corpus import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
-from fuzz.plugins import attribute, registered
 from fuzz.report import objects, tables
-from fuzz.targets import SHIPPED, find, usable
+from fuzz.targets.plugins import attribute, registered
+from fuzz.targets.target import SHIPPED, find, usable
 from fuzz.text import shell
 
 

@@ -21,7 +21,7 @@ from fuzz.commands.cases import read_all
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.corpus import AGREES, DIFFERS, Case
 from fuzz.errors import ConfigurationError, DeviceError
-from fuzz.targets import SHIPPED, usable
+from fuzz.targets.target import SHIPPED, usable
 from fuzz.text import one_line, shell
 
 

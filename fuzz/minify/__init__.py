@@ -32,10 +32,10 @@ from fuzz.minify.passes import smaller
 from fuzz.minify.record import Recorded, plain, record, with_opaque
 from fuzz.minify.survey import survey
 from fuzz.minify.text import load, render, upcast
-from fuzz.plugins import reset_if_loaded
 from fuzz.program.printer import Make
 from fuzz.search import smallest
-from fuzz.targets import SHIPPED, Function, Target, find, usable
+from fuzz.targets.plugins import reset_if_loaded
+from fuzz.targets.target import SHIPPED, Function, Target, find, usable
 from oracles import Arguments, Finding, Observation, compare, observe
 from oracles.observation.ambient import contained
 

@@ -24,7 +24,7 @@ from aot.cache.__main__ import main
 from fuzz.choices import Random
 from fuzz.execute import execute
 from fuzz.generate import generate
-from fuzz.targets import Target
+from fuzz.targets.target import Target
 from oracles import Arguments, Outcome, judge, observe
 
 

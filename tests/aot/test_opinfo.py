@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.opinfo.cases import MODULES, OPERATORS, Case, cases, variants
 from bench.opinfo.sweep import run_case
-from fuzz.targets import find
+from fuzz.targets.target import find
 
 pytestmark = pytest.mark.clause("values")
 

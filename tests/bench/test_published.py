@@ -12,7 +12,7 @@ from bench.published import PUBLISHED, Ran, notices
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.ir.nodes import Lit, Program, Ref, Root, Statement, Storage
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 
 
 def program(returned: Any, *statements: Statement) -> Program:

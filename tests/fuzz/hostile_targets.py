@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuzz.targets import Function, Target
+from fuzz.targets.target import Function, Target
 
 HALF = "\ud800"
 

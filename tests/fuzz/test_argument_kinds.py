@@ -17,7 +17,7 @@ from fuzz.ir.nodes import Call, Root, Scenario, Storage, View
 from fuzz.program.decode import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.targets import find
+from fuzz.targets.target import find
 
 ALL = View(0, (2, 2), (2, 1), 0)
 ROW = View(0, (2,), (1,), 2)

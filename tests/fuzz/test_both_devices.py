@@ -36,7 +36,7 @@ from fuzz.program import decode as program_module
 from fuzz.program.decode import Autocast, Program, Ref, Scenario, calls, from_json, to_json
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 from oracles import Finding, Observation
 
 Function = Callable[..., Any]

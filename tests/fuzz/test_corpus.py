@@ -25,7 +25,7 @@ from fuzz.execute import execute
 from fuzz.ir import renames
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import FORMAT
-from fuzz.targets import find
+from fuzz.targets.target import find
 from oracles import Finding
 
 CASE = Case(

@@ -10,7 +10,7 @@ from fuzz.execute import Result, execute
 from fuzz.features.program_features import features
 from fuzz.program.decode import Program, Ref, Storage
 from fuzz.program.printer import render
-from fuzz.targets import find
+from fuzz.targets.target import find
 
 LEAF = Storage("float32", (3,), 1, requires_grad=True)
 NOTED = program(

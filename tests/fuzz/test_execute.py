@@ -53,7 +53,7 @@ import fuzz.call as call_module
 from fuzz.call import Result
 from fuzz.execute import execute
 from fuzz.program.decode import Call, Program, Ref, Scenario, Seq, Statement, Storage
-from fuzz.targets import Target, find, reset_dynamo
+from fuzz.targets.target import Target, find, reset_dynamo
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
 

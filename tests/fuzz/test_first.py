@@ -10,7 +10,7 @@ from fuzz.execute import execute
 from fuzz.first import execute_first, in_two_threads
 from fuzz.generate import generate
 from fuzz.program.decode import Program
-from fuzz.targets import find
+from fuzz.targets.target import find
 
 BAD = "tests.fuzz.first_compile_targets"
 

@@ -29,7 +29,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 from oracles import Backward
 
 # a0 is passed; the module holds a parameter twice, a buffer, a number, and asks whether it trains.

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, SINE
 
-from fuzz import Target, plugins, repro
+from fuzz import Target, repro
 from fuzz.cli import main
 from fuzz.errors import TargetError
 from fuzz.execute import execute
 from fuzz.program.decode import Storage
-from fuzz.targets import CAPABILITIES, find
+from fuzz.targets import plugins
+from fuzz.targets.target import CAPABILITIES, find
 from oracles import Finding
 
 MODULE = """

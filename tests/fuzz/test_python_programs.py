@@ -35,7 +35,7 @@ from fuzz.operators import OPERATORS, Kind, Operator
 from fuzz.program.decode import ProgramError, check, from_json, to_json
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
-from fuzz.targets import find
+from fuzz.targets.target import find
 
 Function = Callable[..., Any]
 

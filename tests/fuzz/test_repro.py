@@ -31,7 +31,7 @@ from fuzz import buckets, repro
 from fuzz.campaign import script
 from fuzz.execute import execute
 from fuzz.program.decode import Program
-from fuzz.targets import SHIPPED, find
+from fuzz.targets.target import SHIPPED, find
 from oracles import CLAUSES, Finding
 
 HERE = Path(__file__).parent

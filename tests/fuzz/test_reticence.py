@@ -16,7 +16,7 @@ from fuzz.campaign.ledger import Tally
 from fuzz.campaign.reticence import reticent, too_often
 from fuzz.cli import main
 from fuzz.execute import execute
-from fuzz.targets import SHIPPED, Target
+from fuzz.targets.target import SHIPPED, Target
 
 
 def tail(refused: int, cases: int, share: float) -> float:

@@ -11,7 +11,7 @@ from small_programs import SINE
 
 from fuzz.errors import TargetError
 from fuzz.execute import execute
-from fuzz.targets import SHIPPED, find, usable
+from fuzz.targets.target import SHIPPED, find, usable
 
 
 def _two_results(value: torch.Tensor) -> tuple[torch.Tensor, int]:

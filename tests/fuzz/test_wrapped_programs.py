@@ -34,7 +34,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load, upcast
 from fuzz.reduce import reduce
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 from oracles import Backward
 
 HELD = View(0, (2, 3), (3, 1), 0, "detach", None, leaf=True, wrapped="two")

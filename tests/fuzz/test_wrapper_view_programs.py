@@ -30,7 +30,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.targets import find
+from fuzz.targets.target import find
 
 ROW = View(0, (3,), (1,), 3, wrapped="two", base="wrapper")
 COLUMN = View(0, (2,), (3,), 1, wrapped="two", base="wrapper")

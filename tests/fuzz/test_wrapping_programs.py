@@ -36,7 +36,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.targets import Target, find
+from fuzz.targets.target import Target, find
 
 FLOAT = Storage("float32", (2, 3), 1, requires_grad=True)
 NESTED = View(1, (2, 3), (3, 1), 0, wrapped="nested")

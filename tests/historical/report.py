@@ -9,7 +9,7 @@ from typing import Any
 from agree import Make, fresh
 
 from fuzz.buckets import main
-from fuzz.targets import find
+from fuzz.targets.target import find
 from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
 from oracles.rerun.dense_operands import Densely
 
@@ -87,7 +87,7 @@ class Report:
 
 
 def findings(program: Program, target: str) -> tuple[Finding, ...]:
-    """What a shipped target of `fuzz.targets` gets wrong about a program; none where it is right.
+    """What a shipped target of `fuzz.targets.target` gets wrong about a program; none where it is right.
 
     The call is made with grad mode on, unless the program says otherwise. Raises AssertionError if eager
     differs from itself, since then the program shows nothing.

@@ -1,10 +1,10 @@
 """Compilers under test: each is a name, a way to compile one function, and which refusals are legitimate.
 
 A target takes a Python function of tensors and gives back a callable that ought to be indistinguishable from
-it. The shipped ones are found by name, and so are those of packages that register theirs (`fuzz.plugins`);
-anybody's own is named as `package.module:function`, where `function(f)` returns the compiled `f`. A target
-lives in worker processes: `prepare` runs once in each, and `reset` after every case so that no case depends
-on what was compiled before it.
+it. The shipped ones are found by name, and so are those of packages that register theirs
+(`fuzz.targets.plugins`); anybody's own is named as `package.module:function`, where `function(f)` returns the
+compiled `f`. A target lives in worker processes: `prepare` runs once in each, and `reset` after every case so
+that no case depends on what was compiled before it.
 
     target = find("torch-aot-eager")
     compiled = target.compile(lambda x: x.mul_(2))
@@ -465,7 +465,7 @@ def find(name: str) -> Target:
     >>> find("eager").compile(len) is len
     True
     """
-    from fuzz import plugins
+    from fuzz.targets import plugins
 
     return SHIPPED[name] if name in SHIPPED else plugins.load(name)
 
