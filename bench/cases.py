@@ -20,12 +20,12 @@ from typing import Any
 
 from fuzz import buckets
 from fuzz.choices import Random
-from fuzz.execute import execute
+from fuzz.execute.case import execute
+from fuzz.execute.garbage import sweep
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.operators import Kind
 from fuzz.program.decode import Program
-from fuzz.sweep import sweep
 from fuzz.targets.target import Target
 
 SECONDS = 30  # on the wall, after which a case that has not ended is one that hangs

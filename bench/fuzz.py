@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import fuzz.call
-import fuzz.execute
+import fuzz.execute.call
+import fuzz.execute.case
 import fuzz.generate
 import oracles
 from bench.report import Table
 from fuzz.choices import Random
+from fuzz.execute.garbage import sweep
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
 from fuzz.program.printer import load
-from fuzz.sweep import sweep
 from fuzz.targets.target import Function, Target, usable
 
 TARGET = 150.0  # cases for each second
@@ -122,9 +122,9 @@ def _watched(clock: Clock) -> Iterator[None]:
             return load(program)
 
     with (
-        patch.object(fuzz.call, "observe", observing),
-        patch.object(fuzz.call, "judge", judging),
-        patch.object(fuzz.execute, "load", loading),
+        patch.object(fuzz.execute.call, "observe", observing),
+        patch.object(fuzz.execute.call, "judge", judging),
+        patch.object(fuzz.execute.case, "load", loading),
     ):
         gc.callbacks.append(clock.collecting)
         try:
@@ -204,6 +204,6 @@ def _case(clock: Clock, target: Target, profile: Profile, seed: int, index: int)
     with _watched(clock), clock.part(ELSE):
         with clock.part(GENERATE):
             program = generate(Random(seed, index), profile)
-        outcome = fuzz.execute.execute(program, _timed(clock, target)).outcome
+        outcome = fuzz.execute.case.execute(program, _timed(clock, target)).outcome
         sweep()
         return outcome

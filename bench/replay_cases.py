@@ -21,7 +21,7 @@ from bench.generated_code import GRAPHS, METADATA, OUTCOME, CodeRecorder
 from bench.opinfo.cases import MODULES, OPERATORS, cases, variants
 from bench.opinfo.sweep import run_case
 from fuzz.choices import Random
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Call

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from bench.cases import forked
 from bench.report import Table
-from fuzz.sweep import sweep
+from fuzz.execute.garbage import sweep
 
 if TYPE_CHECKING:
     from bench.replay_cases import Case

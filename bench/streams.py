@@ -37,7 +37,7 @@ from bench.pools import Outcome, Stream, Track, warm
 from fuzz import buckets
 from fuzz.campaign.reticence import too_often
 from fuzz.campaign.worker import PRELOAD
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
 from fuzz.targets.target import Target, find

@@ -37,7 +37,7 @@ from fuzz.campaign.summary import Summary, books, summarize, write_files
 from fuzz.campaign.triage import Triage
 from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job, Workers
 from fuzz.errors import StoreError, WorkersLost
-from fuzz.execute import likewise
+from fuzz.execute.case import likewise
 from fuzz.features.traits import traits
 from fuzz.targets.target import find
 from fuzz.text import shell

@@ -15,13 +15,13 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fuzz import buckets, repro
-from fuzz.call import Result
 from fuzz.campaign import jobs, script
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, State, Suspect
 from fuzz.campaign.work import Answer, Death, Event, Failure, Job, Workers
 from fuzz.errors import PoolError
+from fuzz.execute.call import Result
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
 from oracles import Finding

@@ -16,18 +16,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from fuzz.call import Result
 from fuzz.campaign import script
 from fuzz.campaign.worker import Last
 from fuzz.choices import Random
 from fuzz.errors import TargetError
-from fuzz.execute import execute
+from fuzz.execute.call import Result
+from fuzz.execute.case import execute
+from fuzz.execute.garbage import sweep
 from fuzz.features.traits import traits
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import on_device
 from fuzz.program.decode import Program, from_json, to_json
-from fuzz.sweep import sweep
 from fuzz.targets.target import Target, find
 from oracles.object_names import message_of
 

@@ -20,7 +20,7 @@ from fuzz.campaign import worker
 from fuzz.targets.target import SHIPPED
 
 STAGES = (
-    "fuzz.execute",
+    "fuzz.execute.case",
     "fuzz.generate",
     "fuzz.program.printer",
     "fuzz.generate.profiles",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from fuzz.call import LACKS
 from fuzz.campaign.ledger import Tally
+from fuzz.execute.call import LACKS
 
 # So improbable must be what is taken to be no chance.
 _CHANCE = 1e-6

@@ -20,7 +20,7 @@ from oracles.object_names import encodable
 from oracles.observation.gradients import gist
 
 BROKEN = 70
-# What `fuzz.call` makes of an exception that is no way to end a call.
+# What `fuzz.execute.call` makes of an exception that is no way to end a call.
 _ESCAPE = "fuzz.call.Escape: "
 _RETURNED = "no exception"
 _IN_A_CALL = re.compile(r"call \d+: errors: ")

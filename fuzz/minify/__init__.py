@@ -2,7 +2,7 @@
 
 The function is recorded in eager as the calls of torch's functions that it makes (`record`); their text is
 what runs from then on (`text`). Passes (`deletion`, `simplify`) make it smaller, the search is that of
-`fuzz.search`, and the judge that of campaigns (`fuzz.execute`). What is left is printed as a script
+`fuzz.search`, and the judge that of campaigns (`fuzz.execute.case`). What is left is printed as a script
 (`fuzz.repro`)."""
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from fuzz import buckets, repro
-from fuzz.call import Result, Trial, Twin
 from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
-from fuzz.execute import execute_trials
+from fuzz.execute.call import Result, Trial, Twin
+from fuzz.execute.case import execute_trials
 from fuzz.ir.nodes import Scenario
 from fuzz.minify.compilers import printed
 from fuzz.minify.deletion import GLOBALS

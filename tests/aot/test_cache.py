@@ -22,7 +22,7 @@ from torch import Tensor, fx, nn
 import aot
 from aot.cache.__main__ import main
 from fuzz.choices import Random
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.generate import generate
 from fuzz.targets.target import Target
 from oracles import Arguments, Outcome, judge, observe

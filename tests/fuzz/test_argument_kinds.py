@@ -11,7 +11,7 @@ import torch
 from small_programs import call
 
 from fuzz import buckets, repro
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.ir.nodes import Call, Root, Scenario, Storage, View
 from fuzz.program.decode import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace

@@ -25,11 +25,11 @@ from small_programs import (
     program,
 )
 
-import fuzz.call as call_module
-import fuzz.execute as execute_module
 from fuzz import buckets, repro
-from fuzz.call import Trial
-from fuzz.execute import execute
+from fuzz.execute import call as call_module
+from fuzz.execute import case as execute_module
+from fuzz.execute.call import Trial
+from fuzz.execute.case import execute
 from fuzz.features.traits import traits
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.program import decode as program_module

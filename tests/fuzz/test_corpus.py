@@ -21,7 +21,7 @@ from fuzz.cli import main
 from fuzz.collection import Collection
 from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
 from fuzz.errors import CorpusError
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.ir import renames
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import FORMAT

@@ -6,7 +6,7 @@ import bad_targets  # noqa: F401  (targets are found by its name)
 import pytest
 from small_programs import call, program
 
-from fuzz.execute import Result, execute
+from fuzz.execute.case import Result, execute
 from fuzz.features.program_features import features
 from fuzz.program.decode import Program, Ref, Storage
 from fuzz.program.printer import render

@@ -49,9 +49,9 @@ from small_programs import (
 )
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-import fuzz.call as call_module
-from fuzz.call import Result
-from fuzz.execute import execute
+from fuzz.execute import call as call_module
+from fuzz.execute.call import Result
+from fuzz.execute.case import execute
 from fuzz.program.decode import Call, Program, Ref, Scenario, Seq, Statement, Storage
 from fuzz.targets.target import Target, find, reset_dynamo
 
@@ -169,7 +169,7 @@ def test_what_is_wrong_in_a_program_without_a_twin_is_found() -> None:
 
 
 def test_the_twin_in_double_precision_is_made_where_numbers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuzz.execute.upcast", None)
+    monkeypatch.setattr("fuzz.execute.case.upcast", None)
     assert execute(SINE, find("eager")).outcome == "agree"
     with pytest.raises(TypeError):
         execute(SINE, Target("under-test", "", lambda function: lambda value: function(value) + 0.25))

@@ -6,8 +6,8 @@ import pytest
 from small_programs import SINE
 
 from fuzz.choices import Random
-from fuzz.execute import execute
-from fuzz.first import execute_first, in_two_threads
+from fuzz.execute.case import execute
+from fuzz.execute.first_compile import execute_first, in_two_threads
 from fuzz.generate import generate
 from fuzz.program.decode import Program
 from fuzz.targets.target import find

@@ -12,7 +12,7 @@ from small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, SINE
 from fuzz import Target, repro
 from fuzz.cli import main
 from fuzz.errors import TargetError
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.program.decode import Storage
 from fuzz.targets import plugins
 from fuzz.targets.target import CAPABILITIES, find

@@ -14,7 +14,7 @@ from small_programs import call, program
 
 from fuzz import Target, repro
 from fuzz.choices import Random
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.features.table import PYTHON_FEATURES
 from fuzz.generate import generate

@@ -29,7 +29,7 @@ from small_programs import (
 
 from fuzz import buckets, repro
 from fuzz.campaign import script
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.program.decode import Program
 from fuzz.targets.target import SHIPPED, find
 from oracles import CLAUSES, Finding

@@ -10,7 +10,7 @@ import torch
 from small_programs import SINE
 
 from fuzz.errors import TargetError
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.targets.target import SHIPPED, find, usable
 
 

@@ -12,7 +12,7 @@ from small_programs import SINE, call
 
 from fuzz import buckets, repro
 from fuzz.choices import Random
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES

@@ -11,7 +11,7 @@ from small_programs import call
 
 from fuzz import buckets
 from fuzz.choices import Random
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.features.traits import features
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES

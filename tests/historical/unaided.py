@@ -18,7 +18,7 @@ from fuzz.buckets import signature
 from fuzz.campaign.configuration import fingerprint
 from fuzz.campaign.jobs import program
 from fuzz.campaign.store import Store
-from fuzz.execute import execute
+from fuzz.execute.case import execute
 from fuzz.features.traits import traits
 from fuzz.patterns import matches
 from fuzz.program.decode import Program

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz.call import LACKS
 from fuzz.choices import Random
-from fuzz.execute import execute
+from fuzz.execute.call import LACKS
+from fuzz.execute.case import execute
 from fuzz.generate import generate
 from fuzz.program.printer import render
 from fuzz.targets.target import find

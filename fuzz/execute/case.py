@@ -27,7 +27,7 @@ from typing import Literal
 
 import oracles
 from fuzz import buckets
-from fuzz.call import (
+from fuzz.execute.call import (
     LACKS,
     Compiled,
     Result,
@@ -67,7 +67,8 @@ from oracles import (
 def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here.
 
-    With `first` nothing is compiled in one thread before two threads do it at once (`fuzz.first`).
+    With `first` nothing is compiled in one thread before two threads do it at once
+    (`fuzz.execute.first_compile`).
     """
     lacking = target.lacking(program)
     if lacking is not None:

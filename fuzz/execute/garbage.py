@@ -2,8 +2,9 @@
 
 A case asks Python's collector for whole collections, several at times: to tell a cycle of garbage from memory
 that something holds (`oracles/observation/leaks.py`), and to have what a failed compiler left do its harm at
-a known point (`fuzz/call.py`). Each would look at all that the process holds: the target's modules, caches
-that grow from case to case, garbage of the case before. None of that says anything about the case at hand.
+a known point (`fuzz/execute/call.py`). Each would look at all that the process holds: the target's modules,
+caches that grow from case to case, garbage of the case before. None of that says anything about the case at
+hand.
 """
 
 from __future__ import annotations

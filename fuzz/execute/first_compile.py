@@ -15,8 +15,8 @@ import sys
 from dataclasses import replace
 
 from fuzz import buckets
-from fuzz.call import Result
-from fuzz.execute import execute
+from fuzz.execute.call import Result
+from fuzz.execute.case import execute
 from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets.target import find
 
@@ -34,7 +34,7 @@ def execute_first(program: Program, target: str, *, seconds: float = SECONDS) ->
 
     `target` is a name, as for `fuzz.targets.target.find`. A process that dies, or takes longer, is a finding.
     """
-    command = [sys.executable, "-m", "fuzz.first", target]
+    command = [sys.executable, "-m", "fuzz.execute.first_compile", target]
     text = json.dumps(to_json(program))
     try:
         done = subprocess.run(

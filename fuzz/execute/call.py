@@ -19,9 +19,9 @@ from typing import Any, Literal
 import torch
 
 from fuzz import corpus
+from fuzz.execute.process_state import Change, Surroundings, lowered
 from fuzz.ir.nodes import Scenario
 from fuzz.program.printer import Make
-from fuzz.surroundings import Change, Surroundings, lowered
 from fuzz.targets.target import Function, Target
 from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe
 from oracles.object_names import encodable, message_of
@@ -34,6 +34,8 @@ from oracles.rerun.replay_rng import Drawing, Drawn
 
 class Escape(Exception):
     """A target raised SystemExit, KeyboardInterrupt or the like, which is no way to end a call."""
+
+    __module__ = "fuzz.call"  # as signatures of findings have it
 
 
 Word = Literal["agree", "poisoned", "finding", "refused"]
