@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from fuzz import buckets
 from fuzz.choices import Random
+from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.execute.garbage import sweep
 from fuzz.generate import generate

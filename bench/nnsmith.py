@@ -37,8 +37,8 @@ from torch import Tensor, nn
 
 from bench.cases import OURS, SECONDS, forked, judged
 from bench.report import Table
-from fuzz.buckets import signature
 from fuzz.campaign.jobs import program
+from fuzz.corpus.buckets import signature
 from fuzz.targets.target import Target, find
 
 TARGETS = ("torch-aot-function", "torch-aot-eager")

@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fuzz import buckets
-from fuzz.corpus import Case
+from fuzz.corpus import buckets
+from fuzz.corpus.case_file import Case
 from fuzz.ir.nodes import BOTH, DEVICES, Lit, Program, Scenario, Write, calls, where_names_are
 from fuzz.ir.subclass import definitions
 from fuzz.looks import (

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fuzz import buckets, repro
+from fuzz import repro
 from fuzz.campaign import jobs, script
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, State, Suspect
 from fuzz.campaign.work import Answer, Death, Event, Failure, Job, Workers
+from fuzz.corpus import buckets
 from fuzz.errors import PoolError
 from fuzz.execute.call import Result
 from fuzz.program.decode import Program

@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from fuzz import buckets
 from fuzz.campaign.records import STATES, Example, Seen, Suspect
+from fuzz.corpus import buckets
 
 # More than this many examples of one signature have not been worth their time.
 MOST_EXAMPLES = 12

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fuzz.corpus import finding_from_json, finding_to_json
+from fuzz.corpus.case_file import finding_from_json, finding_to_json
 from fuzz.program.decode import Program, from_json, to_json
 from oracles import Finding
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fuzz import buckets, corpus
 from fuzz.campaign import jobs
 from fuzz.campaign.devices import gpus, require, workers
 from fuzz.campaign.investigate import Runner, attended, investigate
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, Suspect
-from fuzz.corpus import Case
+from fuzz.corpus import buckets, case_file
+from fuzz.corpus.case_file import Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
         clause=buckets.main(found.seen.findings).clause,
         torch=torch.__version__.split("+")[0],
         origin=replace(case.origin, target=target),
-        expected={**case.expected, target: corpus.DIFFERS},
+        expected={**case.expected, target: case_file.DIFFERS},
         findings=found.seen.findings,
     )
     said = (

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from fuzz import buckets
 from fuzz.campaign import jobs
 from fuzz.campaign.devices import gpus, has
 from fuzz.campaign.investigate import understand
 from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
 from fuzz.campaign.work import Job
-from fuzz.corpus import AGREES, DIFFERS, Case
+from fuzz.corpus import buckets
+from fuzz.corpus.case_file import AGREES, DIFFERS, Case
 from fuzz.targets.target import SHIPPED
 
 # The outcome of a case on a device that this machine does not have.

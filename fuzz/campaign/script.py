@@ -13,8 +13,8 @@ import re
 import tempfile
 from typing import Any
 
-from fuzz import buckets
 from fuzz.campaign.process import cause
+from fuzz.corpus import buckets
 from oracles import Finding
 from oracles.object_names import encodable
 from oracles.observation.gradients import gist

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fuzz import corpus
 from fuzz.campaign.replay import LEFT_OUT, Replayed, replay
-from fuzz.corpus import DIFFERS, Case
-from fuzz.known import Issue, Standing
+from fuzz.corpus import case_file
+from fuzz.corpus.case_file import DIFFERS, Case
+from fuzz.corpus.known_issues import Issue, Standing
 
 
 def standings(
@@ -23,7 +23,7 @@ def standings(
         mine = [issue for issue in issues if target in issue.targets]
         here = [issue for issue in mine if issue.case and issue.concerns(torch)]
         work: list[tuple[Path, Case]] = [
-            (cases / issue.case, corpus.read(cases / issue.case)) for issue in here
+            (cases / issue.case, case_file.read(cases / issue.case)) for issue in here
         ]
         rows = replay(work, [target], jobs_at_once=jobs_at_once) if work else []
         seen = dict(zip(here, rows, strict=True))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fuzz import corpus
 from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.ledger import Bucket, Ledger, Tally
@@ -20,7 +19,8 @@ from fuzz.campaign.memory import Growth, Sample, growth
 from fuzz.campaign.records import Suspect
 from fuzz.campaign.reticence import reticent
 from fuzz.campaign.store import Store
-from fuzz.known import Standing
+from fuzz.corpus import case_file
+from fuzz.corpus.known_issues import Standing
 
 # How many stretches of time the course of a campaign is drawn with.
 STRETCHES = 60
@@ -138,23 +138,23 @@ def summarize(
     )
 
 
-def recorded(bucket: Bucket, configuration: Configuration, torch_version: str) -> corpus.Case:
+def recorded(bucket: Bucket, configuration: Configuration, torch_version: str) -> case_file.Case:
     """A bucket's example as a corpus case."""
-    from fuzz import buckets
+    from fuzz.corpus import buckets
 
     example = bucket.example
     finding = buckets.main(example.seen.findings)
-    origin = corpus.Origin(bucket.target, configuration.seed, example.suspect.index, configuration.profile)
-    return corpus.Case(
+    origin = case_file.Origin(bucket.target, configuration.seed, example.suspect.index, configuration.profile)
+    return case_file.Case(
         program=example.program,
         # Not the campaign's name for it, which may say "unreduced": a replay computes this one again.
         bucket=buckets.bucket(example.seen.findings, example.program),
         clause=bucket.clause,
         torch=torch_version.split("+")[0],
         origin=origin,
-        expected={bucket.target: corpus.DIFFERS},
+        expected={bucket.target: case_file.DIFFERS},
         findings=example.seen.findings,
-        note=finding.message[: corpus.MAX_LINE],
+        note=finding.message[: case_file.MAX_LINE],
     )
 
 
@@ -164,7 +164,7 @@ def write_files(store: Store, found: list[Bucket]) -> None:
         return
     configuration, torch_version = store.configuration, store.get("versions")["torch"]
     for bucket, name in zip(found, _names(found), strict=True):
-        store.file("corpus", f"{name}.json", corpus.dumps(recorded(bucket, configuration, torch_version)))
+        store.file("corpus", f"{name}.json", case_file.dumps(recorded(bucket, configuration, torch_version)))
         store.file("repro", f"{name}.py", bucket.example.script)
 
 
@@ -173,7 +173,7 @@ def _names(found: list[Bucket]) -> list[str]:
     names: Counter[str] = Counter()
     given = []
     for bucket in found:
-        name = corpus.slug(bucket.name, bucket.target)
+        name = case_file.slug(bucket.name, bucket.target)
         names[name] += 1
         given.append(name if names[name] == 1 else f"{name}-{names[name]}")
     return given

@@ -15,9 +15,9 @@ from fuzz.campaign.devices import require, workers
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say, say_object
+from fuzz.corpus.known_issues import NAME, Issue
+from fuzz.corpus.known_issues import read as read_known
 from fuzz.errors import ConfigurationError, StoreError
-from fuzz.known import NAME, Issue
-from fuzz.known import read as read_known
 from fuzz.report import objects, tables
 
 DEFAULT_SECONDS = 60.0

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fuzz import corpus
 from fuzz.campaign.devices import workers
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
-from fuzz.corpus import Case
+from fuzz.corpus import case_file
+from fuzz.corpus.case_file import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.report import objects, tables
 from fuzz.targets.plugins import attribute, registered
@@ -72,9 +72,9 @@ def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[C
     """The cases that can be read, and what is wrong with the others, which has been said already."""
     cases: list[tuple[Path, Case]] = []
     errors: list[CorpusError] = []
-    for file in corpus.files(paths):
+    for file in case_file.files(paths):
         try:
-            cases.append((file, corpus.read(file)))
+            cases.append((file, case_file.read(file)))
         except CorpusError as error:
             errors.append(error)
             say(f"aotfuzz: {error}", sys.stderr)
@@ -85,7 +85,7 @@ def reduce(options: argparse.Namespace) -> int:
     """Make a case smaller; 1 if it is not the difference that its file records."""
     from fuzz.campaign.reduction import reduce_case
 
-    case = corpus.read(options.file)
+    case = case_file.read(options.file)
     (target,) = usable([options.target])
     reduced = reduce_case(case, target.name)
     if reduced.case is None:
@@ -93,10 +93,10 @@ def reduce(options: argparse.Namespace) -> int:
         return FINDINGS
     say(reduced.said, sys.stderr)
     if options.out is None:
-        say(corpus.dumps(reduced.case).rstrip("\n"))
+        say(case_file.dumps(reduced.case).rstrip("\n"))
     else:
         try:
-            corpus.write(options.out, reduced.case)
+            case_file.write(options.out, reduced.case)
         except OSError as error:
             raise ConfigurationError(f"cannot write {options.out}: {error.strerror or error}") from error
     return NOTHING_NEW if reduced.as_recorded else FINDINGS
@@ -136,7 +136,7 @@ def repro(options: argparse.Namespace) -> int:
     """Print a case's script."""
     from fuzz import repro as scripts
 
-    case = corpus.read(options.file)
+    case = case_file.read(options.file)
     target = options.target or case.origin.target
     if options.target:
         find(target)

@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 from tabulate import tabulate
 
-from fuzz import corpus
 from fuzz.campaign.devices import workers
 from fuzz.campaign.replay import LEFT_OUT, Replayed, replay
 from fuzz.campaign.store import FILE
-from fuzz.collection import Collection, is_canonical
 from fuzz.commands.cases import read_all
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
-from fuzz.corpus import AGREES, DIFFERS, Case
+from fuzz.corpus import case_file
+from fuzz.corpus.case_file import AGREES, DIFFERS, Case
+from fuzz.corpus.collection import Collection, is_canonical
 from fuzz.errors import ConfigurationError, DeviceError
 from fuzz.targets.target import SHIPPED, usable
 from fuzz.text import one_line, shell
@@ -67,7 +67,7 @@ def add(options: argparse.Namespace) -> int:
             issue=options.issue or case.issue,
             note=case.note if options.note is None else options.note,
         )
-        written = _free(folder, corpus.slug(case.bucket, case.origin.target))
+        written = _free(folder, case_file.slug(case.bucket, case.origin.target))
         _write(written, case)
         collection.cases[written] = case
         say(f"{file}: added as {written}")
@@ -213,7 +213,7 @@ def minimize(options: argparse.Namespace) -> int:
         if reduced.case is None:
             say(f"aotfuzz: {file}: {reduced.said}", sys.stderr)
             status = max(status, FINDINGS)
-        elif len(corpus.dumps(reduced.case)) >= len(corpus.dumps(case)):
+        elif len(case_file.dumps(reduced.case)) >= len(case_file.dumps(case)):
             say(f"{file}: cannot be made smaller")
         else:
             said = _minimized(file, case, replace(reduced.case, origin=case.origin))
@@ -235,7 +235,7 @@ def _minimized(file: Path, case: Case, smaller: Case) -> str:
 def _write(file: Path, case: Case) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        corpus.write(file, case)
+        case_file.write(file, case)
     except OSError as error:
         raise ConfigurationError(f"cannot write {file}: {error.strerror or error}") from error
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from fuzz import corpus
+from fuzz.corpus import case_file
 from fuzz.execute.process_state import Change, Surroundings, lowered
 from fuzz.ir.nodes import Scenario
 from fuzz.program.printer import Make
@@ -66,7 +66,7 @@ class Result:
         """As plain data, for a worker's pipe; without what concerns the worker alone."""
         return {
             "outcome": self.outcome,
-            "findings": [corpus.finding_to_json(finding) for finding in self.findings],
+            "findings": [case_file.finding_to_json(finding) for finding in self.findings],
             "reason": self.reason,
             "seconds": self.seconds,
         }
@@ -74,7 +74,7 @@ class Result:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
         """The result that `to_json` gave."""
-        findings = tuple(corpus.finding_from_json(finding) for finding in data["findings"])
+        findings = tuple(case_file.finding_from_json(finding) for finding in data["findings"])
         return cls(data["outcome"], findings, data["reason"], data["seconds"])
 
 

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Literal
 
 import oracles
-from fuzz import buckets
+from fuzz.corpus import buckets
 from fuzz.execute.call import (
     LACKS,
     Compiled,

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from fuzz import buckets
+from fuzz.corpus import buckets
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program, from_json, to_json

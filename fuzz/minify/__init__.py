@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from fuzz import buckets, repro
+from fuzz import repro
+from fuzz.corpus import buckets
 from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
 from fuzz.execute.call import Result, Trial, Twin
 from fuzz.execute.case import execute_trials
@@ -80,8 +81,9 @@ def minify(
     function that takes a function and returns it compiled. At most so many `evaluations` compile a
     candidate.
 
-    What is kept is *that* difference, by its clause, place and kind (`fuzz.buckets.signature`): it is never
-    exchanged for another one. Everything in docs/contract.md is looked at. All of it happens in this process.
+    What is kept is *that* difference, by its clause, place and kind (`fuzz.corpus.buckets.signature`): it is
+    never exchanged for another one. Everything in docs/contract.md is looked at. All of it happens in this
+    process.
 
     Raises:
         TargetError: there is no such target, or it cannot work here.

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fuzz import buckets
+from fuzz.corpus import buckets
 from fuzz.errors import CorpusError
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
-from fuzz import buckets
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.live import duration
 from fuzz.campaign.memory import MIB
+from fuzz.corpus import buckets
+from fuzz.corpus.known_issues import Standing
 from fuzz.features.program_features import FEATURES
 from fuzz.features.traits import OPERATOR, TRAITS
-from fuzz.known import Standing
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import render
 from fuzz.report import charts

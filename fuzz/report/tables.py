@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from fuzz import buckets
 from fuzz.campaign.memory import MIB
-from fuzz.corpus import Case
+from fuzz.corpus import buckets
+from fuzz.corpus.case_file import Case
 from fuzz.program.decode import Program, Root, Same, Scalar, Storage, View
 from fuzz.program.printer import render
 from fuzz.text import one_line
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket
     from fuzz.campaign.replay import Replayed
     from fuzz.campaign.summary import Summary
-    from fuzz.known import Standing
+    from fuzz.corpus.known_issues import Standing
 
 # How many buckets are shown with their source; the rest are in the table and in their files.
 SHOWN = 5

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_corpus import CASE
 
-from fuzz import corpus
+from fuzz.corpus import case_file
 
 HERE = Path(__file__).parent
 
@@ -26,7 +26,7 @@ def printed_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def record_case(name: str, **changes: Any) -> Path:
     file = Path(name)
     file.parent.mkdir(exist_ok=True)
-    corpus.write(file, replace(CASE, **changes))
+    case_file.write(file, replace(CASE, **changes))
     return file
 
 

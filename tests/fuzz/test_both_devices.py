@@ -25,7 +25,8 @@ from small_programs import (
     program,
 )
 
-from fuzz import buckets, repro
+from fuzz import repro
+from fuzz.corpus import buckets
 from fuzz.execute import call as call_module
 from fuzz.execute import case as execute_module
 from fuzz.execute.call import Trial

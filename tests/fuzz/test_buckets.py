@@ -17,7 +17,7 @@ from small_programs import (
     program,
 )
 
-from fuzz import buckets
+from fuzz.corpus import buckets
 from fuzz.program.decode import (
     Autocast,
     Loop,

@@ -18,12 +18,12 @@ from cli_cases import HERE, KNOWN, printed_json, record_case
 from small_programs import DOUBLE_IN_PLACE, SINE
 
 import fuzz
-from fuzz import corpus
 from fuzz.campaign import devices
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.export import lines
 from fuzz.campaign.store import Store
 from fuzz.cli import main
+from fuzz.corpus import case_file
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -92,7 +92,7 @@ def test_a_run_with_findings_exits_with_1_and_says_where_they_are(capsys: pytest
     for bucket in data["buckets"]:
         assert bucket.keys() >= BUCKET_KEYS
         assert Path(bucket["repro"]).is_file()
-        assert corpus.read(Path(bucket["corpus_file"])).program.statements or bucket["statements"] == 0
+        assert case_file.read(Path(bucket["corpus_file"])).program.statements or bucket["statements"] == 0
     assert (Path("found") / "campaign.sqlite").is_file()
 
 

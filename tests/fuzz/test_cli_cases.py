@@ -11,9 +11,9 @@ from cli_cases import KNOWN, printed_json, record_case
 from small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, RETURN_VIEW, SINE, call
 from test_corpus import HOSTILE
 
-from fuzz import corpus
 from fuzz.cli import main
-from fuzz.corpus import Origin
+from fuzz.corpus import case_file
+from fuzz.corpus.case_file import Origin
 from fuzz.ir.nodes import on_device
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -178,12 +178,12 @@ def test_reduce_prints_a_smaller_case(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["reduce", str(file), "--target", "torch-aot-function"]) == 0
     out, err = capsys.readouterr()
     Path("reduced.json").write_text(out)
-    reduced = corpus.read(Path("reduced.json"))
+    reduced = case_file.read(Path("reduced.json"))
     assert len(reduced.program.statements) == 2
     assert reduced.bucket == STOCK["bucket"]
     assert "4 -> 2 statements" in err
     assert main(["reduce", str(file), "--target", "torch-aot-function", "--out", "again.json"]) == 0
-    assert corpus.read(Path("again.json")) == reduced
+    assert case_file.read(Path("again.json")) == reduced
 
 
 def test_reduce_of_what_agrees_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +234,7 @@ def test_corpus_add_takes_what_is_new_and_still_so(capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     assert "fine.json: not added: on eager it gives agree" in err
     (file,) = Path("corpus").glob("*.json")
-    case = corpus.read(file)
+    case = case_file.read(file)
     assert case.expected == {"torch-aot-function": "differs", "eager": "agrees"}
     assert (case.issue, case.note in ("lost", "the same bucket")) == (7, True)
     assert "is there already" in out
@@ -249,7 +249,7 @@ def test_corpus_add_takes_a_campaign(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["corpus", "add", "found", "--target", target]) == 0
     files = list(Path("corpus").glob("*.json"))
     assert files
-    assert corpus.read(files[0]).expected == {target: "differs"}
+    assert case_file.read(files[0]).expected == {target: "differs"}
     assert main(["corpus", "check"]) == 0
     assert main(["corpus", "list", "--json"]) == 0
     capsys.readouterr()
@@ -292,7 +292,7 @@ def test_corpus_minimize_reduces_where_the_files_are(capsys: pytest.CaptureFixtu
         expected={"torch-aot-function": "differs", "eager": "agrees"},
     )
     assert main(["corpus", "minimize"]) == 0
-    case = corpus.read(file)
+    case = case_file.read(file)
     assert (len(case.program.statements), case.bucket) == (2, STOCK["bucket"])
     assert main(["corpus", "minimize", str(file)]) == 0
     assert "cannot be made smaller" in capsys.readouterr().out

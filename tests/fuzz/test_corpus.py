@@ -15,11 +15,11 @@ import pytest
 import torch
 from small_programs import DOUBLE_IN_PLACE, DUPLICATE, LOST_THROUGH_EXPAND, TWO_MUTATED_ALIASES
 
-from fuzz import buckets
 from fuzz.campaign.replay import replay
 from fuzz.cli import main
-from fuzz.collection import Collection
-from fuzz.corpus import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
+from fuzz.corpus import buckets
+from fuzz.corpus.case_file import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
+from fuzz.corpus.collection import Collection
 from fuzz.errors import CorpusError
 from fuzz.execute.case import execute
 from fuzz.ir import renames

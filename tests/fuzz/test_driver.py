@@ -11,7 +11,6 @@ from typing import Any, cast
 import bad_targets
 import pytest
 
-from fuzz import corpus
 from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign, Progress, judge_death
@@ -20,6 +19,7 @@ from fuzz.campaign.records import Seen
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.campaign.work import Answer, Death, Job
+from fuzz.corpus import case_file
 from fuzz.report import objects, tables
 from fuzz.report.page import page
 
@@ -205,7 +205,7 @@ def test_results_are_stored_with_their_files(tmp_path: Path) -> None:
     assert len(summary.files) == len(summary.buckets) > 0
     for bucket in summary.buckets:
         file, script = summary.files[bucket.target, bucket.name]
-        case = corpus.read(Path(file))
+        case = case_file.read(Path(file))
         assert case.program == bucket.example.program
         assert case.expected == {bucket.target: "differs"}
         assert "def f(" in Path(script).read_text()

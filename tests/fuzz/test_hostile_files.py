@@ -15,13 +15,14 @@ import pytest
 from small_programs import CUBE_TWICE, DOUBLE_IN_PLACE, DUPLICATE, SINE, SINE_OF_ANOTHER_SIZE, call, program
 from test_corpus import CASE
 
-from fuzz import cli, corpus, repro
+from fuzz import cli, repro
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import Row, Store
 from fuzz.choices import Random
 from fuzz.cli import main
-from fuzz.corpus import Origin
+from fuzz.corpus import case_file
+from fuzz.corpus.case_file import Origin
 from fuzz.errors import CorpusError, TargetError
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
@@ -92,7 +93,7 @@ def _files() -> dict[str, dict[str, Any]]:
     cases = [replace(base, program=one, findings=(finding,)) for one, finding in kinds]
     cases.append(replace(base, program=SINE))  # a file with a note for a finding
     cases[-1] = replace(cases[-1], findings=())
-    return {f"{i}": json.loads(corpus.dumps(case)) for i, case in enumerate(cases)}
+    return {f"{i}": json.loads(case_file.dumps(case)) for i, case in enumerate(cases)}
 
 
 def _texts(data: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], bool]]:
@@ -178,14 +179,14 @@ def test_no_text_of_a_file_runs_or_is_lost_in_a_traceback(
 ) -> None:
     folder = Path("cases")
     folder.mkdir()
-    corpus.write(folder / "zz-good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
+    case_file.write(folder / "zz-good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
     read = []
     for name, data in _mutants(HOSTILE[kind]).items():
         file = folder / name
         file.write_text(json.dumps(data))
         capsys.readouterr()
         try:
-            case = corpus.read(file)
+            case = case_file.read(file)
         except CorpusError as error:
             assert str(error).startswith(f"{file}: ")
             assert _ran("show", file) == _ran("repro", file) == 2
@@ -244,11 +245,11 @@ def test_no_text_of_a_file_runs_in_a_worker(kind: str, capsys: pytest.CaptureFix
         changed = _changed(data, place, is_name, HOSTILE[kind])
         (folder / "a.json").write_text(json.dumps(changed))
         with suppress(CorpusError):
-            corpus.read(folder / "a.json")
+            case_file.read(folder / "a.json")
             data = changed
     (folder / "a.json").write_text(json.dumps(data))
-    assert corpus.read(folder / "a.json").note == HOSTILE[kind]
-    corpus.write(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
+    assert case_file.read(folder / "a.json").note == HOSTILE[kind]
+    case_file.write(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
     assert _ran("replay", folder, "--json") == 0
     assert [row["outcome"] for row in json.loads(capsys.readouterr().out)["results"]] == ["agree", "agree"]
     assert _ran("reduce", folder / "a.json", "--target", "eager") == 1
@@ -263,17 +264,17 @@ def test_no_text_of_a_file_runs_in_a_worker(kind: str, capsys: pytest.CaptureFix
 def test_a_case_is_not_added_over_another_one() -> None:
     one, other = (replace(CASE, expected={"eager": "agrees"}, bucket=bucket) for bucket in ("a/b", "a-b"))
     Path("new").mkdir()
-    corpus.write(Path("new/1.json"), replace(one, program=SINE))
-    corpus.write(Path("new/2.json"), replace(other, program=DUPLICATE))
+    case_file.write(Path("new/1.json"), replace(one, program=SINE))
+    case_file.write(Path("new/2.json"), replace(other, program=DUPLICATE))
     assert _ran("corpus", "add", "new", "--corpus", "kept") == 0
-    assert {corpus.read(file).bucket for file in Path("kept").iterdir()} == {"a/b", "a-b"}
+    assert {case_file.read(file).bucket for file in Path("kept").iterdir()} == {"a/b", "a-b"}
 
 
 def test_a_text_of_json_is_a_text_in_a_script(tmp_path: Path) -> None:
     text = "\U0001f600\u202e'\"\\\n"
     made = program(returns=Dict(((text, Lit(text)),)))
-    corpus.write(tmp_path / "a.json", replace(CASE, program=made))
-    assert corpus.read(tmp_path / "a.json").program == made
+    case_file.write(tmp_path / "a.json", replace(CASE, program=made))
+    assert case_file.read(tmp_path / "a.json").program == made
     space: dict[str, Any] = {}
     script = repro.script(made, "eager", Finding("values", "out", "", "", text))
     with pytest.raises(SystemExit):
@@ -301,7 +302,7 @@ def test_a_name_of_a_file_is_data(capsys: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     for name in (b"a\nb.json", b"\xff.json", b"\x1b[2J.json", b"$(touch CANARY).json", b"<script>|.json"):
         Path(os.fsdecode(b"cases/" + name)).write_text("{")
-    corpus.write(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
+    case_file.write(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
     for command in (["corpus", "list", "--corpus"], ["corpus", "check", "--corpus"], ["replay"]):
         assert _ran(*command, folder) == (1 if "check" in command else 2)
         out, err = capsys.readouterr()

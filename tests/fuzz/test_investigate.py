@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from small_programs import DOUBLE_IN_PLACE
 
-from fuzz import buckets
 from fuzz.campaign.investigate import REPLAYS, Runner, investigate
 from fuzz.campaign.records import Seen, Suspect
 from fuzz.campaign.work import Answer, Death, Event, Job
 from fuzz.choices import Random
+from fuzz.corpus import buckets
 from fuzz.generate import generate
 from fuzz.program.decode import Program, from_json
 from oracles import Finding

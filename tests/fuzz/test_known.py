@@ -9,11 +9,11 @@ import pytest
 from small_programs import LOST_THROUGH_EXPAND, SINE
 from test_corpus import CASE
 
-from fuzz import corpus
 from fuzz.campaign.standings import standings, unchecked
-from fuzz.collection import Collection
+from fuzz.corpus import case_file
+from fuzz.corpus.collection import Collection
+from fuzz.corpus.known_issues import Issue, Standing, read
 from fuzz.errors import CorpusError
-from fuzz.known import Issue, Standing, read
 
 BUCKET = "input-data/arg elements/expand + in-place/a"
 LOST = Issue(
@@ -51,8 +51,8 @@ def test_versions_bound_an_issue() -> None:
 
 
 def test_what_became_of_an_issue_is_seen_by_running_its_case(tmp_path: Path) -> None:
-    corpus.write(tmp_path / "lost.json", replace(CASE, program=LOST_THROUGH_EXPAND, bucket=BUCKET))
-    corpus.write(tmp_path / "fine.json", replace(CASE, program=SINE, bucket=BUCKET))
+    case_file.write(tmp_path / "lost.json", replace(CASE, program=LOST_THROUGH_EXPAND, bucket=BUCKET))
+    case_file.write(tmp_path / "fine.json", replace(CASE, program=SINE, bucket=BUCKET))
     issues = [
         LOST,
         replace(LOST, case="fine.json"),

@@ -17,8 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import aot
-from fuzz import buckets, corpus
 from fuzz.cli import main
+from fuzz.corpus import buckets, case_file
 from fuzz.errors import (
     CannotRecord,
     NoDifference,
@@ -354,11 +354,11 @@ CORPUS = Path(__file__).parents[2] / "corpus"
 STOCK = [
     file
     for file in sorted(CORPUS.glob("*.json"))
-    if (case := corpus.read(file)).expected.get("torch-aot-function") == corpus.DIFFERS
+    if (case := case_file.read(file)).expected.get("torch-aot-function") == case_file.DIFFERS
     and can_be_given(case.program)
 ]
 # One of each clause on every run: what is wrong makes no difference to the minifier.
-EACH_CLAUSE = {corpus.read(file).clause: file for file in reversed(STOCK)}.values()
+EACH_CLAUSE = {case_file.read(file).clause: file for file in reversed(STOCK)}.values()
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ EACH_CLAUSE = {corpus.read(file).clause: file for file in reversed(STOCK)}.value
 )
 def test_a_recorded_difference_is_found_in_a_function(file: Path) -> None:
     """What is known of torch's `aot_function`, given as a function: the same difference, no more calls."""
-    case = corpus.read(file)
+    case = case_file.read(file)
     loaded = load_program(case.program)
     args, _, _ = loaded.make()
     scenario = case.program.scenario

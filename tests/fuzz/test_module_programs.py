@@ -10,7 +10,8 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import buckets, repro
+from fuzz import repro
+from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.ir.nodes import Branch, Call, Module, Scalar, View, Write

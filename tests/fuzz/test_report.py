@@ -16,8 +16,8 @@ from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import Example, Seen, Suspect
 from fuzz.campaign.store import Row, Store
 from fuzz.campaign.summary import Summary, summarize
+from fuzz.corpus.known_issues import Issue, Standing
 from fuzz.features.traits import TRAITS, traits
-from fuzz.known import Issue, Standing
 from fuzz.report import charts, tables
 from fuzz.report.difference import compare
 from fuzz.report.difference import table as difference_table

@@ -27,8 +27,9 @@ from small_programs import (
     TWO_MUTATED_ALIASES,
 )
 
-from fuzz import buckets, repro
+from fuzz import repro
 from fuzz.campaign import script
+from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program
 from fuzz.targets.target import SHIPPED, find

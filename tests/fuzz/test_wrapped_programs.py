@@ -10,8 +10,9 @@ import pytest
 import torch
 from small_programs import SINE, call
 
-from fuzz import buckets, repro
+from fuzz import repro
 from fuzz.choices import Random
+from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.generate import generate

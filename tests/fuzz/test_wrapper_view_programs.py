@@ -9,8 +9,8 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import buckets
 from fuzz.choices import Random
+from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.traits import features
 from fuzz.generate import generate

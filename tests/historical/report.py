@@ -8,7 +8,7 @@ from typing import Any
 
 from agree import Make, fresh
 
-from fuzz.buckets import main
+from fuzz.corpus.buckets import main
 from fuzz.targets.target import find
 from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
 from oracles.rerun.dense_operands import Densely

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz.buckets import signature
 from fuzz.campaign.configuration import fingerprint
 from fuzz.campaign.jobs import program
 from fuzz.campaign.store import Store
+from fuzz.corpus.buckets import signature
 from fuzz.execute.case import execute
 from fuzz.features.traits import traits
 from fuzz.patterns import matches

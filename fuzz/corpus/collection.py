@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz import buckets, corpus, known
-from fuzz.corpus import Case
+from fuzz.corpus import buckets, case_file, known_issues
+from fuzz.corpus.case_file import Case
+from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.errors import CorpusError
-from fuzz.known import NAME, Issue
 from fuzz.text import one_line
 
 
@@ -31,15 +31,15 @@ class Collection:
         """Read a folder, to any depth. A folder that does not exist is an error in it, too."""
         cases: dict[Path, Case] = {}
         errors: list[CorpusError] = []
-        for file in corpus.files([folder]):
+        for file in case_file.files([folder]):
             try:
-                cases[file] = corpus.read(file)
+                cases[file] = case_file.read(file)
             except CorpusError as error:
                 errors.append(error)
         issues: tuple[Issue, ...] = ()
         if (folder / NAME).exists():
             try:
-                issues = known.read(folder / NAME)
+                issues = known_issues.read(folder / NAME)
             except CorpusError as error:
                 errors.append(error)
         return cls(folder, cases, tuple(errors), issues)
@@ -94,8 +94,8 @@ class Collection:
             return [f"names {issue.case}, which is not there or cannot be read"]
         found = []
         for target in issue.targets:
-            differs = case.expected.get(target) == corpus.DIFFERS
-            if issue.expected == corpus.DIFFERS and not differs:
+            differs = case.expected.get(target) == case_file.DIFFERS
+            if issue.expected == case_file.DIFFERS and not differs:
                 found.append(f"{issue.case} does not expect a difference on {target}")
             if differs and not issue.covers(target, case.bucket, case.program):
                 found.append(f"does not cover the bucket of {issue.case} on {target}: {case.bucket}")
@@ -106,7 +106,7 @@ class Collection:
 
 def is_canonical(file: Path, case: Case) -> bool:
     """Whether a file is what would be written of its case today."""
-    return file.read_text(encoding="utf-8") == corpus.dumps(case)
+    return file.read_text(encoding="utf-8") == case_file.dumps(case)
 
 
 def _problems(case: Case) -> list[str]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fuzz import versions
-from fuzz.corpus import AGREES, DIFFERS, MAX_BYTES, STATES
+from fuzz.corpus.case_file import AGREES, DIFFERS, MAX_BYTES, STATES
 from fuzz.errors import CorpusError
 from fuzz.patterns import matches
 from fuzz.program.decode import Program

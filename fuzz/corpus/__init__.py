@@ -1,0 +1,1 @@
+"""Recorded cases: files, folders, buckets (one bug, one key) and known issues."""
