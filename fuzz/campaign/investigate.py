@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fuzz import repro
 from fuzz.campaign import jobs, script
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
 from fuzz.campaign.pool import Pool
@@ -25,6 +24,7 @@ from fuzz.errors import PoolError
 from fuzz.execute.call import Result
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
+from fuzz.repro import script as repro_script
 from oracles import Finding
 
 T = TypeVar("T")
@@ -190,7 +190,7 @@ def _confirmed(
 ) -> Example:
     """A finding that fresh workers show: in a bucket, with its script tried."""
     finding = buckets.main(seen.findings)
-    text = repro.script(program, suspect.target, finding)
+    text = repro_script.script(program, suspect.target, finding)
     bucket = buckets.bucket(seen.findings, program)
     state: State = "shown" if runner.shows(text, finding) else "confirmed"
     return Example(suspect, program, seen, bucket, text, state, evaluations)
@@ -212,7 +212,7 @@ def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations
     replays = [
         "as in the campaign" if alike else _words(seen) for alike, seen in zip(same, runs, strict=True)
     ]
-    text = repro.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings))
+    text = repro_script.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings))
     bucket = f"{state}/{suspect.seen.signature}"
     return Example(suspect, suspect.program, suspect.seen, bucket, text, state, evaluations, tuple(replays))
 

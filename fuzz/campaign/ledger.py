@@ -214,14 +214,14 @@ class Ledger:
 
 def raw(suspect: Suspect) -> Example:
     """A finding as it came, neither reduced nor confirmed."""
-    from fuzz import repro
+    from fuzz.repro import script
 
     return Example(
         suspect=suspect,
         program=suspect.program,
         seen=suspect.seen,
         bucket=f"unreduced/{suspect.seen.signature}",
-        script=repro.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings)),
+        script=script.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings)),
         state="unreduced",
         evaluations=0,
     )

@@ -134,7 +134,7 @@ def show(options: argparse.Namespace) -> int:
 
 def repro(options: argparse.Namespace) -> int:
     """Print a case's script."""
-    from fuzz import repro as scripts
+    from fuzz.repro import script as scripts
 
     case = case_file.read(options.file)
     target = options.target or case.origin.target

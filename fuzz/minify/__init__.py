@@ -3,7 +3,7 @@
 The function is recorded in eager as the calls of torch's functions that it makes (`record`); their text is
 what runs from then on (`text`). Passes (`deletion`, `simplify`) make it smaller, the search is that of
 `fuzz.search`, and the judge that of campaigns (`fuzz.execute.case`). What is left is printed as a script
-(`fuzz.repro`)."""
+(`fuzz.repro.script`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from fuzz import repro
 from fuzz.corpus import buckets
 from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
 from fuzz.execute.call import Result, Trial, Twin
@@ -34,6 +33,7 @@ from fuzz.minify.record import Recorded, plain, record, with_opaque
 from fuzz.minify.survey import survey
 from fuzz.minify.text import load, render, upcast
 from fuzz.program.printer import Make
+from fuzz.repro import script
 from fuzz.search import smallest
 from fuzz.targets.plugins import reset_if_loaded
 from fuzz.targets.target import SHIPPED, Function, Target, find, usable
@@ -139,20 +139,20 @@ def _minified(
     return Minified(text, shown, len(best.calls), before, findings, bucket, count)
 
 
-def _printed(target: str | Function | Target, found: Target) -> repro.Compiler:
+def _printed(target: str | Function | Target, found: Target) -> script.Compiler:
     """A target in a script."""
     has_name = isinstance(target, str) or SHIPPED.get(found.name) is target
-    return repro.named(found.name) if has_name else printed(found.name, found.compile)
+    return script.named(found.name) if has_name else printed(found.name, found.compile)
 
 
 def _script(
-    recording: Recording, compiler: repro.Compiler, findings: tuple[Finding, ...], target: Target
+    recording: Recording, compiler: script.Compiler, findings: tuple[Finding, ...], target: Target
 ) -> tuple[str, bool]:
     """The script, and whether it shows the difference: with a tolerance if that suffices, else bit for
     bit."""
     tries = (compiler,) if compiler.exact else (compiler, replace(compiler, exact=True))
     texts = [
-        repro.recorded(render(recording), _scenario(recording), one, buckets.main(findings)) for one in tries
+        script.recorded(render(recording), _scenario(recording), one, buckets.main(findings)) for one in tries
     ]
     shown = next((text for text in texts if _shows(text, target)), None)
     return shown or texts[0], shown is not None

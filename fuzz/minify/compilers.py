@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from fuzz.minify.text import constant
-from fuzz.repro import Compiler
+from fuzz.repro.script import Compiler
 
 _PLACE = """
 def compiler(function):

@@ -10,7 +10,6 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import repro
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
@@ -18,6 +17,7 @@ from fuzz.ir.nodes import Call, Root, Scenario, Storage, View
 from fuzz.program.decode import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
+from fuzz.repro import script as repro_script
 from fuzz.targets.target import find
 
 ALL = View(0, (2, 2), (2, 1), 0)
@@ -168,7 +168,7 @@ def test_a_compiler_that_forgets_autocast_is_found() -> None:
 
     result = execute(CAST, replace(find("eager"), name="forgets", compile=compiled))
     assert [finding.clause for finding in result.findings][:1] == ["values"]
-    script = repro.script(CAST, "torch-aot-eager", result.findings[0])
+    script = repro_script.script(CAST, "torch-aot-eager", result.findings[0])
     assert 'with torch.autocast("cpu", dtype=torch.bfloat16):' in script
     compile(script, "script", "exec")
 

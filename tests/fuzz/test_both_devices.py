@@ -25,7 +25,6 @@ from small_programs import (
     program,
 )
 
-from fuzz import repro
 from fuzz.corpus import buckets
 from fuzz.execute import call as call_module
 from fuzz.execute import case as execute_module
@@ -37,6 +36,7 @@ from fuzz.program import decode as program_module
 from fuzz.program.decode import Autocast, Program, Ref, Scenario, calls, from_json, to_json
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
+from fuzz.repro import script
 from fuzz.targets.target import Target, find
 from oracles import Finding, Observation
 
@@ -56,7 +56,7 @@ DRAWN = program(call("rand_like", "a0", to="v0"), returns=Ref("v0"))
 def second(monkeypatch: pytest.MonkeyPatch) -> str:
     """The device that stands for the GPU."""
     monkeypatch.setattr(execute_module, "DEVICES", ("cpu", "cpu:0"))
-    monkeypatch.setattr(repro, "DEVICES", ("cpu", "cpu:0"))
+    monkeypatch.setattr(script, "DEVICES", ("cpu", "cpu:0"))
     monkeypatch.setattr(program_module, "_DEVICE", re.compile("cpu(:0)?|both"))
     return "cpu:0"
 
@@ -136,7 +136,7 @@ def wrong(f):
     return lambda *args: f(*args) + (device == "cpu:0")
 """
     finding = Finding("values", "out", "1", "2", "it was seen once")
-    text = repro.script(on_device(SUM, BOTH), "eager", finding)
+    text = script.script(on_device(SUM, BOTH), "eager", finding)
     assert _status(text) == 0
     text = text.replace("look(lambda *args: (f)", "look(lambda *args: (wrong(f))")
     assert _status(text.replace("\n\n\ndef f(", f"\n\n{wrong}\n\ndef f(")) == 1
@@ -149,7 +149,7 @@ def _status(text: str) -> object:
 
 
 def test_a_script_of_a_crash_runs_on_each_device(second: str) -> None:
-    text = repro.script(on_device(SUM, BOTH), "eager", buckets.death("crash", "killed by SIGABRT", ""))
+    text = script.script(on_device(SUM, BOTH), "eager", buckets.death("crash", "killed by SIGABRT", ""))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     ran: list[str] = []
     with contextlib.suppress(SystemExit):

@@ -15,7 +15,7 @@ import pytest
 from small_programs import CUBE_TWICE, DOUBLE_IN_PLACE, DUPLICATE, SINE, SINE_OF_ANOTHER_SIZE, call, program
 from test_corpus import CASE
 
-from fuzz import cli, repro
+from fuzz import cli
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import Row, Store
@@ -28,6 +28,7 @@ from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
 from fuzz.patterns import matches
 from fuzz.program.decode import Dict, Lit, Program, Ref
+from fuzz.repro import script as repro_script
 from oracles import Finding
 
 RUN = "open('CANARY', 'w')"
@@ -200,7 +201,7 @@ def test_no_text_of_a_file_runs_or_is_lost_in_a_traceback(
             assert status == 0 or (status, str(file) in err) == (2, True)
             if status == 0:
                 _runs_nothing(out[out.index("# Exits with") :])
-            _runs_nothing(repro.script(case.program, "eager", repro.main_finding(case)))
+            _runs_nothing(repro_script.script(case.program, "eager", repro_script.main_finding(case)))
         _harmless(out + err)
     assert read or "half" in kind
     _as_a_folder(folder, len(read) + 1, capsys)
@@ -276,7 +277,7 @@ def test_a_text_of_json_is_a_text_in_a_script(tmp_path: Path) -> None:
     case_file.write(tmp_path / "a.json", replace(CASE, program=made))
     assert case_file.read(tmp_path / "a.json").program == made
     space: dict[str, Any] = {}
-    script = repro.script(made, "eager", Finding("values", "out", "", "", text))
+    script = repro_script.script(made, "eager", Finding("values", "out", "", "", text))
     with pytest.raises(SystemExit):
         exec(compile(script.encode(), "repro.py", "exec"), space)
     assert space["f"](None) == {text: text}
@@ -286,12 +287,12 @@ def test_a_text_of_json_is_a_text_in_a_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a b:c", "a:b()", "a:b;c", "a", "import:x", "a.class:b", "a:b\n", ""])
 def test_a_script_imports_no_expression(name: str) -> None:
     with pytest.raises(TargetError, match="not of the form"):
-        repro.named(name)
+        repro_script.named(name)
 
 
 def test_a_module_may_have_the_name_of_something_in_a_script(tmp_path: Path) -> None:
     Path("look.py").write_text("def make(function): return lambda *args: function(*args) + 1\n")
-    script = repro.script(SINE, "look:make", Finding("values", "out", "", "", ""))
+    script = repro_script.script(SINE, "look:make", Finding("values", "out", "", "", ""))
     with pytest.raises(SystemExit) as left:
         exec(compile(script, "repro.py", "exec"), {"__name__": "__main__"})
     assert left.value.code == 1

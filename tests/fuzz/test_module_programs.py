@@ -10,7 +10,6 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import repro
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
@@ -30,6 +29,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
+from fuzz.repro import script
 from fuzz.targets.target import Target, find
 from oracles import Backward
 
@@ -291,13 +291,13 @@ def test_a_script_shows_a_modules_difference(
     )
     target = find("module_compilers:trains")
     finding = buckets.main(execute(EVALUATED, target).findings)
-    text = repro.script(EVALUATED, "module_compilers:trains", finding)
+    text = script.script(EVALUATED, "module_compilers:trains", finding)
     with torch.enable_grad(), pytest.raises(SystemExit) as left:
         exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
     assert left.value.code == 1
     assert "eager and the target differ" in capsys.readouterr().out
     for name, clause in (("aot", "values"), ("aot", "once"), ("aot-dynamic", "values")):
-        text = repro.script(LAYER, name, replace(finding, clause=clause))
+        text = script.script(LAYER, name, replace(finding, clause=clause))
         with torch.enable_grad(), pytest.raises(SystemExit) as left:
             exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
         assert left.value.code == 0, (name, clause)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, SINE
 
-from fuzz import Target, repro
+from fuzz import Target
 from fuzz.cli import main
 from fuzz.errors import TargetError
 from fuzz.execute.case import execute
 from fuzz.program.decode import Storage
+from fuzz.repro import script as repro_script
 from fuzz.targets import plugins
 from fuzz.targets.target import CAPABILITIES, find
 from oracles import Finding
@@ -104,7 +105,7 @@ def test_a_campaign_runs_a_registered_target_and_its_script_names_the_module(
     assert data["refusals"] == {"lacks in-place": data["refused"]}
     assert data["findings"] > 0 and data["refused"] > 0
     finding = Finding("structure", "out", "a", "b", "c")
-    script = repro.script(SINE, "theirs", finding)
+    script = repro_script.script(SINE, "theirs", finding)
     assert "import somebodys_compiler\n" in script
     assert "somebodys_compiler.target(f)" in script
     assert Target("x", "", lambda function: function)(len) is len

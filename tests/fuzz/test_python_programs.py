@@ -12,7 +12,7 @@ import stateful_targets
 import torch
 from small_programs import call, program
 
-from fuzz import Target, repro
+from fuzz import Target
 from fuzz.choices import Random
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
@@ -35,6 +35,7 @@ from fuzz.operators import OPERATORS, Kind, Operator
 from fuzz.program.decode import ProgramError, check, from_json, to_json
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
+from fuzz.repro import script as repro_script
 from fuzz.targets.target import find
 
 Function = Callable[..., Any]
@@ -196,8 +197,8 @@ def test_a_script_shows_it(
     result = execute(one, find(name))
     assert result.findings[0].clause == clause
     for script, status in (
-        (repro.script(one, name, result.findings[0]), 1),
-        (repro.script(one, "eager", result.findings[0]), 0),
+        (repro_script.script(one, name, result.findings[0]), 1),
+        (repro_script.script(one, "eager", result.findings[0]), 0),
     ):
         with torch.enable_grad(), pytest.raises(SystemExit) as left:
             exec(compile(script, "repro.py", "exec"), {"__name__": "__main__"})

@@ -27,11 +27,11 @@ from small_programs import (
     TWO_MUTATED_ALIASES,
 )
 
-from fuzz import repro
 from fuzz.campaign import script
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program
+from fuzz.repro import script as repro_script
 from fuzz.targets.target import SHIPPED, find
 from oracles import CLAUSES, Finding
 
@@ -61,7 +61,7 @@ def _found(program: Program, name: str) -> Finding:
 def test_a_script_shows_a_difference_of_stock_torch_with_torch_alone(
     program: Program, name: str, shown: tuple[str, ...], tmp_path: Path
 ) -> None:
-    text = repro.script(program, name, _found(program, name))
+    text = repro_script.script(program, name, _found(program, name))
     assert not {"aot", "fuzz", "oracles"} & _imported(text)
     done = _run(text, tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
@@ -113,7 +113,7 @@ def test_a_script_shows_each_kind_of_fault(
 ) -> None:
     monkeypatch.syspath_prepend(str(HERE))
     name = f"bad_targets:{fault}"
-    assert _status(repro.script(program, name, _found(program, name))) == 1
+    assert _status(repro_script.script(program, name, _found(program, name))) == 1
     assert "eager and the target differ" in capsys.readouterr().out
 
 
@@ -133,7 +133,7 @@ def test_a_script_shows_each_kind_of_fault(
 def test_a_script_says_when_the_difference_is_gone(program: Program, clause: str) -> None:
     for path in ("call", "later backward from out"):
         finding = Finding(clause, path, "1", "2", "it was seen once")
-        assert _status(repro.script(program, "eager", finding)) == 0
+        assert _status(repro_script.script(program, "eager", finding)) == 0
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -145,7 +145,7 @@ def test_every_shipped_target_has_a_script(name: str, capsys: pytest.CaptureFixt
     target.prepare()
     for program in (SQUARE_OF_LEAF, SINE_OF_ANOTHER_SIZE):
         clause = "repeat" if program.later else "values"
-        text = repro.script(
+        text = repro_script.script(
             program, name, Finding(clause, "call 2: values: out", "1", "2", "it was seen once")
         )
         assert _status(text) == 0, capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_a_script_makes_its_target_ready(fault: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(bad_targets, "_ready", [])
     (tmp_path / "bad_targets.py").write_text((HERE / "bad_targets.py").read_text())
     finding = _found(SINE, f"bad_targets:{fault}")
-    text = repro.script(SINE, f"bad_targets:{fault}", finding)
+    text = repro_script.script(SINE, f"bad_targets:{fault}", finding)
     environment = f"import sys; sys.path.insert(0, {str(HERE.parents[1])!r})\n"
     done = _run(environment + text, tmp_path)
     assert done.returncode == 1, done
@@ -186,7 +186,7 @@ def test_a_target_that_cannot_be_used_shows_no_difference(
         "fails_at_import:f",
         "bad_targets:absent",
     ):
-        text = repro.script(SINE, name, finding)
+        text = repro_script.script(SINE, name, finding)
         assert _status(text) == 2
         assert "cannot be used" in capsys.readouterr().out
         assert not script.shows(finding, script.run(text))
@@ -215,7 +215,7 @@ def test_a_script_shows_the_exception_that_was_recorded(recorded: str, told: str
 
 
 def test_a_script_carries_what_inductor_is_prepared_with() -> None:
-    text = repro.script(SINE, "torch-inductor", Finding("values", "out", "", "", ""))
+    text = repro_script.script(SINE, "torch-inductor", Finding("values", "out", "", "", ""))
     for name in ("deterministic", "fx_graph_cache"):
         assert f"torch._inductor.config.{name} = " in text
 
@@ -225,7 +225,7 @@ def test_a_script_counts_how_often_the_function_runs(
 ) -> None:
     monkeypatch.syspath_prepend(str(HERE))
     finding = Finding("once", "call", "1", "2", "")
-    assert _status(repro.script(SINE, "bad_targets:runs_twice", finding)) == 1
+    assert _status(repro_script.script(SINE, "bad_targets:runs_twice", finding)) == 1
     assert "target: 2" in capsys.readouterr().out
 
 
@@ -239,15 +239,15 @@ def test_a_script_of_a_leak_counts_what_each_call_leaves(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(HERE))
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: len(bad_targets.kept))
     finding = Finding("lifetime", "memory", "0", "1", "bytes that the allocator has not got back")
-    assert _status(repro.script(SINE, "bad_targets:leaks", finding)) == 1
-    assert _status(repro.script(SINE, "bad_targets:good", finding)) == 0
+    assert _status(repro_script.script(SINE, "bad_targets:leaks", finding)) == 1
+    assert _status(repro_script.script(SINE, "bad_targets:good", finding)) == 0
 
 
 def test_a_script_of_a_crash_survives_it(tmp_path: Path) -> None:
     (tmp_path / "bad_targets.py").write_text((HERE / "bad_targets.py").read_text())
     finding = buckets.death("crash", "killed by SIGABRT", "")
-    bad = _run(repro.script(EXPONENTIAL, "bad_targets:crashes_on_exp", finding), tmp_path)
+    bad = _run(repro_script.script(EXPONENTIAL, "bad_targets:crashes_on_exp", finding), tmp_path)
     assert bad.returncode == 1
     assert "exit status -6" in bad.stdout
-    good = _run(repro.script(SINE, "bad_targets:crashes_on_exp", finding), tmp_path)
+    good = _run(repro_script.script(SINE, "bad_targets:crashes_on_exp", finding), tmp_path)
     assert good.returncode == 0

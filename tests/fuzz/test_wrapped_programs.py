@@ -10,7 +10,6 @@ import pytest
 import torch
 from small_programs import SINE, call
 
-from fuzz import repro
 from fuzz.choices import Random
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
@@ -35,6 +34,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load, upcast
 from fuzz.reduce import reduce
+from fuzz.repro import script
 from fuzz.targets.target import Target, find
 from oracles import Backward
 
@@ -430,11 +430,11 @@ def test_a_script_shows_the_difference(
     (tmp_path / "wrapper_compilers.py").write_text(COMPILERS)
     finding = buckets.main(execute(WRITTEN, find("wrapper_compilers:drops")).findings)
     assert finding.clause == "input-data"
-    assert _run(repro.script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
+    assert _run(script.script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
     assert "eager and the target differ" in capsys.readouterr().out
     for clause in CLAUSES:
         for program in (WRITTEN, PAIR):
-            text = repro.script(program, "aot", replace(finding, clause=clause, path="", message=""))
+            text = script.script(program, "aot", replace(finding, clause=clause, path="", message=""))
             assert _run(text) == 0, (clause, capsys.readouterr().out)
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from small_programs import call
 
-from fuzz import repro
 from fuzz.choices import Random
 from fuzz.execute.case import execute
 from fuzz.features.traits import features
@@ -36,6 +35,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
+from fuzz.repro import script
 from fuzz.targets.target import Target, find
 
 FLOAT = Storage("float32", (2, 3), 1, requires_grad=True)
@@ -244,9 +244,9 @@ def test_a_script_tells_which_counter_did_not_move(
     program = dataclasses.replace(MADE, scenario=Scenario(steps=steps))
     [finding, *_] = execute(program, find("counting_compilers:counts_apart")).findings
     assert finding.clause == "versions"
-    assert _run(repro.script(program, "counting_compilers:counts_apart", finding)) == 1
+    assert _run(script.script(program, "counting_compilers:counts_apart", finding)) == 1
     assert re.search(r"version counter.*\n *eager: +True\n *target: False", capsys.readouterr().out)
-    text = repro.script(program, "aot", finding)
+    text = script.script(program, "aot", finding)
     assert "class Unwrap" in text and "class Alias" in text and text.count("class Wrapper") == 1
     assert _run(text) == 0, capsys.readouterr().out
 

@@ -16,7 +16,8 @@ from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
 from fuzz.ir.nodes import BOTH, DEVICES, Lit, Program, Scenario, Write, calls, where_names_are
 from fuzz.ir.subclass import definitions
-from fuzz.looks import (
+from fuzz.program.printer import keeps_state, maker, render
+from fuzz.repro.checks import (
     BASE,
     BODIES,
     COTANGENT,
@@ -33,8 +34,7 @@ from fuzz.looks import (
     noting,
     with_wrappers,
 )
-from fuzz.program.printer import keeps_state, maker, render
-from fuzz.repro_compilers import Compiler, named
+from fuzz.repro.compilers import Compiler, named
 from fuzz.text import one_line
 from oracles import CLAUSES, Backward, Finding
 from oracles.observation.gradients import ALONE

@@ -1,0 +1,1 @@
+"""A program or recording as a script that needs torch alone."""
