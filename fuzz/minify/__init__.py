@@ -2,8 +2,8 @@
 
 The function is recorded in eager as the calls of torch's functions that it makes (`record`); their text is
 what runs from then on (`text`). Passes (`deletion`, `simplify`) make it smaller, the search is that of
-`fuzz.search`, and the judge that of campaigns (`fuzz.execute.case`). What is left is printed as a script
-(`fuzz.repro.script`)."""
+`fuzz.reduce.search`, and the judge that of campaigns (`fuzz.execute.case`). What is left is printed as a
+script (`fuzz.repro.script`)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from fuzz.minify.record import Recorded, plain, record, with_opaque
 from fuzz.minify.survey import survey
 from fuzz.minify.text import load, render, upcast
 from fuzz.program.printer import Make
+from fuzz.reduce.search import smallest
 from fuzz.repro import script
-from fuzz.search import smallest
 from fuzz.targets.plugins import reset_if_loaded
 from fuzz.targets.target import SHIPPED, Function, Target, find, usable
 from oracles import Arguments, Finding, Observation, compare, observe

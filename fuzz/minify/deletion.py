@@ -31,7 +31,7 @@ from fuzz.minify.ir import (
 from fuzz.minify.survey import survey
 from fuzz.minify.text import as_bytes
 from fuzz.operators.layout import contiguous
-from fuzz.search import Edit, Pass
+from fuzz.reduce.search import Edit, Pass
 
 
 class _Fresh:

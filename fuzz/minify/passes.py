@@ -19,7 +19,7 @@ from fuzz.minify.simplify import (
 )
 from fuzz.minify.survey import survey
 from fuzz.minify.text import is_plain
-from fuzz.search import Smaller
+from fuzz.reduce.search import Smaller
 
 
 def measure(recording: Recording) -> tuple[int, ...]:

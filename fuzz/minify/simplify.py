@@ -27,7 +27,7 @@ from fuzz.minify.ir import (
 from fuzz.minify.text import is_plain
 from fuzz.operators.dtypes import COMPLEX, FLOATS
 from fuzz.operators.layout import contiguous
-from fuzz.search import Edit, Pass
+from fuzz.reduce.search import Edit, Pass
 
 RANKS = {"ones": 0, "zeros": 1, "ramp": 2}
 _SMALL, _LESS_SMALL = 2, 4

@@ -16,9 +16,6 @@ from fuzz.generate import generate
 from fuzz.ir.control_flow import around, executed
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.operators import OPERATORS, Kind
-from fuzz.passes import PASSES, measure
-from fuzz.passes.deletion import without
-from fuzz.passes.scenarios import CALLS
 from fuzz.program.decode import (
     Autocast,
     Block,
@@ -46,6 +43,9 @@ from fuzz.program.decode import (
     references,
 )
 from fuzz.reduce import ReductionError, reduce
+from fuzz.reduce.passes import PASSES, measure
+from fuzz.reduce.passes.deletion import without
+from fuzz.reduce.passes.scenarios import CALLS
 
 Predicate = Callable[[Program], bool]
 
@@ -264,7 +264,7 @@ def test_everything_can_go() -> None:
 @pytest.mark.parametrize("one", PASSES, ids=lambda one: one.name)
 def test_a_pass_keeps_its_promises(one: object) -> None:
     """Valid candidates are smaller, edits are deterministic, and every subset can be asked for."""
-    from fuzz.passes import Pass
+    from fuzz.reduce.passes import Pass
 
     assert isinstance(one, Pass)
     valid = 0

@@ -18,9 +18,9 @@ import pytest
 from fuzz.choices import Random
 from fuzz.features.program_features import FEATURES, features
 from fuzz.generate import generate
-from fuzz.passes.deletion import without
 from fuzz.program.decode import Program, ProgramError, Ref, Root, Statement, Storage, check
 from fuzz.reduce import reduce
+from fuzz.reduce.passes.deletion import without
 
 CASES = 3000  # of each profile, of one seed; a feature is to come up at least twice
 PROFILES = ("mixed", "aliasing", "metadata", "scenarios")

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 from fuzz.ir.control_flow import unwrapped
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
-from fuzz.passes.base import plainer
-from fuzz.passes.deletion import leaves
-from fuzz.passes.scenarios import of_inputs, of_scenarios
 from fuzz.program.decode import (
     Argument,
     Lit,
@@ -26,7 +23,10 @@ from fuzz.program.decode import (
     View,
     references,
 )
-from fuzz.search import Edit, Pass
+from fuzz.reduce.passes.deletion import leaves
+from fuzz.reduce.passes.measure import plainer
+from fuzz.reduce.passes.scenarios import of_inputs, of_scenarios
+from fuzz.reduce.search import Edit, Pass
 
 
 def _nested(program: Program) -> Sequence[Edit]:

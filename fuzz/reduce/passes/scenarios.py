@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
 from fuzz.program.decode import Call, Program, TensorStep, calls
-from fuzz.search import Edit, Pass
+from fuzz.reduce.search import Edit, Pass
 
 
 def _call_edits(program: Program) -> Sequence[Edit]:

@@ -10,7 +10,7 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import Argument, Call, Program, Statement, View, calls
-from fuzz.search import Edit, Pass
+from fuzz.reduce.search import Edit, Pass
 
 _SMALL = 2
 # Attributes that are positions or counts along a dimension, with the largest value that suits length 2.

@@ -33,7 +33,7 @@ from fuzz.program.decode import (
     begin,
     references,
 )
-from fuzz.search import Edit, Pass
+from fuzz.reduce.search import Edit, Pass
 
 
 def without(program: Program, dropped: frozenset[int], arguments: frozenset[int] = frozenset()) -> Program:

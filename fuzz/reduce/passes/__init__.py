@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from fuzz.passes.base import measure
-from fuzz.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
-from fuzz.passes.scenarios import CALLS, STEPS
-from fuzz.passes.shapes import SHAPES
-from fuzz.passes.simplify import BLOCKS, DEVICE, KINDS, MODULE, OPERATORS, SCENARIO, STORAGES, TREES
 from fuzz.program.decode import Program
-from fuzz.search import Pass
+from fuzz.reduce.passes.deletion import ARGUMENTS, OUTPUTS, STATEMENTS
+from fuzz.reduce.passes.measure import measure
+from fuzz.reduce.passes.scenarios import CALLS, STEPS
+from fuzz.reduce.passes.shapes import SHAPES
+from fuzz.reduce.passes.simplify import (
+    BLOCKS,
+    DEVICE,
+    KINDS,
+    MODULE,
+    OPERATORS,
+    SCENARIO,
+    STORAGES,
+    TREES,
+)
+from fuzz.reduce.search import Pass
 
 __all__ = ["PASSES", "measure"]
 

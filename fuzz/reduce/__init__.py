@@ -1,6 +1,6 @@
 """The reducer: a smaller program that is still interesting.
 
-It is the search of `fuzz.search` on the IR, with the passes of `fuzz.passes`.
+It is the search of `fuzz.reduce.search` on the IR, with the passes of `fuzz.reduce.passes`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fuzz.passes import PASSES, measure
 from fuzz.program.decode import Program, ProgramError, check
-from fuzz.search import ReductionError, Smaller, smallest
+from fuzz.reduce.passes import PASSES, measure
+from fuzz.reduce.search import ReductionError, Smaller, smallest
 
 __all__ = ["Reduction", "ReductionError", "reduce"]
 
