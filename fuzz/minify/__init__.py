@@ -25,13 +25,13 @@ from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
 from fuzz.execute.call import Result, Trial, Twin
 from fuzz.execute.case import execute_trials
 from fuzz.ir.nodes import Scenario
-from fuzz.minify.compilers import printed
-from fuzz.minify.deletion import GLOBALS
-from fuzz.minify.ir import Recording, globals_of
+from fuzz.minify.compiler_source import printed
+from fuzz.minify.eager_types import survey
 from fuzz.minify.passes import smaller
+from fuzz.minify.passes.call_deletion import GLOBALS
 from fuzz.minify.record import Recorded, plain, record, with_opaque
-from fuzz.minify.survey import survey
-from fuzz.minify.text import load, render, upcast
+from fuzz.minify.recording import Recording, globals_of
+from fuzz.minify.script_text import load, render, upcast
 from fuzz.program.printer import Make
 from fuzz.reduce.search import smallest
 from fuzz.repro import script

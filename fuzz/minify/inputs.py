@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from fuzz.errors import CannotRecord
-from fuzz.minify.ir import Input, Storage
-from fuzz.minify.text import as_bytes
+from fuzz.minify.recording import Input, Storage
+from fuzz.minify.script_text import as_bytes
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _DEVICES = ("cpu", "cuda")

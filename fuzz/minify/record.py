@@ -22,8 +22,8 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 
 from fuzz.errors import CannotRecord, FunctionRaises
 from fuzz.minify.inputs import Inputs, Untouched, address
-from fuzz.minify.ir import IGNORED, NONE, Call, Dict, Lit, Mode, Recording, Ref, Seq, Tree, names
-from fuzz.minify.text import constant, load
+from fuzz.minify.recording import IGNORED, NONE, Call, Dict, Lit, Mode, Recording, Ref, Seq, Tree, names
+from fuzz.minify.script_text import constant, load
 from oracles.observation.ambient import contained, record_ambient, restore_ambient, seed_generators
 from oracles.observation.records import Ambient
 

@@ -24,7 +24,7 @@ from fuzz.errors import (
     NoDifference,
 )
 from fuzz.minify import Minified, minify
-from fuzz.minify.compilers import printed
+from fuzz.minify.compiler_source import printed
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import Program, Region, View
 from fuzz.program.printer import load as load_program

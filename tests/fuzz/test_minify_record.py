@@ -27,7 +27,7 @@ from fuzz.features.traits import traits
 from fuzz.generate import generate
 from fuzz.minify import minify
 from fuzz.minify.record import record
-from fuzz.minify.text import load, render
+from fuzz.minify.script_text import load, render
 from fuzz.program.printer import load as load_program
 from fuzz.program.printer import render as render_program
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from fuzz.minify.ir import (
+from fuzz.minify.eager_types import survey
+from fuzz.minify.recording import (
     NONE,
     Call,
     Dict,
@@ -28,8 +29,7 @@ from fuzz.minify.ir import (
     used,
     with_operands,
 )
-from fuzz.minify.survey import survey
-from fuzz.minify.text import as_bytes
+from fuzz.minify.script_text import as_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.reduce.search import Edit, Pass
 

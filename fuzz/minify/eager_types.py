@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import torch
 
-from fuzz.minify.ir import Recording, Ref, Seq, names
-from fuzz.minify.text import load
+from fuzz.minify.recording import Recording, Ref, Seq, names
+from fuzz.minify.script_text import load
 from oracles.observation.ambient import contained, record_ambient, restore_ambient, seed_generators
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from fuzz.minify.ir import (
+from fuzz.minify.recording import (
     NONE,
     Call,
     Input,
@@ -24,7 +24,7 @@ from fuzz.minify.ir import (
     tidy,
     with_operands,
 )
-from fuzz.minify.text import is_plain
+from fuzz.minify.script_text import is_plain
 from fuzz.operators.dtypes import COMPLEX, FLOATS
 from fuzz.operators.layout import contiguous
 from fuzz.reduce.search import Edit, Pass

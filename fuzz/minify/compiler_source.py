@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from fuzz.minify.text import constant
+from fuzz.minify.script_text import constant
 from fuzz.repro.script import Compiler
 
 _PLACE = """

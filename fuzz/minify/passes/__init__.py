@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from fuzz.minify.deletion import CALLS, CUTS, GLOBALS, INPUTS, MODES, OPERANDS, RESULTS, TREES
-from fuzz.minify.ir import NONE, Dict, Input, Lit, Recording, Seq, Tree, globals_of, leaves, names, operands
-from fuzz.minify.simplify import (
+from fuzz.minify.eager_types import survey
+from fuzz.minify.passes.call_deletion import (
+    CALLS,
+    CUTS,
+    GLOBALS,
+    INPUTS,
+    MODES,
+    OPERANDS,
+    RESULTS,
+    TREES,
+)
+from fuzz.minify.passes.simplification import (
     DTYPES,
     KINDS,
     NUMBERS,
@@ -17,8 +26,20 @@ from fuzz.minify.simplify import (
     odd_numbers,
     rank,
 )
-from fuzz.minify.survey import survey
-from fuzz.minify.text import is_plain
+from fuzz.minify.recording import (
+    NONE,
+    Dict,
+    Input,
+    Lit,
+    Recording,
+    Seq,
+    Tree,
+    globals_of,
+    leaves,
+    names,
+    operands,
+)
+from fuzz.minify.script_text import is_plain
 from fuzz.reduce.search import Smaller
 
 

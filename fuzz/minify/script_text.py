@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fuzz.ir import nodes as programs
-from fuzz.minify.ir import (
+from fuzz.minify.recording import (
     Call,
     Dict,
     Input,
