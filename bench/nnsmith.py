@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from bench.cases import OURS, SECONDS, forked, judged
 from bench.report import Table
-from fuzz.campaign.jobs import program
+from fuzz.campaign.workers.handlers import program
 from fuzz.corpus.buckets import signature
 from fuzz.targets.target import Target, find
 

@@ -32,7 +32,7 @@ from typing import IO
 
 from bench.cases import OURS, REFUSALS, Seen, ended, judged, of_death, program, settle
 from bench.faults import Fault, Switches, overlap
-from fuzz.campaign.reticence import too_often
+from fuzz.campaign.refusal_rate import too_often
 from fuzz.targets.target import find
 
 _WARM = 8  # programs of each target

@@ -34,8 +34,8 @@ from typing import IO, Any
 from bench.cases import OURS, REFUSALS, SECONDS, Seen, forked, judged, of_death, program
 from bench.faults import Fault, Installed, install
 from bench.pools import Outcome, Stream, Track, warm
-from fuzz.campaign.reticence import too_often
-from fuzz.campaign.worker import PRELOAD
+from fuzz.campaign.refusal_rate import too_often
+from fuzz.campaign.workers.worker import PRELOAD
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program

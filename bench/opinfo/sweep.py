@@ -14,8 +14,8 @@ from itertools import islice
 from typing import Any
 
 from bench.opinfo.cases import Case, cases
-from fuzz.campaign.pool import Pool
-from fuzz.campaign.work import Answer, Death, Job
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Answer, Death, Job
 from fuzz.targets.target import Target, find
 from oracles import Observation, Outcome, judge, observe
 

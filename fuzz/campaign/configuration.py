@@ -41,8 +41,9 @@ class Configuration:
     """What to run. `seconds` and `cases` (per target) bound it together; one of them must be given.
 
     `limit` is the seconds that one case may take; `memory` the bytes of data of one worker. `cluster` is ""
-    for this machine alone, else the address of a Dask scheduler or `local:N` (see `fuzz.campaign.cluster`);
-    `jobs` are then the workers of each node, 0 for one for each of its cores.
+    for this machine alone, else the address of a Dask scheduler or `local:N` (see
+    `fuzz.campaign.workers.cluster`); `jobs` are then the workers of each node, 0 for one for each of its
+    cores.
     """
 
     targets: tuple[str, ...]
@@ -85,7 +86,7 @@ def versions() -> dict[str, str]:
 
 def fingerprint(configuration: Configuration) -> str:
     """A digest of the first programs: a campaign goes on only where the generator still makes the same."""
-    from fuzz.campaign.jobs import program
+    from fuzz.campaign.workers.handlers import program
     from fuzz.program.decode import to_json as program_to_json
 
     made = [

@@ -24,18 +24,18 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any
 
-from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.devices import gpus
 from fuzz.campaign.investigate import EAGER, KILLED, Runner, understand
 from fuzz.campaign.ledger import Tally
-from fuzz.campaign.memory import Gauge
-from fuzz.campaign.pool import Pool
+from fuzz.campaign.memory_gauge import Gauge
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import Row, Store, now
 from fuzz.campaign.summary import Summary, books, summarize, write_files
 from fuzz.campaign.triage import Triage
-from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job, Workers
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Answer, Death, Doing, Event, Failure, Job, Workers
 from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute.case import likewise
 from fuzz.features.traits import traits
@@ -185,11 +185,11 @@ class Campaign:
     def _workers(self) -> contextlib.AbstractContextManager[Workers]:
         configuration = self._configuration
         if configuration.cluster:
-            from fuzz.campaign.cluster import Cluster, Node
+            from fuzz.campaign.workers.cluster import Cluster, Node
 
             return Cluster(configuration.cluster, Node.of(configuration, configuration.jobs))
         return Pool(
-            jobs.HANDLER,
+            handlers.HANDLER,
             jobs=configuration.jobs,
             memory=configuration.memory,
             warm=configuration.targets,
@@ -273,7 +273,9 @@ class Campaign:
 
     def _item(self, target: str, index: int) -> dict[str, Any]:
         configuration = self._configuration
-        return jobs.case_item(configuration.seed, index, configuration.profile, configuration.device, target)
+        return handlers.case_item(
+            configuration.seed, index, configuration.profile, configuration.device, target
+        )
 
     def _route(self, event: Event) -> None:
         """Give an event to whoever asked: an investigation's future, or a line of cases."""
@@ -315,7 +317,7 @@ class Campaign:
             self._arrive(name, index, seen)
 
     def _control(self, tag: _Control) -> None:
-        self._urgent(jobs.program_item(self._program(tag.index), tag.other), tag)
+        self._urgent(handlers.program_item(self._program(tag.index), tag.other), tag)
 
     def _urgent(self, item: dict[str, Any], tag: _Again | _Control) -> None:
         label = f"{tag.target} {tag.index} again"
@@ -344,7 +346,7 @@ class Campaign:
 
     def _program(self, index: int) -> Any:
         configuration = self._configuration
-        return jobs.program(configuration.seed, index, configuration.profile, configuration.device)
+        return handlers.program(configuration.seed, index, configuration.profile, configuration.device)
 
     def _progress(self, finishing: bool) -> Progress:
         """`finishing` says that the time is up; if the cases are, it is finishing, too."""

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from fuzz.campaign import jobs, script
+from fuzz.campaign import repro_trial
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
-from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, State, Suspect
-from fuzz.campaign.work import Answer, Death, Event, Failure, Job, Workers
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, Workers
 from fuzz.corpus import buckets
 from fuzz.errors import PoolError
 from fuzz.execute.call import Result
@@ -68,20 +69,20 @@ class Runner:
     def begin(self, program: Program, target: str, *, limit: float | None = None) -> None:
         """Have a program run that may be asked for next, in a worker that has nothing else to do."""
         if (program, target) not in self._begun and not self._cancelled:
-            self._begun[program, target] = self._submit(jobs.program_item(program, target), False, limit)
+            self._begun[program, target] = self._submit(handlers.program_item(program, target), False, limit)
 
     def run(self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None) -> Seen:
         """Run a program and wait for it; CancelledError when the campaign ends first."""
         begun = None if fresh else self._begun.pop((program, target), None)
-        return understand(self._ask(jobs.program_item(program, target), fresh, limit, begun))
+        return understand(self._ask(handlers.program_item(program, target), fresh, limit, begun))
 
     def shows(self, text: str, finding: Finding) -> bool:
         """Whether a repro script shows its difference, and not another one."""
-        event = self._ask(jobs.script_item(text), True, None)
+        event = self._ask(handlers.script_item(text), True, None)
         if isinstance(event, Death):
             # A worker that dies of a script has died of what the script is about, or the script is not it.
             return finding.target.startswith(("crash", "timeout")) or finding.clause != "errors"
-        return isinstance(event, Answer) and script.shows(finding, event.value)
+        return isinstance(event, Answer) and repro_trial.shows(finding, event.value)
 
     def wake(self) -> None:
         """Let the driver's loop look at what has been done."""

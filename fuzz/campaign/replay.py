@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from fuzz.campaign import jobs
 from fuzz.campaign.devices import gpus, has
 from fuzz.campaign.investigate import understand
-from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
-from fuzz.campaign.work import Job
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Job
 from fuzz.corpus import buckets
 from fuzz.corpus.case_file import AGREES, DIFFERS, Case
 from fuzz.targets.target import SHIPPED
@@ -87,13 +87,13 @@ def replay(
             reason = f"needs device {device}"
             found[place] = Replayed(file, name, LEFT_OUT, "", reason, expected, False, True)
     with Pool(
-        jobs.HANDLER,
+        handlers.HANDLER,
         jobs=jobs_at_once,
         warm=[name for _, _, name in work],
         gpus=gpus("cpu" if here <= {"cpu"} else "cuda"),
     ) as pool:
         queue = [
-            Job((jobs.program_item(case.program, name),), limit, tag=place)
+            Job((handlers.program_item(case.program, name),), limit, tag=place)
             for place, (_, case, name) in enumerate(work)
             if place not in found
         ]

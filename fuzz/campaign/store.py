@@ -34,7 +34,7 @@ from typing import Any, Self
 
 from fuzz.campaign import configuration as configurations
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.memory import Sample
+from fuzz.campaign.memory_gauge import Sample
 from fuzz.campaign.records import (
     Example,
     Seen,

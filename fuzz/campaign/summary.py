@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.ledger import Bucket, Ledger, Tally
-from fuzz.campaign.memory import Growth, Sample, growth
+from fuzz.campaign.memory_gauge import Growth, Sample, growth
 from fuzz.campaign.records import Suspect
-from fuzz.campaign.reticence import reticent
+from fuzz.campaign.refusal_rate import reticent
 from fuzz.campaign.store import Store
+from fuzz.campaign.workers import handlers
 from fuzz.corpus import case_file
 from fuzz.corpus.known_issues import Standing
 
@@ -101,7 +101,7 @@ def books(store: Store) -> Ledger:
     configuration = store.configuration
 
     def look(target: str, index: int) -> Suspect:
-        program = jobs.program(configuration.seed, index, configuration.profile, configuration.device)
+        program = handlers.program(configuration.seed, index, configuration.profile, configuration.device)
         return Suspect(target, index, program, store.seen(target, index))
 
     ledger = Ledger(configuration.targets, look)

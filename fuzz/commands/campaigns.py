@@ -125,7 +125,7 @@ def _run(
     cases: Path,
 ) -> int:
     from fuzz.campaign.driver import Campaign
-    from fuzz.campaign.live import watching
+    from fuzz.campaign.progress import watching
     from fuzz.report.page import page
 
     with watching(configuration, sys.stderr) as watch:
@@ -154,7 +154,7 @@ def status(summary: Summary) -> int:
 
 
 def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], cases: Path) -> Summary:
-    from fuzz.campaign.standings import standings, unchecked
+    from fuzz.campaign.known_issue_status import standings, unchecked
 
     targets, torch_version = summary.configuration.targets, summary.versions["torch"]
     if summary.interrupted:

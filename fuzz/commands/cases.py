@@ -83,7 +83,7 @@ def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[C
 
 def reduce(options: argparse.Namespace) -> int:
     """Make a case smaller; 1 if it is not the difference that its file records."""
-    from fuzz.campaign.reduction import reduce_case
+    from fuzz.campaign.reduce_case import reduce_case
 
     case = case_file.read(options.file)
     (target,) = usable([options.target])

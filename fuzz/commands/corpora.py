@@ -192,7 +192,7 @@ def prune(options: argparse.Namespace) -> int:
 
 def minimize(options: argparse.Namespace) -> int:
     """Reduce cases where they are; 1 if one no longer differs, 2 if one cannot be read or run."""
-    from fuzz.campaign.reduction import reduce_case
+    from fuzz.campaign.reduce_case import reduce_case
 
     if options.target:
         usable([options.target])

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from fuzz.campaign.ledger import Bucket
-from fuzz.campaign.live import duration
-from fuzz.campaign.memory import MIB
+from fuzz.campaign.memory_gauge import MIB
+from fuzz.campaign.progress import duration
 from fuzz.corpus import buckets
 from fuzz.corpus.known_issues import Standing
 from fuzz.features.program_features import FEATURES

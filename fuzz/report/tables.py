@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 
-from fuzz.campaign.memory import MIB
+from fuzz.campaign.memory_gauge import MIB
 from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
 from fuzz.program.decode import Program, Root, Same, Scalar, Storage, View

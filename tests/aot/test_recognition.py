@@ -17,7 +17,7 @@ import aot
 from aot import torch_internals as internals
 from aot.specialize.call import flattened, take_apart
 from aot.specialize.inline_cache import EVERY, MISSED, MOST, compile_test
-from fuzz.campaign.jobs import program
+from fuzz.campaign.workers.handlers import program
 from fuzz.program.printer import load
 
 pytestmark = pytest.mark.clause("repeat")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import fuzz
-from fuzz.campaign.worker import Last
+from fuzz.campaign.workers.worker import Last
 
 
 class Unpicklable(Exception):

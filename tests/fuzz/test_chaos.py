@@ -9,9 +9,9 @@ import bad_targets
 import pytest
 from chaos import ENDED, attack
 
-from fuzz.campaign import jobs
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import summarize
+from fuzz.campaign.workers import handlers
 from fuzz.program.printer import load
 
 CASES = 16
@@ -26,7 +26,7 @@ WAITS = 2  # for ever: the attack would kill it every time
 
 def _harm(seed: int) -> dict[int, int]:
     """The cases of a campaign to which its target does harm, and which."""
-    functions = (load(jobs.program(seed, index, "mixed")).f for index in range(CASES))
+    functions = (load(handlers.program(seed, index, "mixed")).f for index in range(CASES))
     harm = {index: bad_targets.harm(function) for index, function in enumerate(functions)}
     return {index: kind for index, kind in harm.items() if kind is not None}
 

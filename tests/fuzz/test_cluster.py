@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 from wire import Wire
 
-from fuzz.campaign import cluster
-from fuzz.campaign.cluster import Cluster, Node
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.driver import Campaign
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary
-from fuzz.campaign.work import Event, Job
+from fuzz.campaign.workers import cluster
+from fuzz.campaign.workers.cluster import Cluster, Node
+from fuzz.campaign.workers.protocol import Event, Job
 from fuzz.errors import ConfigurationError, PoolError
 
 CASES = 150

@@ -11,14 +11,14 @@ from typing import Any, cast
 import bad_targets
 import pytest
 
-from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign, Progress, judge_death
-from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary, summarize
-from fuzz.campaign.work import Answer, Death, Job
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Answer, Death, Job
 from fuzz.corpus import case_file
 from fuzz.report import objects, tables
 from fuzz.report.page import page
@@ -115,8 +115,8 @@ def test_a_target_that_breaks_its_process_costs_no_other_case() -> None:
 def test_what_a_script_leaves_behind_costs_no_case() -> None:
     """Its target may have broken torch for good, or the next time that garbage is collected."""
     script = "from bad_targets import _Refuses\n_Refuses().__enter__()\nraise SystemExit(1)\n"
-    items = jobs.script_item(script), jobs.case_item(3, 0, "mixed", "cpu", "eager")
-    with Pool(jobs.HANDLER, jobs=1) as pool:
+    items = handlers.script_item(script), handlers.case_item(3, 0, "mixed", "cpu", "eager")
+    with Pool(handlers.HANDLER, jobs=1) as pool:
         shown, after = pool.run([Job((item,), 20.0) for item in items])
     assert isinstance(shown, Answer)
     assert shown.value["status"] == 1
@@ -298,7 +298,7 @@ def test_a_case_that_the_generator_cannot_make_ends_no_campaign(monkeypatch: pyt
         raise RuntimeError("no program comes to mind")
 
     campaign = Campaign(_configuration("good", cases=1))
-    monkeypatch.setattr(jobs, "generate", failing)
+    monkeypatch.setattr(handlers, "generate", failing)
     campaign._arrive("bad_targets:good", 0, Seen("poisoned", "", (), "the fuzzer failed on it", 0.0))
     campaign._ledger.settle()
     assert campaign._ledger.tallies["bad_targets:good"].poisons == {"the fuzzer failed on it": 1}

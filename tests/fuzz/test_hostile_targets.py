@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from small_programs import SINE, SQUARE_OF_LEAF
 
-from fuzz.campaign import jobs
 from fuzz.campaign.investigate import understand
-from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Seen
-from fuzz.campaign.work import Job
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Job
 from fuzz.cli import main
 from oracles.object_names import class_name, message_of
 
@@ -98,11 +98,11 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Seen]]:
         patch.syspath_prepend(str(HERE))
         patch.chdir(tmp_path_factory.mktemp("hostile"))
         found: dict[str, list[Seen]] = {}
-        with Pool(jobs.HANDLER, jobs=2) as pool:
+        with Pool(handlers.HANDLER, jobs=2) as pool:
             work = []
             for name in (*FOUND, *RIGHT):
                 names = (f"hostile_targets:{name}", "eager", "eager")
-                items = tuple(jobs.program_item(SQUARE_OF_LEAF, one) for one in names)
+                items = tuple(handlers.program_item(SQUARE_OF_LEAF, one) for one in names)
                 work.append(Job(items, 60.0, tag=name))
             for event in pool.run(work):
                 found.setdefault(event.job.tag, [Seen("", "", (), "", 0.0)] * 3)[event.position] = understand(

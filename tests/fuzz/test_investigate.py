@@ -14,7 +14,7 @@ from small_programs import DOUBLE_IN_PLACE
 
 from fuzz.campaign.investigate import REPLAYS, Runner, investigate
 from fuzz.campaign.records import Seen, Suspect
-from fuzz.campaign.work import Answer, Death, Event, Job
+from fuzz.campaign.workers.protocol import Answer, Death, Event, Job
 from fuzz.choices import Random
 from fuzz.corpus import buckets
 from fuzz.generate import generate

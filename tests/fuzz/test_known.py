@@ -9,7 +9,7 @@ import pytest
 from small_programs import LOST_THROUGH_EXPAND, SINE
 from test_corpus import CASE
 
-from fuzz.campaign.standings import standings, unchecked
+from fuzz.campaign.known_issue_status import standings, unchecked
 from fuzz.corpus import case_file
 from fuzz.corpus.collection import Collection
 from fuzz.corpus.known_issues import Issue, Standing, read

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from fuzz.campaign import live
+from fuzz.campaign import progress as campaign_progress
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.driver import Progress
 from fuzz.campaign.ledger import Tally
-from fuzz.campaign.work import Doing
+from fuzz.campaign.workers.protocol import Doing
 
 CONFIGURATION = Configuration(targets=("aot",), seconds=60.0)
 TALLY = Tally(cases=40, agree=30, findings=10, crashes=2)
@@ -22,7 +22,7 @@ PROGRESS = Progress(20.0, {"aot": TALLY}, 3, WORKERS, False, 40.0)
 
 def _rendered(progress: Progress) -> str:
     console = Console(file=io.StringIO(), width=120)
-    console.print(live.view(CONFIGURATION, progress))
+    console.print(campaign_progress.view(CONFIGURATION, progress))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
     return text
@@ -38,11 +38,13 @@ def test_a_terminal_shows_targets_workers_buckets_and_the_time_left() -> None:
 def test_a_narrow_terminal_shows_whole_words() -> None:
     console = Console(file=io.StringIO(), width=80)
     tally = Tally(cases=12345, agree=12000, poisoned=100, refused=45, findings=200)
-    console.print(live.view(CONFIGURATION, replace(PROGRESS, tallies={"torch-aot-function": tally})))
+    console.print(
+        campaign_progress.view(CONFIGURATION, replace(PROGRESS, tallies={"torch-aot-function": tally}))
+    )
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in text
     (head,) = [line for line in text.splitlines() if "poisoned" in line]
-    assert head.split() == [*live._COLUMNS]
+    assert head.split() == [*campaign_progress._COLUMNS]
 
 
 def test_many_workers_are_summed_up() -> None:
@@ -54,13 +56,13 @@ def test_many_workers_are_summed_up() -> None:
 
 def test_a_log_gets_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
-    with live.watching(CONFIGURATION, log) as watch:
+    with campaign_progress.watching(CONFIGURATION, log) as watch:
         watch(PROGRESS)
         assert log.getvalue() == "", "not at once"
-        monkeypatch.setattr(live, "LINE_SECONDS", 0.0)
+        monkeypatch.setattr(campaign_progress, "LINE_SECONDS", 0.0)
         watch(PROGRESS)
         watch(PROGRESS)
-    assert log.getvalue().splitlines() == [live.line(CONFIGURATION, PROGRESS)] * 2
+    assert log.getvalue().splitlines() == [campaign_progress.line(CONFIGURATION, PROGRESS)] * 2
     assert "\x1b" not in log.getvalue()
 
 
@@ -69,14 +71,14 @@ def test_a_log_that_nobody_reads_stops_nothing() -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    with live.watching(CONFIGURATION, Closed()) as watch:
+    with campaign_progress.watching(CONFIGURATION, Closed()) as watch:
         watch._last = float("-inf")  # type: ignore[attr-defined]
         watch(PROGRESS)
         watch(PROGRESS)
 
 
 def test_durations_are_read_easily() -> None:
-    assert [live.duration(n) for n in (0.4, 59.6, 3599, 3600)] == [
+    assert [campaign_progress.duration(n) for n in (0.4, 59.6, 3599, 3600)] == [
         "0 s",
         "1 min 0 s",
         "59 min 59 s",

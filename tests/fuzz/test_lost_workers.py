@@ -126,7 +126,7 @@ def test_a_scheduler_that_dies_is_said_to(
     node = ("-m", "distributed.cli.dask_worker", address, "--nthreads=1", "--memory-limit=0", "--no-nanny")
     with (
         _running(*scheduler, "--host=127.0.0.1") as process,
-        _running(*node, "--no-dashboard", "--preload=fuzz.campaign.cluster"),
+        _running(*node, "--no-dashboard", "--preload=fuzz.campaign.workers.cluster"),
         _running("-c", SOON_GIVEN_UP, *RUN, "--jobs", "1", "--cluster", address) as campaign,
     ):
         _until(_cases)

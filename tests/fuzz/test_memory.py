@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.campaign import jobs, memory
+from fuzz.campaign import memory_gauge
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign
-from fuzz.campaign.memory import MIB, Gauge, Growth, Sample, growth, resident
-from fuzz.campaign.pool import Pool
+from fuzz.campaign.memory_gauge import MIB, Gauge, Growth, Sample, growth, resident
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import summarize
-from fuzz.campaign.work import Answer, Job
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Answer, Job
 from fuzz.report import objects, tables
 
 pytestmark = pytest.mark.usefixtures("helpers_are_importable")
@@ -26,8 +27,8 @@ ROOM = 10 * MIB
 
 def _of_one_worker(target: str, cases: int) -> list[int]:
     """What one worker has after each of its cases."""
-    items = tuple(jobs.case_item(0, index, "mixed", "cpu", target) for index in range(cases))
-    with Pool(jobs.HANDLER, jobs=1, warm=[target]) as pool:
+    items = tuple(handlers.case_item(0, index, "mixed", "cpu", target) for index in range(cases))
+    with Pool(handlers.HANDLER, jobs=1, warm=[target]) as pool:
         events = list(pool.run([Job(items, 60.0)]))
     found = [event.resident for event in events if isinstance(event, Answer)]
     assert len(found) == cases
@@ -51,7 +52,7 @@ def test_a_worker_that_leaks_is_seen_to() -> None:
 
 @pytest.mark.nightly
 def test_the_driver_does_not_grow_once_it_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "SAMPLE_SECONDS", 0.2)
+    monkeypatch.setattr(memory_gauge, "SAMPLE_SECONDS", 0.2)
     configuration = Configuration(
         ("eager", "bad_targets:copies_alias"), cases=300, jobs=2, budget=Budget(evaluations=5)
     )
@@ -78,8 +79,8 @@ def test_a_sample_is_what_the_workers_said_since_the_last_one() -> None:
     assert first is not None and (first.at, first.worker) == (1.0, 9)
     assert first.driver == pytest.approx(resident(), rel=0.2)
     gauge.heard(3)
-    assert gauge.read(1.0 + memory.SAMPLE_SECONDS / 2) is None
-    second = gauge.read(1.0 + memory.SAMPLE_SECONDS)
+    assert gauge.read(1.0 + memory_gauge.SAMPLE_SECONDS / 2) is None
+    second = gauge.read(1.0 + memory_gauge.SAMPLE_SECONDS)
     assert second is not None and second.worker == 3
 
 

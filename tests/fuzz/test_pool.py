@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import fuzz
-from fuzz.campaign import process
-from fuzz.campaign.pool import Pool
-from fuzz.campaign.work import Answer, Death, Event, Failure, Job
+from fuzz.campaign.workers import process
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job
 from fuzz.errors import PoolError
 
 
@@ -155,8 +155,8 @@ def test_each_worker_sees_a_gpu_of_its_own_and_keeps_it() -> None:
     """In a process of its own: the fork server of this one is without GPUs."""
     code = """
 import json
-from fuzz.campaign.pool import Pool
-from fuzz.campaign.work import Job
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Job
 with Pool("pool_handlers:handle", jobs=2, recycle=1, gpus=("4", "7")) as pool:
     print(json.dumps([event.value for event in pool.run([Job(("gpu",), 20.0)] * 12)]))
 """

@@ -27,7 +27,7 @@ from small_programs import (
     TWO_MUTATED_ALIASES,
 )
 
-from fuzz.campaign import script
+from fuzz.campaign import repro_trial
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program
@@ -165,11 +165,11 @@ def test_a_script_makes_its_target_ready(fault: str, tmp_path: Path, monkeypatch
     assert "not made ready" not in done.stdout
     assert "cannot do that" in done.stdout or "-0." in done.stdout
     bad_targets._ready.clear()
-    assert script.shows(finding, script.run(text))
+    assert repro_trial.shows(finding, repro_trial.run(text))
     bad_targets._ready.clear()
     unready = text.replace(f"bad_targets.{fault}.prepare()", "pass")
     assert unready != text
-    assert not script.shows(finding, script.run(unready))
+    assert not repro_trial.shows(finding, repro_trial.run(unready))
 
 
 def test_a_target_that_cannot_be_used_shows_no_difference(
@@ -189,7 +189,7 @@ def test_a_target_that_cannot_be_used_shows_no_difference(
         text = repro_script.script(SINE, name, finding)
         assert _status(text) == 2
         assert "cannot be used" in capsys.readouterr().out
-        assert not script.shows(finding, script.run(text))
+        assert not repro_trial.shows(finding, repro_trial.run(text))
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_a_target_that_cannot_be_used_shows_no_difference(
 )
 def test_a_script_shows_the_exception_that_was_recorded(recorded: str, told: str, shown: bool) -> None:
     finding = Finding("errors", "call", "no exception", recorded, "")
-    assert script.shows(finding, {"status": 1, "ends": [["no exception", told]]}) is shown
-    assert not script.shows(finding, {"status": 0, "ends": [["no exception", told]]})
+    assert repro_trial.shows(finding, {"status": 1, "ends": [["no exception", told]]}) is shown
+    assert not repro_trial.shows(finding, {"status": 0, "ends": [["no exception", told]]})
     later = replace(finding, clause="repeat", path="call 2: errors: call")
-    assert script.shows(later, {"status": 1, "ends": [["no exception", told]]}) is shown
+    assert repro_trial.shows(later, {"status": 1, "ends": [["no exception", told]]}) is shown
 
 
 def test_a_script_carries_what_inductor_is_prepared_with() -> None:

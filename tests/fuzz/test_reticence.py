@@ -13,7 +13,7 @@ import pytest
 from small_programs import SINE
 
 from fuzz.campaign.ledger import Tally
-from fuzz.campaign.reticence import reticent, too_often
+from fuzz.campaign.refusal_rate import reticent, too_often
 from fuzz.cli import main
 from fuzz.execute.case import execute
 from fuzz.targets.target import SHIPPED, Target

@@ -17,7 +17,7 @@ from small_programs import LOST_THROUGH_EXPAND, SINE
 from fuzz.campaign import configuration as configurations
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.export import lines
-from fuzz.campaign.memory import Sample
+from fuzz.campaign.memory_gauge import Sample
 from fuzz.campaign.records import Example, Seen, Suspect, example_from_json, example_to_json
 from fuzz.campaign.store import FILE, VERSION, Row, Store
 from fuzz.campaign.summary import books, summarize

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuzz.campaign.configuration import fingerprint
-from fuzz.campaign.jobs import program
 from fuzz.campaign.store import Store
+from fuzz.campaign.workers.handlers import program
 from fuzz.corpus.buckets import signature
 from fuzz.execute.case import execute
 from fuzz.features.traits import traits

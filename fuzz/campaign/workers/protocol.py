@@ -30,7 +30,7 @@ class Job:
 class Answer:
     """An item was handled: `value` is what the handler returned; `seconds` on the wall.
 
-    `resident` is how many bytes of physical memory the worker has after it (`fuzz.campaign.memory`).
+    `resident` is how many bytes of physical memory the worker has after it (`fuzz.campaign.memory_gauge`).
     """
 
     job: Job

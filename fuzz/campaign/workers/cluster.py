@@ -24,11 +24,11 @@ from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from fuzz.campaign import jobs
 from fuzz.campaign.configuration import Configuration, fingerprint, versions
 from fuzz.campaign.devices import gpus, workers
-from fuzz.campaign.pool import Pool
-from fuzz.campaign.work import Answer, Death, Doing, Event, Failure, Job
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
+from fuzz.campaign.workers.protocol import Answer, Death, Doing, Event, Failure, Job
 from fuzz.errors import ConfigurationError, PoolError, WorkersLost
 
 LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
@@ -90,7 +90,7 @@ class _Lease:
 
 
 class Cluster:
-    """The nodes of a Dask cluster, as `fuzz.campaign.work.Workers`."""
+    """The nodes of a Dask cluster, as `fuzz.campaign.workers.protocol.Workers`."""
 
     def __init__(self, where: str, node: Node, *, ttl: float = TTL, patience: float = PATIENCE) -> None:
         """`where` is the address of a scheduler, or `local:N`.
@@ -329,7 +329,7 @@ def work(text: str) -> str:
             while _pools:
                 _pools.popitem()[1].close()
             _pools[node] = Pool(
-                jobs.HANDLER,
+                handlers.HANDLER,
                 jobs=node.jobs or workers(node.device),
                 memory=node.memory,
                 warm=node.targets,

@@ -21,8 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from fuzz.campaign import worker
-from fuzz.campaign.work import Job
+from fuzz.campaign.workers import worker
+from fuzz.campaign.workers.protocol import Job
 from fuzz.errors import PoolError, WorkersLost
 
 # One OpenMP thread, or the fork server has a second thread that its children lack; CUDA looked at through

@@ -16,8 +16,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from fuzz.campaign import script
-from fuzz.campaign.worker import Last
+from fuzz.campaign import repro_trial
+from fuzz.campaign.workers.worker import Last
 from fuzz.choices import Random
 from fuzz.errors import TargetError
 from fuzz.execute.call import Result
@@ -31,7 +31,7 @@ from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets.target import Target, find
 from oracles.object_names import message_of
 
-HANDLER = "fuzz.campaign.jobs:handle"
+HANDLER = "fuzz.campaign.workers.handlers:handle"
 
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
@@ -73,7 +73,7 @@ def handle(item: dict[str, Any]) -> Any:
         case "program":
             return _answer(_executed(from_json(item["program"]), item["target"]))
         case "script":
-            return Last(script.run(item["text"]))
+            return Last(repro_trial.run(item["text"]))
         case kind:
             raise ValueError(f"no item of kind {kind!r}")
 

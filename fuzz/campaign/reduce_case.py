@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fuzz.campaign import jobs
 from fuzz.campaign.devices import gpus, require, workers
 from fuzz.campaign.investigate import Runner, attended, investigate
-from fuzz.campaign.pool import Pool
 from fuzz.campaign.records import Example, Seen, Suspect
+from fuzz.campaign.workers import handlers
+from fuzz.campaign.workers.pool import Pool
 from fuzz.corpus import buckets, case_file
 from fuzz.corpus.case_file import Case
 
@@ -39,7 +39,7 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
     device = case.program.scenario.device
     require(device)
     at_once = min(2, workers(device))
-    with Pool(jobs.HANDLER, jobs=at_once, warm=[target], gpus=gpus(device)) as pool:
+    with Pool(handlers.HANDLER, jobs=at_once, warm=[target], gpus=gpus(device)) as pool:
         runner = Runner(pool, limit)
         found = attended(pool, lambda: _investigate(case, target, runner, at_once > 1))
     if isinstance(found, Seen):

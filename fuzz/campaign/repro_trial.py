@@ -13,7 +13,7 @@ import re
 import tempfile
 from typing import Any
 
-from fuzz.campaign.process import cause
+from fuzz.campaign.workers.process import cause
 from fuzz.corpus import buckets
 from oracles import Finding
 from oracles.object_names import encodable

@@ -16,7 +16,7 @@ import sys
 
 import torch
 
-from fuzz.campaign import worker
+from fuzz.campaign.workers import worker
 from fuzz.targets.target import SHIPPED
 
 STAGES = (
@@ -24,7 +24,7 @@ STAGES = (
     "fuzz.generate",
     "fuzz.program.printer",
     "fuzz.generate.profiles",
-    "fuzz.campaign.jobs",
+    "fuzz.campaign.workers.handlers",
 )
 
 

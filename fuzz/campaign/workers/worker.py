@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fuzz.campaign.memory import resident
+from fuzz.campaign.memory_gauge import resident
 
-PRELOAD = "fuzz.campaign.preload"
+PRELOAD = "fuzz.campaign.workers.preload"
 # The environment variable with the names of the targets that the fork server warms.
 WARM = "AOTFUZZ_WARM"
 
