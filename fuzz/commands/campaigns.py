@@ -18,7 +18,7 @@ from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say
 from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.corpus.known_issues import read as read_known
 from fuzz.errors import ConfigurationError, StoreError
-from fuzz.report import objects, tables
+from fuzz.report import json_output, tables
 
 DEFAULT_SECONDS = 60.0
 REPORT = "report.html"
@@ -55,7 +55,7 @@ def resume(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Print a campaign and write its page."""
-    from fuzz.report.page import page
+    from fuzz.report.html_report import page
 
     with _whole(options.folder), Store.read(options.folder) as store:
         summary = summarize(store)
@@ -70,13 +70,13 @@ def report(options: argparse.Namespace) -> int:
         ) from error
     say(f"The page is {file}", sys.stderr)
     if options.json:
-        say_object(objects.campaign(summary))
+        say_object(json_output.campaign(summary))
     return NOTHING_NEW
 
 
 def diff(options: argparse.Namespace) -> int:
     """Compare two campaigns; 1 if they have different buckets."""
-    from fuzz.report.difference import compare, table
+    from fuzz.report.diff import compare, table
 
     summaries = []
     for folder in (options.before, options.after):
@@ -85,7 +85,7 @@ def diff(options: argparse.Namespace) -> int:
     found = compare(*summaries)
     say(table(found), people(options))
     if options.json:
-        say_object(objects.difference(found))
+        say_object(json_output.difference(found))
     return FINDINGS if found.only_before or found.only_after else NOTHING_NEW
 
 
@@ -126,7 +126,7 @@ def _run(
 ) -> int:
     from fuzz.campaign.driver import Campaign
     from fuzz.campaign.progress import watching
-    from fuzz.report.page import page
+    from fuzz.report.html_report import page
 
     with watching(configuration, sys.stderr) as watch:
         with _whole(store.folder or Path()):
@@ -140,7 +140,7 @@ def _run(
         summary = replace(summary, troubles=[*summary.troubles, str(error)])
     say(tables.campaign(summary), people(options))
     if options.json:
-        say_object(objects.campaign(summary))
+        say_object(json_output.campaign(summary))
     return status(summary)
 
 

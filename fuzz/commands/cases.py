@@ -12,7 +12,7 @@ from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_
 from fuzz.corpus import case_file
 from fuzz.corpus.case_file import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
-from fuzz.report import objects, tables
+from fuzz.report import json_output, tables
 from fuzz.targets.plugins import attribute, registered
 from fuzz.targets.target import SHIPPED, find, usable
 from fuzz.text import shell
@@ -47,7 +47,7 @@ def replay(options: argparse.Namespace) -> int:
     say(said, sys.stderr)
     if options.json:
         not_run = {name: [str(file) for file in files] for name, files in ungiven.items()}
-        say_object({**objects.replay(rows, errors), "not_run": not_run})
+        say_object({**json_output.replay(rows, errors), "not_run": not_run})
     if errors:
         return WRONG
     return FINDINGS if unexpected else NOTHING_NEW

@@ -20,8 +20,8 @@ from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Job
 from fuzz.corpus import case_file
-from fuzz.report import objects, tables
-from fuzz.report.page import page
+from fuzz.report import json_output, tables
+from fuzz.report.html_report import page
 
 pytestmark = pytest.mark.usefixtures("helpers_are_importable")
 
@@ -324,7 +324,7 @@ def test_a_death_that_a_control_dies_too_proves_nothing_and_is_counted_apart() -
     assert (likewise.crashes, itself.crashes) == (0, 1)
     reason = "bad_targets:crashes_on_exp does it too"
     assert likewise.poisons == {reason: 1}
-    data = objects.campaign(summary)
+    data = json_output.campaign(summary)
     assert [data["targets"][name]["poisons"] for name in names] == [{reason: 1}, {}]
     assert data["poisons"] == {reason: 1}
     assert reason in tables.campaign(summary)

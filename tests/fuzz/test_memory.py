@@ -16,7 +16,7 @@ from fuzz.campaign.summary import summarize
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Job
-from fuzz.report import objects, tables
+from fuzz.report import json_output, tables
 
 pytestmark = pytest.mark.usefixtures("helpers_are_importable")
 
@@ -65,7 +65,7 @@ def test_the_driver_does_not_grow_once_it_is_warm(tmp_path: Path, monkeypatch: p
     assert min(sample.driver for sample in samples) > 50 * MIB
     assert worker.end > 50 * MIB
     assert "Memory: driver" in tables.campaign(summary)
-    assert objects.campaign(summary)["memory"]["driver"] == {"warm": driver.warm, "end": driver.end}
+    assert json_output.campaign(summary)["memory"]["driver"] == {"warm": driver.warm, "end": driver.end}
     drawn = [one for one in summary.course if one.driver]
     assert max(one.driver for one in drawn) == max(sample.driver for sample in samples)
 

@@ -19,9 +19,9 @@ from fuzz.campaign.summary import Summary, summarize
 from fuzz.corpus.known_issues import Issue, Standing
 from fuzz.features.traits import TRAITS, traits
 from fuzz.report import charts, tables
-from fuzz.report.difference import compare
-from fuzz.report.difference import table as difference_table
-from fuzz.report.page import MOST_TEXT, command, page
+from fuzz.report.diff import compare
+from fuzz.report.diff import table as difference_table
+from fuzz.report.html_report import MOST_TEXT, command, page
 from oracles import Finding
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

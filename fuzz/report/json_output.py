@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket, Tally
     from fuzz.campaign.replay import Replayed
     from fuzz.campaign.summary import Summary
-    from fuzz.report.difference import Difference
+    from fuzz.report.diff import Difference
 
 
 def campaign(summary: Summary) -> dict[str, Any]:
