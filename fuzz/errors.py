@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzz.text import one_line
+from fuzz.safe_text import one_line
 
 
 class FuzzError(Exception):

@@ -45,7 +45,7 @@ from fuzz.campaign.records import (
 )
 from fuzz.errors import StoreError
 from fuzz.program.decode import ProgramError
-from fuzz.text import shell
+from fuzz.safe_text import shell
 
 VERSION = 3
 FILE = "campaign.sqlite"

@@ -13,9 +13,9 @@ from fuzz.corpus import case_file
 from fuzz.corpus.case_file import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.report import json_output, tables
+from fuzz.safe_text import shell
 from fuzz.targets.plugins import attribute, registered
 from fuzz.targets.target import SHIPPED, find, usable
-from fuzz.text import shell
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -21,8 +21,8 @@ from fuzz.corpus import case_file
 from fuzz.corpus.case_file import AGREES, DIFFERS, Case
 from fuzz.corpus.collection import Collection, is_canonical
 from fuzz.errors import ConfigurationError, DeviceError
+from fuzz.safe_text import one_line, shell
 from fuzz.targets.target import SHIPPED, usable
-from fuzz.text import one_line, shell
 
 
 def add(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from fuzz.text import json_text, shown
+from fuzz.safe_text import json_text, shown
 
 NOTHING_NEW = 0
 FINDINGS = 1

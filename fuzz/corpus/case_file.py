@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuzz import versions
+from fuzz import torch_versions
 from fuzz.errors import CorpusError
 from fuzz.ir import json_readers, renames
 from fuzz.program.decode import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
-from fuzz.text import json_text
+from fuzz.safe_text import json_text
 from oracles import CLAUSES, Finding
 from oracles.object_names import encodable
 
@@ -96,7 +96,7 @@ class Case:
 
     def state(self, target: str, torch: str) -> str | None:
         """What is expected of a target on a version of torch; None if nothing is."""
-        concerned = versions.includes(self.versions.get(target, ""), torch)
+        concerned = torch_versions.includes(self.versions.get(target, ""), torch)
         return self.expected.get(target) if concerned else None
 
 
@@ -285,7 +285,7 @@ def _versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
         if name not in expected:
             raise ProgramError(VERSIONS, f"nothing is expected of {json_readers.brief(name)}", "remove it")
         place = f"{VERSIONS}.{name}"
-        if (wrong := versions.mistake(_text(text, place))) is not None:
+        if (wrong := torch_versions.mistake(_text(text, place))) is not None:
             raise ProgramError(place, f"not a range of versions: {wrong}", 'write one such as ">=2.12"')
     return dict(data)
 

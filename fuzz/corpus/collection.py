@@ -14,7 +14,7 @@ from fuzz.corpus import buckets, case_file, known_issues
 from fuzz.corpus.case_file import Case
 from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.errors import CorpusError
-from fuzz.text import one_line
+from fuzz.safe_text import one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fuzz import versions
+from fuzz import torch_versions
 from fuzz.corpus.case_file import AGREES, DIFFERS, MAX_BYTES, STATES
 from fuzz.errors import CorpusError
 from fuzz.patterns import matches
@@ -63,7 +63,7 @@ class Issue:
         >>> Issue("lost", ("aot",), torch=">=2.12").concerns("2.13.0+cpu")
         True
         """
-        return versions.includes(self.torch, torch)
+        return torch_versions.includes(self.torch, torch)
 
     def covers(self, target: str, bucket: str, program: Program) -> bool:
         """Whether a bucket of a target is this issue; `program` is the bucket's reduced one."""
@@ -166,7 +166,7 @@ def _issue(file: Path, place: str, data: object) -> Issue:
         raise CorpusError(file, f"{place}.expected", f"is neither {DIFFERS} nor {AGREES}")
     if "/" in values.get("case", ""):
         raise CorpusError(file, f"{place}.case", "is not the name of a file beside this one")
-    if (wrong := versions.mistake(values.get("torch", ""))) is not None:
+    if (wrong := torch_versions.mistake(values.get("torch", ""))) is not None:
         raise CorpusError(file, f"{place}.torch", f"not a range of versions: {wrong}")
     return Issue(**values)
 

@@ -26,7 +26,7 @@ from fuzz.features.traits import OPERATOR, TRAITS
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import render
 from fuzz.report import charts
-from fuzz.text import shell, shown
+from fuzz.safe_text import shell, shown
 
 if TYPE_CHECKING:
     from fuzz.campaign.summary import Summary

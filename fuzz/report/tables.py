@@ -13,7 +13,7 @@ from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
 from fuzz.program.decode import Program, Root, Same, Scalar, Storage, View
 from fuzz.program.printer import render
-from fuzz.text import one_line
+from fuzz.safe_text import one_line
 
 if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket

@@ -35,7 +35,7 @@ from fuzz.repro.checks import (
     with_wrappers,
 )
 from fuzz.repro.compilers import Compiler, named
-from fuzz.text import one_line
+from fuzz.safe_text import one_line
 from oracles import CLAUSES, Backward, Finding
 from oracles.observation.gradients import ALONE
 
