@@ -8,26 +8,22 @@ from types import ModuleType
 
 import torch
 
-from bench import (
+from bench.compiler import (
     architectures,
     cache,
-    calls,
-    compile,
-    fuzz,
+    call_overhead,
+    compile_time,
     guards,
+    heap_size,
     inductor,
     memory,
-    mutants,
-    nnsmith,
-    objects,
     opinfo,
     partition,
-    power,
-    purity,
     replay_graphs,
-    scale,
-    start,
+    scaling,
+    startup,
 )
+from bench.fuzzer import bucket_purity, detection, mutmut, nnsmith, throughput
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`; one
@@ -35,22 +31,22 @@ from bench.report import emit
 COMMANDS: dict[str, ModuleType] = {
     "architectures": architectures,
     "cache": cache,
-    "calls": calls,
-    "compile": compile,
-    "fuzz": fuzz,
+    "calls": call_overhead,
+    "compile": compile_time,
+    "fuzz": throughput,
     "guards": guards,
     "inductor": inductor,
     "memory": memory,
-    "mutants": mutants,
+    "mutants": mutmut,
     "nnsmith": nnsmith,
-    "objects": objects,
+    "objects": heap_size,
     "opinfo": opinfo,
     "partition": partition,
-    "power": power,
-    "purity": purity,
+    "power": detection,
+    "purity": bucket_purity,
     "replay_graphs": replay_graphs,
-    "scale": scale,
-    "start": start,
+    "scale": scaling,
+    "start": startup,
 }
 
 

@@ -20,8 +20,8 @@ import aot
 from aot import errors
 from aot.frontends.dynamo import aotfuzz_inductor
 from aot.inductor import Inductor
-from bench.models import HUB_MODELS, Model
-from bench.models import MODELS as SMALL_AND_LARGE
+from bench.compiler.models import HUB_MODELS, Model
+from bench.compiler.models import MODELS as SMALL_AND_LARGE
 
 pytestmark = pytest.mark.usefixtures("small_inductor")
 

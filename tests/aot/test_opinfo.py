@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.opinfo.cases import MODULES, OPERATORS, Case, cases, variants
-from bench.opinfo.sweep import run_case
+from bench.compiler.opinfo.cases import MODULES, OPERATORS, Case, cases, variants
+from bench.compiler.opinfo.sweep import run_case
 from fuzz.targets.target import find
 
 pytestmark = pytest.mark.clause("values")

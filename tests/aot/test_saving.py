@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import aot
-from bench.memory import Alive
+from bench.compiler.memory import Alive
 from oracles import Arguments
 
 pytestmark = pytest.mark.clause("lifetime")

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import aot
 from aot.tensors.version_counters import counter_groups
-from bench.scale import PROGRAMS
+from bench.compiler.scaling import PROGRAMS
 
 
 def work(function: Callable[..., Any], *arguments: Any) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import aot
-from bench.models import HUB_MODELS, MODELS, Model
+from bench.compiler.models import HUB_MODELS, MODELS, Model
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("values")]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import aot
-from bench import architectures
 from bench.__main__ import main
-from bench.architectures import Outcome, outcome
+from bench.compiler import architectures
+from bench.compiler.architectures import Outcome, outcome
 
 
 class Small(nn.Module):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from bench import compile, inductor, scale
 from bench.__main__ import main
-from bench.calls import Stubs
-from bench.memory import Alive, usage
-from bench.models import Model, transformer
+from bench.compiler import compile_time, inductor, scaling
+from bench.compiler.call_overhead import Stubs
+from bench.compiler.memory import Alive, usage
+from bench.compiler.models import Model, transformer
 from bench.timing import Spread, cells, interleaved
 from fuzz.generate.profiles import PROFILES
 
@@ -113,7 +113,7 @@ def test_a_size_that_cannot_be_compiled_is_a_gap_with_a_note(
     def raising(function: object) -> object:
         raise ValueError("not this one")
 
-    monkeypatch.setitem(scale.COMPILERS, "stock", raising)
+    monkeypatch.setitem(scaling.COMPILERS, "stock", raising)
     compiles, _ = tables(capsys, "scale", "--sizes", "8", "--program", "slices, read", "--compiler", "stock")
     assert compiles["rows"] == [["slices, read: stock", None]]
     assert compiles["notes"] == ["slices, read: stock raises ValueError: not this one"]
@@ -176,7 +176,7 @@ def test_a_program_that_one_side_cannot_compile_is_a_gap_with_a_note(
     def raising(*arguments: object, **options: object) -> object:
         raise ValueError("not this one")
 
-    monkeypatch.setattr(compile.stock, "aot_function", raising)
+    monkeypatch.setattr(compile_time.stock, "aot_function", raising)
     (compiles,) = tables(capsys, "compile", "--rounds", "1", "--program", "MLP", "--chain")
     (row,) = named(compiles)
     assert row["aot"] is not None

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from test_commands import tables
 
-from bench import mutants
-from bench.faults import Fault
-from bench.mutants import difference
-from bench.streams import Ran, Seen, WorkerError
+from bench.fuzzer import mutmut
+from bench.fuzzer.mutmut import difference
+from bench.fuzzer.seeded_bugs import Fault
+from bench.fuzzer.workers import Ran, Seen, WorkerError
 
 
 def test_a_missing_mutmut_is_named(
@@ -77,8 +77,8 @@ def test_what_is_killed_survives_and_is_not_reached_is_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(mutants, "_Parsed", _Parsed)
-    monkeypatch.setattr(mutants, "Workers", _Workers)
+    monkeypatch.setattr(mutmut, "_Parsed", _Parsed)
+    monkeypatch.setattr(mutmut, "Workers", _Workers)
     scores, clauses, survivors = tables(capsys, "mutants", "--module", "views")
     assert scores["rows"] == [["aot.tensors.views", 4, 2, 1, 1, 50.0], ["all", 4, 2, 1, 1, 50.0]]
     assert sorted(clauses["rows"]) == [["import", 1], ["values", 1]]

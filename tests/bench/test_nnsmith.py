@@ -12,7 +12,7 @@ import torch
 from test_commands import tables
 from torch import nn
 
-from bench.nnsmith import Model, Search
+from bench.fuzzer.nnsmith import Model, Search
 
 
 def test_a_missing_nnsmith_is_named(

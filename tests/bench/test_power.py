@@ -15,13 +15,23 @@ import pytest
 import torch
 
 import aot
-from bench import pools, power
-from bench.cases import METHODS, OURS, Seen, program
-from bench.faults import FAULTS, STAGES, Fault, FaultError, Switches, install, make, overlap, source_of
-from bench.faults.hook import compiled
-from bench.pools import Outcome, Stream, Track
-from bench.power import Trial
-from bench.streams import Ran, Stretch, WorkerError, Workers
+from bench.fuzzer import detection, group_testing
+from bench.fuzzer.cases import METHODS, OURS, Seen, program
+from bench.fuzzer.detection import Trial
+from bench.fuzzer.group_testing import Outcome, Stream, Track
+from bench.fuzzer.seeded_bugs import (
+    FAULTS,
+    STAGES,
+    Fault,
+    FaultError,
+    Switches,
+    install,
+    make,
+    overlap,
+    source_of,
+)
+from bench.fuzzer.seeded_bugs.import_hook import compiled
+from bench.fuzzer.workers import Ran, Stretch, WorkerError, Workers
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import Same, View
 from oracles import CLAUSES
@@ -94,7 +104,7 @@ def test_a_fault_is_not_made_where_aot_is_loaded() -> None:
 
 
 _PROBE = """
-from bench.faults import Fault, install
+from bench.fuzzer.seeded_bugs import Fault, install
 
 fault = Fault("all numbers are one", "inputs", "aot.tensors.constants", "return (type(value), value)\\n",
               "return (type(value),\\n        0)\\n", ("repeat",), "A later call gets another one's number.")
@@ -210,7 +220,7 @@ def test_a_finding_is_reduced(workers: Workers) -> None:
     assert smaller.after < smaller.before
     assert smaller.bucket.startswith("lifetime/")
     trial = Trial(fault, (Track(fault.name, 1, 1, 1.0, seen[0]),))
-    ((name, *_, bucket),) = power._buckets([trial], {fault.name: [smaller]}).rows
+    ((name, *_, bucket),) = detection._buckets([trial], {fault.name: [smaller]}).rows
     assert (name, bucket) == (fault.name, smaller.bucket)
 
 
@@ -376,7 +386,9 @@ def test_what_is_wrong_without_a_fault_is_an_alarm(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         stream,
         "_runner",
-        SimpleNamespace(run=lambda *_: pools._Run("finding", frozenset({fault.name}), seen), renew=list),
+        SimpleNamespace(
+            run=lambda *_: group_testing._Run("finding", frozenset({fault.name}), seen), renew=list
+        ),
     )
     stream._case("aot")
     assert stream._alarms == [("aot", seen)]
@@ -395,16 +407,16 @@ def test_tables() -> None:
     ]
     alarm = ("aot", Seen(0, 7, "values", "values/out"))
     outcomes = [Outcome((), {"aot": 2500}, alarms, 5000, 9.0) for alarms in ((alarm,), ())]
-    first, second = power._faults(trials).rows
+    first, second = detection._faults(trials).rows
     assert first[1:9] == (MUST_FIND[0], 2, 20.0, 2, 2, 5, 2.0, 6)
     assert second[4:8] == (1, 1, 10, 2.0)
-    overall = dict(power._overall(trials, outcomes).rows)
+    overall = dict(detection._overall(trials, outcomes).rows)
     assert overall["detected in 80% of the streams, %"] == 50
     assert overall["runs for each program"] == 2
     assert overall["mean time to detection within 6.0 CPU s"] == pytest.approx(3.0)
     assert overall["mean time to detection within 20.0 cases"] == pytest.approx(10.0)
-    assert dict(power._survival(trials).rows) == {1: 100.0, 3: 100.0, 10: 25.0, 20: 25.0}
-    assert power._alarms(outcomes).rows == (("aot", 5000, 1, 2.0),)
+    assert dict(detection._survival(trials).rows) == {1: 100.0, 3: 100.0, 10: 25.0, 20: 25.0}
+    assert detection._alarms(outcomes).rows == (("aot", 5000, 1, 2.0),)
 
 
 def test_what_cannot_be_repeated_is_no_detection(workers: Workers) -> None:
@@ -412,7 +424,7 @@ def test_what_cannot_be_repeated_is_no_detection(workers: Workers) -> None:
     found = _run(workers, BY_NAME[name]).found[0]
     clean = next(i for i in range(CASES) if not _run(workers, BY_NAME[name], first=i, until=i + 1).found)
     tracks = [(Track(name, 9, 1, 1.0, seen),) for seen in (found, replace(found, index=clean))]
-    (trial,) = power._confirmed(
+    (trial,) = detection._confirmed(
         workers, [BY_NAME[name]], [Outcome(one, {}, (), 1, 1.0) for one in tracks], OURS
     )
     assert trial.tracks == (tracks[0][0], replace(tracks[1][0], found=None))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench.published import PUBLISHED, Ran, notices
+from bench.fuzzer.published_oracles import PUBLISHED, Ran, notices
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.ir.nodes import Lit, Program, Ref, Root, Statement, Storage

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import aot
-from bench import calls, replay_graphs
 from bench.__main__ import main
-from bench.cases import forked
-from bench.generated_code import GUARDS, PARTS, CodeRecorder, normalize, watch_sources
-from bench.replay_graphs import Change, find_changes
+from bench.compiler import call_overhead, replay_graphs
+from bench.compiler.generated_code import GUARDS, PARTS, CodeRecorder, normalize, watch_sources
+from bench.compiler.replay_graphs import Change, find_changes
+from bench.fuzzer.cases import forked
 
 ONE = "call inference, 1 mutated input: aot"
 FEW = ("--cases", "6", "--only", f"^program|^{ONE}$|^operator mul$")
@@ -50,10 +50,12 @@ def test_a_case_that_is_compiled_otherwise_is_the_only_one_that_differs(
 ) -> None:
     """The others are the same in another process, beside others."""
 
-    def compile_otherwise(case: calls.Case, stubs: calls.Stubs, _: str) -> calls.Function:
+    def compile_otherwise(
+        case: call_overhead.Case, stubs: call_overhead.Stubs, _: str
+    ) -> call_overhead.Function:
         return aot.aot_function(case.function, stubs, keep_inference_input_mutations=True)
 
-    monkeypatch.setitem(calls.COMPILERS, "aot", compile_otherwise)
+    monkeypatch.setitem(call_overhead.COMPILERS, "aot", compile_otherwise)
     assert compare(before, "--json", "--jobs", "2") == 1
     counts, differ = json.loads(capsys.readouterr().out)["tables"]
     assert counts["notes"][0].endswith(f"1 differ from {before / 'before.json'}")

@@ -16,7 +16,7 @@ from itertools import chain
 import pytest
 from torch import fx
 
-from bench import calls, compile
+from bench.compiler import call_overhead, compile_time
 
 SLACK = 1.5
 TRIES = 3
@@ -39,10 +39,10 @@ def _quickest(ours: Callable[[], float], other: Callable[[], float]) -> float:
     return min(mine for mine, _ in rounds) / min(theirs for _, theirs in rounds)
 
 
-def compiling(program: compile.Program) -> Sides:
+def compiling(program: compile_time.Program) -> Sides:
     function, make = program.make()
-    sides = compile.COMPILERS.items()
-    found = {side: partial(compile.compile_time, one, function, make) for side, one in sides}
+    sides = compile_time.COMPILERS.items()
+    found = {side: partial(compile_time.compile_time, one, function, make) for side, one in sides}
     for side in found.values():
         side()  # what is needed once in a process
     return found
@@ -50,12 +50,12 @@ def compiling(program: compile.Program) -> Sides:
 
 @pytest.mark.parametrize("name", COMPILES)
 def test_compiling_is_no_slower_than_it_was(name: str) -> None:
-    sides = compiling(compile.PROGRAMS[name])
+    sides = compiling(compile_time.PROGRAMS[name])
     assert not is_slow(sides["aot"], sides["stock"], COMPILES[name])
 
 
 def test_a_traced_operation_takes_no_longer_than_it_did() -> None:
-    program = compile.chain(CHAIN)
+    program = compile_time.chain(CHAIN)
     sides = compiling(program)
     function, _ = program.make()
 
@@ -71,8 +71,8 @@ def test_a_traced_operation_takes_no_longer_than_it_did() -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_are_no_slower_than_they_were(name: str) -> None:
-    case = calls.CASES[name]
-    ours, stock = (calls.burst(case, calls.COMPILERS[side], 100) for side in ("aot", "stock"))
+    case = call_overhead.CASES[name]
+    ours, stock = (call_overhead.burst(case, call_overhead.COMPILERS[side], 100) for side in ("aot", "stock"))
     assert not is_slow(ours, stock, CALLS[name])
 
 

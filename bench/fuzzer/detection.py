@@ -1,12 +1,13 @@
 """Power of the fuzzer: which faults in `aot` it finds, in how many programs, and how often it cries wolf.
 
-Streams of generated programs search for all faults of `bench.faults` at once (`bench.pools`); a detection is
-a program that is a finding with one fault alone. It is repeated in a process that has imported `aot` with the
-fault in it. For a fault it is told in how many streams its lines were *reached* (the statement that has them
-ran), in how many it was *triggered* (it was detected, or `aot` made another graph, wrapper or guard of a
-program, of a few that were looked at), and in how many it was *detected*. What a fault in code that runs
-later does otherwise shows only in what is detected. A finding's *clause* is that of the contract, or
-*refusals* where the target refuses more programs than it may (`Target.refuses`).
+Streams of generated programs search for all faults of `bench.fuzzer.seeded_bugs` at once
+(`bench.fuzzer.group_testing`); a detection is a program that is a finding with one fault alone. It is
+repeated in a process that has imported `aot` with the fault in it. For a fault it is told in how many streams
+its lines were *reached* (the statement that has them ran), in how many it was *triggered* (it was detected,
+or `aot` made another graph, wrapper or guard of a program, of a few that were looked at), and in how many it
+was *detected*. What a fault in code that runs later does otherwise shows only in what is detected. A
+finding's *clause* is that of the contract, or *refusals* where the target refuses more programs than it may
+(`Target.refuses`).
 
 Time is CPU time, as other things may run on a machine: `--minutes 10 --jobs 2` is 20 minutes of it, the same
 for each stream. A program that fails without a fault is a false alarm, or a fault that nobody has made.
@@ -24,11 +25,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.cases import METHODS, OURS, REFUSALS, SECONDS, Seen
-from bench.faults import FAULTS, Fault
-from bench.pools import Outcome, Track
+from bench.fuzzer.cases import METHODS, OURS, REFUSALS, SECONDS, Seen
+from bench.fuzzer.group_testing import Outcome, Track
+from bench.fuzzer.seeded_bugs import FAULTS, Fault
+from bench.fuzzer.workers import Smaller, Stretch, Workers
 from bench.report import Table
-from bench.streams import Smaller, Stretch, Workers
 from fuzz.campaign.devices import workers as cores
 
 STEPS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)  # cases

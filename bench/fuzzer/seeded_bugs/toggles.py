@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from bench.faults.fault import Fault, FaultError, make, source_of
-from bench.faults.hook import NOTE, compiled
+from bench.fuzzer.seeded_bugs.import_hook import NOTE, compiled
+from bench.fuzzer.seeded_bugs.seeded_bug import Fault, FaultError, make, source_of
 
 _OPERATOR = type(torch.ops.aten.add.Tensor)
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from bench.opinfo.cases import Case, cases
+from bench.compiler.opinfo.cases import Case, cases
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Job
 from fuzz.targets.target import Target, find
@@ -99,7 +99,7 @@ def sweep(
         {"name": name, "variant": variant, "targets": list(targets), "samples": samples}
         for name, variant in work
     ]
-    with Pool("bench.opinfo.sweep:handle", jobs=jobs, recycle=20, warm=targets) as pool:
+    with Pool("bench.compiler.opinfo.sweep:handle", jobs=jobs, recycle=20, warm=targets) as pool:
         for event in pool.run([Job((item,), LIMIT) for item in items]):
             item = event.job.items[0]
             if isinstance(event, Answer):

@@ -20,7 +20,7 @@ import torch
 from torch._dynamo import utils as dynamo
 from torch._inductor import config
 
-from bench.models import Model, transformer
+from bench.compiler.models import Model, transformer
 from bench.report import Table
 from bench.timing import Cells, Spread, cells, columns
 

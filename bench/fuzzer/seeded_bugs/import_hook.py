@@ -20,7 +20,7 @@ from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from bench.faults.fault import Fault, FaultError, make, source_of
+from bench.fuzzer.seeded_bugs.seeded_bug import Fault, FaultError, make, source_of
 
 NOTE = "_fault_is_reached"
 

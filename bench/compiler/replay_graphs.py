@@ -29,12 +29,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cases import forked
+from bench.fuzzer.cases import forked
 from bench.report import Table
 from fuzz.execute.garbage import sweep
 
 if TYPE_CHECKING:
-    from bench.replay_cases import Case
+    from bench.compiler.replay_cases import Case
 
 SECONDS = 1800  # on the wall, after which a case is one that hangs
 CASES = 2000
@@ -113,8 +113,8 @@ def replay(count: int, seed: int, only: str = "", jobs: int = 1, texts: Path | N
 def _replay_all(options: tuple[int, int, str, int, Path | None]) -> Digests:
     count, seed, only, jobs, texts = options
     # (They import torch's databases, without which the other commands start sooner.)
-    from bench import replay_cases
-    from bench.generated_code import watch_sources
+    from bench.compiler import replay_cases
+    from bench.compiler.generated_code import watch_sources
 
     every = (*replay_cases.programs(count, seed), *replay_cases.others())
     chosen = [case for case in every if re.search(only, case.name)]
@@ -149,7 +149,7 @@ def _replay_apart(number: int) -> dict[str, str]:
 
 
 def _replay(number: int) -> dict[str, str]:
-    from bench.generated_code import CodeRecorder
+    from bench.compiler.generated_code import CodeRecorder
 
     case = _cases[number]
     signal.alarm(SECONDS)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bench.report import Table
 
 if TYPE_CHECKING:
-    from bench.opinfo.sweep import Result
+    from bench.compiler.opinfo.sweep import Result
 
 _REASON = 100  # characters of a reason in a table
 
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--target", action="append", help="as in `aotfuzz run`; default aot and torch-aot-function"
     )
     parser.add_argument("--only", default="", metavar="REGEX", help="operators and modules of such names")
-    parser.add_argument("--variant", action="append", help="see bench/opinfo/cases.py; default all")
+    parser.add_argument("--variant", action="append", help="see bench/compiler/opinfo/cases.py; default all")
     parser.add_argument("--samples", type=int, metavar="N", help="the first N samples of each; default all")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes")
     parser.add_argument("--list", action="store_true", help="also list everything that is not equal")
@@ -40,8 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Sequence[Table]:
     """Run the cases; progress goes to the standard error."""
     # Loading the databases takes seconds, which other commands need not pay for.
-    from bench.opinfo.cases import MODULES, OPERATORS, variants
-    from bench.opinfo.sweep import sweep
+    from bench.compiler.opinfo.cases import MODULES, OPERATORS, variants
+    from bench.compiler.opinfo.sweep import sweep
     from fuzz.targets.target import usable
 
     targets = [one.name for one in usable(options.target or ["aot", "torch-aot-function"])]
@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace) -> Sequence[Table]:
 
 
 def _summary(results: Sequence[Result]) -> Table:
-    from bench.opinfo.sweep import WORDS
+    from bench.compiler.opinfo.sweep import WORDS
 
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:

@@ -1,9 +1,9 @@
 """Worker processes that measure the fuzzer: streams of programs against faults, each in a process of its own.
 
-A worker, which is `python -m bench.streams`, has torch, the oracles and the fuzzer loaded, and `aot` not. It
-forks a process for what it is asked, which makes a fault and imports `aot`, or imports that as it is and
-makes many in turn (`bench.pools`). What a stream finds is decided by its seed; only how far it comes depends
-on time, which is CPU time.
+A worker, which is `python -m bench.fuzzer.workers`, has torch, the oracles and the fuzzer loaded, and `aot`
+not. It forks a process for what it is asked, which makes a fault and imports `aot`, or imports that as it is
+and makes many in turn (`bench.fuzzer.group_testing`). What a stream finds is decided by its seed; only how
+far it comes depends on time, which is CPU time.
 
     with Workers(jobs=2) as workers:
         outcome = workers.search(0, FAULTS, seconds=120.0, cases=10_000).result()
@@ -31,9 +31,9 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import IO, Any
 
-from bench.cases import OURS, REFUSALS, SECONDS, Seen, forked, judged, of_death, program
-from bench.faults import Fault, Installed, install
-from bench.pools import Outcome, Stream, Track, warm
+from bench.fuzzer.cases import OURS, REFUSALS, SECONDS, Seen, forked, judged, of_death, program
+from bench.fuzzer.group_testing import Outcome, Stream, Track, warm
+from bench.fuzzer.seeded_bugs import Fault, Installed, install
 from fuzz.campaign.refusal_rate import too_often
 from fuzz.campaign.workers.worker import PRELOAD
 from fuzz.corpus import buckets
@@ -49,7 +49,7 @@ _WARM = 16  # programs
 class Stretch:
     """What is to be run of a stream: the cases from `first` to before `until`, for at most `seconds` of CPU
     time; only up to the first finding, unless it `goes_on`. Of those before `first` `refused` were. By which
-    method (`bench.cases.METHODS`)."""
+    method (`bench.fuzzer.cases.METHODS`)."""
 
     seed: int
     first: int
@@ -170,11 +170,11 @@ class WorkerError(RuntimeError):
 
 def _start() -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "bench.streams"],
+        [sys.executable, "-m", "bench.fuzzer.workers"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
 
 

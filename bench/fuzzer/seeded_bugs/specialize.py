@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from bench.faults.fault import Fault
+from bench.fuzzer.seeded_bugs.seeded_bug import Fault
 
 _fault = partial(Fault, stage="inputs")
 _REPEAT = ("repeat",)

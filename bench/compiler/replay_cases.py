@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 import aot
-from bench import calls, models
-from bench.generated_code import GRAPHS, METADATA, OUTCOME, CodeRecorder
-from bench.opinfo.cases import MODULES, OPERATORS, cases, variants
-from bench.opinfo.sweep import run_case
+from bench.compiler import call_overhead, models
+from bench.compiler.generated_code import GRAPHS, METADATA, OUTCOME, CodeRecorder
+from bench.compiler.opinfo.cases import MODULES, OPERATORS, cases, variants
+from bench.compiler.opinfo.sweep import run_case
 from fuzz.choices import Random
 from fuzz.execute.case import execute
 from fuzz.generate import generate
@@ -125,7 +125,7 @@ def others() -> Iterator[Case]:
         for front_end in _OF_MODELS:
             yield Case(f"model {name}: {front_end}", partial(_run_model, small, front_end))
         yield Case(f"model {name}: {EXPORT}", partial(_export_model, small))
-    for name in calls.CASES:
+    for name in call_overhead.CASES:
         for side in ("aot", "aot simplified"):
             yield Case(f"call {name}: {side}", partial(_run_call, name, side))
     for kind, names in (("operator", OPERATORS), ("module", MODULES)):
@@ -268,10 +268,10 @@ def _made(make: Callable[[], models.Model]) -> models.Model:
 
 def _run_call(name: str, side: str, recorder: CodeRecorder) -> None:
     """What `bench calls` times."""
-    case = calls.CASES[name]
-    inputs = [torch.ones(calls.WIDTH, requires_grad=case.train) for _ in range(case.inputs)]
+    case = call_overhead.CASES[name]
+    inputs = [torch.ones(call_overhead.WIDTH, requires_grad=case.train) for _ in range(case.inputs)]
     with _recording_errors(recorder):
-        compiled = calls.COMPILERS[side](case, calls.Stubs(), "cpu")
+        compiled = call_overhead.COMPILERS[side](case, call_overhead.Stubs(), "cpu")
         for _ in range(_CALLS):
             results = compiled(*inputs)
         if case.train:

@@ -30,8 +30,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-from bench.cases import OURS, REFUSALS, Seen, ended, judged, of_death, program, settle
-from bench.faults import Fault, Switches, overlap
+from bench.fuzzer.cases import OURS, REFUSALS, Seen, ended, judged, of_death, program, settle
+from bench.fuzzer.seeded_bugs import Fault, Switches, overlap
 from fuzz.campaign.refusal_rate import too_often
 from fuzz.targets.target import find
 

@@ -17,7 +17,7 @@ import aot
 from aot.partition import max_flow
 from aot.partition.costs import cost
 from aot.partition.tensor_bytes import spanned_bytes
-from bench.models import Model, available
+from bench.compiler.models import Model, available
 from bench.report import Table
 
 BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.cases import OURS, SECONDS, forked, judged
+from bench.fuzzer.cases import OURS, SECONDS, forked, judged
 from bench.report import Table
 from fuzz.campaign.workers.handlers import program
 from fuzz.corpus.buckets import signature
@@ -144,7 +144,7 @@ def _raced(target: Target, seed: int, seconds: float) -> Table:
 
 def _historical(module: str) -> Any:
     """A module of the reports, which are among the tests."""
-    tests = str(Path(__file__).parents[1] / "tests")
+    tests = str(Path(__file__).parents[2] / "tests")
     if tests not in sys.path:
         sys.path.append(tests)
     return importlib.import_module(f"historical.{module}")

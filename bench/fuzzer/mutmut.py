@@ -1,10 +1,10 @@
 """Mutants of `aot` by mutmut: how many of what anybody may mistype the fuzzer finds, without a test of ours.
 
-A sample of the mutants that mutmut makes of some modules. Each is made like a fault of `bench.faults`, in a
-process of its own that imports `aot` with it, where the first programs of a stream run until one is a
-finding, or too many have been refused. A mutant is *killed* by that, or where `aot` cannot be imported with
-it; *survives* if it was reached; or is reached by no program. Of those that survive some are equivalent,
-which nobody can tell but by reading them.
+A sample of the mutants that mutmut makes of some modules. Each is made like a fault of
+`bench.fuzzer.seeded_bugs`, in a process of its own that imports `aot` with it, where the first programs of a
+stream run until one is a finding, or too many have been refused. A mutant is *killed* by that, or where `aot`
+cannot be imported with it; *survives* if it was reached; or is reached by no program. Of those that survive
+some are equivalent, which nobody can tell but by reading them.
 
 mutmut (BSD-3-Clause) is not among the extras: pip install mutmut.
 """
@@ -21,9 +21,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.faults import Fault
+from bench.fuzzer.seeded_bugs import Fault
+from bench.fuzzer.workers import Ran, Stretch, WorkerError, Workers
 from bench.report import Table
-from bench.streams import Ran, Stretch, WorkerError, Workers
 
 MODULES = (
     "specialize.call",
@@ -40,7 +40,7 @@ MODULES = (
 )
 """Of `aot`, where most is decided that a caller sees. (A star stands for all modules of a package.)"""
 _SECONDS = 30.0  # of CPU time for each mutant
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _IMPORT = "import"  # takes a clause's place where `aot` cannot be imported
 _TARGETS = {  # where another than `aot` comes by
     "aot.partition.costs": "aot-min-cut",

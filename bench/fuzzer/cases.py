@@ -66,7 +66,7 @@ class Method:
     Attributes:
         name: what it is called.
         profiles: of its programs, in turn.
-        oracle: the judge's name in `bench.published.PUBLISHED`; "" for this project's.
+        oracle: the judge's name in `bench.fuzzer.published_oracles.PUBLISHED`; "" for this project's.
     """
 
     name: str
@@ -124,7 +124,10 @@ def judged(given: Program, target: Target, method: str = OURS) -> Judged:
     signal.alarm(SECONDS)
     try:
         if oracle:
-            from bench.published import PUBLISHED, notices  # torch's minifier takes a while to import
+            from bench.fuzzer.published_oracles import (  # torch's minifier takes a while to import
+                PUBLISHED,
+                notices,
+            )
 
             if notices(PUBLISHED[oracle], given, target):
                 return Judged("finding", oracle, oracle, oracle, intact=False)

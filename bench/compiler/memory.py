@@ -29,7 +29,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import aot
-from bench.models import Model, State, available
+from bench.compiler.models import Model, State, available
 from bench.report import Table
 from bench.timing import first_line
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.models import Model, resnet, transformer
+from bench.compiler.models import Model, resnet, transformer
 from bench.report import Table
 from bench.timing import Cells, Spread, cells, columns
 
@@ -77,7 +77,7 @@ def _started(name: str, backend: str, side: str, folder: str) -> dict[str, float
         environment["AOTFUZZ_CACHE_DIR"] = f"{folder}/aot"
     elif backend != BACKENDS[0]:
         environment["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor, once"
-    command = [sys.executable, "-m", "bench.cache", name, backend]
+    command = [sys.executable, "-m", "bench.compiler.cache", name, backend]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

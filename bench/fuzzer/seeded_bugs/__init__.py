@@ -6,10 +6,10 @@ that some programs see and most do not.
 
 from __future__ import annotations
 
-from bench.faults import backward, capture, effects, inputs, partition, runtime
-from bench.faults.fault import Fault, FaultError, make, overlap, source_of
-from bench.faults.hook import Installed, install
-from bench.faults.switches import Switches
+from bench.fuzzer.seeded_bugs import analysis, capture, joint, partition, runtime, specialize
+from bench.fuzzer.seeded_bugs.import_hook import Installed, install
+from bench.fuzzer.seeded_bugs.seeded_bug import Fault, FaultError, make, overlap, source_of
+from bench.fuzzer.seeded_bugs.toggles import Switches
 
 __all__ = [
     "FAULTS",
@@ -28,10 +28,10 @@ __all__ = [
 STAGES = ("inputs", "capture", "effects", "backward", "partition", "runtime")
 
 FAULTS = (
-    *inputs.FAULTS,
+    *specialize.FAULTS,
     *capture.FAULTS,
-    *effects.FAULTS,
-    *backward.FAULTS,
+    *analysis.FAULTS,
+    *joint.FAULTS,
     *partition.FAULTS,
     *runtime.FAULTS,
 )

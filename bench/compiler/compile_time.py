@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import aot
-from bench.models import Model, resnet, transformer
+from bench.compiler.models import Model, resnet, transformer
 from bench.report import Table
 from bench.timing import Cells, Spread, against, cells, columns, first_line, interleaved
 

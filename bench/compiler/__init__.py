@@ -1,0 +1,1 @@
+"""Measurements of the compiler: time and memory of compiles and of calls."""
