@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if clause not in clauses_of(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if clause in clauses_of(item)]
-    items.sort(key=lambda item: item.path.parent.name != "fuzz")
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/fuzz/"))
     if torch.cuda.is_available():
         return
     for item in items:

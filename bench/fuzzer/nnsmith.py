@@ -1,6 +1,6 @@
 """NNSmith beside the fuzzer: which public reports each of them shows on torch's own compilers.
 
-The reports are those of `tests/historical` that torch still has wrong as they say. Each search has the same
+The reports are those of `tests/reports` that torch still has wrong as they say. Each search has the same
 CPU time on each compiler:
 
 - `NNSmith`: models that NNSmith (Liu et al., ASPLOS 2023) makes by its own API, as large as it makes them by
@@ -144,10 +144,10 @@ def _raced(target: Target, seed: int, seconds: float) -> Table:
 
 def _historical(module: str) -> Any:
     """A module of the reports, which are among the tests."""
-    tests = str(Path(__file__).parents[2] / "tests")
-    if tests not in sys.path:
-        sys.path.append(tests)
-    return importlib.import_module(f"historical.{module}")
+    root = str(Path(__file__).parents[2])
+    if root not in sys.path:
+        sys.path.append(root)
+    return importlib.import_module(f"tests.reports.{module}")
 
 
 class Search:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from agree import fresh, leaf, non_leaf, values
 from torch import Tensor
 from torch.nn import functional
 from torch.utils import _pytree as pytree
@@ -22,6 +21,7 @@ from torch.utils import _pytree as pytree
 import aot
 from aot import errors
 from oracles import Outcome, judge, observe
+from tests.support.agreement import fresh, leaf, non_leaf, values
 
 pytestmark = pytest.mark.clause("refusals")
 

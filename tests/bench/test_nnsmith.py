@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from test_commands import tables
 from torch import nn
 
 from bench.fuzzer.nnsmith import Model, Search
+from tests.bench.test_commands import tables
 
 
 def test_a_missing_nnsmith_is_named(

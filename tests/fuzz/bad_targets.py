@@ -563,6 +563,6 @@ cannot_be_ready = Target("", "", _fails_when_ready, prepare=lambda: cannot_compi
 
 
 crashes_as_its_control = Target(
-    "", "", crashes_on_exp, controls=("bad_targets:good", "bad_targets:crashes_on_exp")
+    "", "", crashes_on_exp, controls=("tests.fuzz.bad_targets:good", "tests.fuzz.bad_targets:crashes_on_exp")
 )
-crashes_by_itself = Target("", "", crashes_on_exp, controls=("bad_targets:good",))
+crashes_by_itself = Target("", "", crashes_on_exp, controls=("tests.fuzz.bad_targets:good",))

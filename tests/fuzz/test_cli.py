@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import HERE, KNOWN, printed_json, record_case
-from small_programs import DOUBLE_IN_PLACE, SINE
 
 import fuzz
 from fuzz.campaign import devices
@@ -24,6 +22,8 @@ from fuzz.campaign.export import lines
 from fuzz.campaign.store import Store
 from fuzz.cli import main
 from fuzz.corpus import case_file
+from tests.support.fuzz.cli_cases import HERE, KNOWN, printed_json, record_case
+from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, SINE
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -76,7 +76,7 @@ def test_a_run_with_findings_exits_with_1_and_says_where_they_are(capsys: pytest
     command = [
         "run",
         "--target",
-        "bad_targets:drops_mutation",
+        "tests.fuzz.bad_targets:drops_mutation",
         "--target",
         "eager",
         "--cases",
@@ -97,7 +97,9 @@ def test_a_run_with_findings_exits_with_1_and_says_where_they_are(capsys: pytest
 
 
 def test_a_run_for_people_prints_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "--target", "bad_targets:copies_alias", "--cases", "15", "--jobs", "2"]) == 1
+    assert (
+        main(["run", "--target", "tests.fuzz.bad_targets:copies_alias", "--cases", "15", "--jobs", "2"]) == 1
+    )
     out, err = capsys.readouterr()
     assert "proved something" in out
     assert "aliasing/" in out
@@ -125,8 +127,16 @@ def test_a_full_disk_ends_a_run_with_words_and_an_intact_file() -> None:
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
         "from fuzz.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    command = ["run", "--target", "bad_targets:drops_mutation", "--cases", "4000", "--out", "found"]
-    environment = {**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parents[1]}"}
+    command = [
+        "run",
+        "--target",
+        "tests.fuzz.bad_targets:drops_mutation",
+        "--cases",
+        "4000",
+        "--out",
+        "found",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", code, *command],
         capture_output=True,
@@ -144,11 +154,11 @@ def test_a_full_disk_ends_a_run_with_words_and_an_intact_file() -> None:
 
 def _started(name: str, cases: int, workers: int, hash_seed: int) -> subprocess.Popen[bytes]:
     """A campaign in a process of its own."""
-    targets = ("--target", "bad_targets:drops_mutation", "--target", "torch-aot-function")
+    targets = ("--target", "tests.fuzz.bad_targets:drops_mutation", "--target", "torch-aot-function")
     command = [sys.executable, "-m", "fuzz.cli", "run", *targets, "--cases", str(cases), "--out", name]
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{HERE}:{HERE.parents[1]}",
+        "PYTHONPATH": str(HERE.parents[1]),
         "PYTHONHASHSEED": str(hash_seed),
     }
     return subprocess.Popen(
@@ -232,7 +242,7 @@ def test_known_issues_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
     program = replace(SINE, statements=DOUBLE_IN_PLACE.statements, returns=DOUBLE_IN_PLACE.returns)
     record_case("corpus/a.json", program=program, bucket="input-data/arg elements/in-place/a")
     Path("corpus/known.toml").write_text(KNOWN.replace(', "eager"', ""))
-    run = ["run", "--target", "bad_targets:drops_mutation", "--cases", "10", "--json", "--out"]
+    run = ["run", "--target", "tests.fuzz.bad_targets:drops_mutation", "--cases", "10", "--json", "--out"]
     assert main([*run, "one"]) == 0
     data = printed_json(capsys)
     assert data["findings"] > 0 and data["new"] == 0
@@ -249,7 +259,7 @@ def test_known_issues_are_no_news(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_report_diff_and_export_read_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, target in (("one", "eager"), ("two", "bad_targets:copies_alias")):
+    for name, target in (("one", "eager"), ("two", "tests.fuzz.bad_targets:copies_alias")):
         main(["run", "--target", target, "--cases", "12", "--out", name, "--json"])
     capsys.readouterr()
     assert main(["report", "two", "--out", "page.html"]) == 0

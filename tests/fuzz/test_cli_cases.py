@@ -7,14 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_cases import KNOWN, printed_json, record_case
-from small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, RETURN_VIEW, SINE, call
-from test_corpus import HOSTILE
 
 from fuzz.cli import main
 from fuzz.corpus import case_file
 from fuzz.corpus.case_file import Origin
 from fuzz.ir.nodes import on_device
+from tests.fuzz.corpus.test_corpus import HOSTILE
+from tests.support.fuzz.cli_cases import KNOWN, printed_json, record_case
+from tests.support.fuzz.small_programs import (
+    DOUBLE_IN_PLACE,
+    LOST_THROUGH_EXPAND,
+    RETURN_VIEW,
+    SINE,
+    call,
+)
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -95,7 +101,9 @@ def test_replay_of_another_bucket_exits_with_1(capsys: pytest.CaptureFixture[str
 def test_replay_on_a_target_without_expectation(capsys: pytest.CaptureFixture[str]) -> None:
     record_case("a.json", program=RETURN_VIEW)
     record_case("b.json", program=DOUBLE_IN_PLACE)
-    assert main(["replay", "a.json", "b.json", "--target", "bad_targets:copies_alias", "--json"]) == 1
+    assert (
+        main(["replay", "a.json", "b.json", "--target", "tests.fuzz.bad_targets:copies_alias", "--json"]) == 1
+    )
     assert [row["outcome"] for row in printed_json(capsys)["results"]] == ["finding", "agree"]
 
 
@@ -103,7 +111,10 @@ def test_replay_survives_a_crash(capsys: pytest.CaptureFixture[str]) -> None:
     exponential = replace(SINE, statements=(call("exp", "a0", to="v0"),))
     record_case("a.json", program=exponential)
     record_case("b.json", program=SINE)
-    assert main(["replay", "a.json", "b.json", "--target", "bad_targets:crashes_on_exp", "--json"]) == 1
+    assert (
+        main(["replay", "a.json", "b.json", "--target", "tests.fuzz.bad_targets:crashes_on_exp", "--json"])
+        == 1
+    )
     crashed, fine = printed_json(capsys)["results"]
     assert crashed["bucket"].startswith("errors/call: crash")
     assert fine["outcome"] == "agree"
@@ -141,14 +152,16 @@ def test_a_corpus_file_cannot_make_a_module_be_imported(capsys: pytest.CaptureFi
 
 def test_replay_says_which_targets_are_to_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
-        record_case(f"a folder/{name}.json", program=SINE, expected={"bad_targets:good": "agrees"})
+        record_case(f"a folder/{name}.json", program=SINE, expected={"tests.fuzz.bad_targets:good": "agrees"})
     assert main(["replay", "a folder"]) == 2
-    command = "aotfuzz replay 'a folder' --target bad_targets:good"
+    command = "aotfuzz replay 'a folder' --target tests.fuzz.bad_targets:good"
     assert capsys.readouterr().err.endswith(f"name it: {command}\n")
-    assert main(["replay", "a folder", "--target", "bad_targets:good"]) == 0
+    assert main(["replay", "a folder", "--target", "tests.fuzz.bad_targets:good"]) == 0
     assert "2 replayed, 0 not as expected, 0 unreadable\n" in capsys.readouterr().err
     record_case(
-        "a folder/c.json", program=SINE, expected={"eager": "agrees", "bad_targets:wrong_by_one": "differs"}
+        "a folder/c.json",
+        program=SINE,
+        expected={"eager": "agrees", "tests.fuzz.bad_targets:wrong_by_one": "differs"},
     )
     assert main(["replay", "a folder", "--json"]) == 0
     out, err = capsys.readouterr()
@@ -157,16 +170,22 @@ def test_replay_says_which_targets_are_to_be_given(capsys: pytest.CaptureFixture
         in err
     )
     files = ["a folder/a.json", "a folder/b.json"]
-    expected = {"bad_targets:good": files, "bad_targets:wrong_by_one": ["a folder/c.json"]}
+    expected = {
+        "tests.fuzz.bad_targets:good": files,
+        "tests.fuzz.bad_targets:wrong_by_one": ["a folder/c.json"],
+    }
     assert json.loads(out)["not_run"] == expected
 
 
 def test_a_case_that_is_not_run_is_not_added(capsys: pytest.CaptureFixture[str]) -> None:
-    record_case("new/a.json", program=SINE, expected={"bad_targets:good": "agrees"})
+    record_case("new/a.json", program=SINE, expected={"tests.fuzz.bad_targets:good": "agrees"})
     assert main(["corpus", "add", "new"]) == 2
-    assert "a.json: not added" in (said := capsys.readouterr().err) and "--target bad_targets:good" in said
+    assert (
+        "a.json: not added" in (said := capsys.readouterr().err)
+        and "--target tests.fuzz.bad_targets:good" in said
+    )
     assert not Path("corpus").exists()
-    assert main(["corpus", "add", "new", "--target", "bad_targets:good"]) == 0
+    assert main(["corpus", "add", "new", "--target", "tests.fuzz.bad_targets:good"]) == 0
 
 
 def test_reduce_prints_a_smaller_case(capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,7 +263,7 @@ def test_corpus_add_takes_what_is_new_and_still_so(capsys: pytest.CaptureFixture
 
 
 def test_corpus_add_takes_a_campaign(capsys: pytest.CaptureFixture[str]) -> None:
-    target = "bad_targets:copies_alias"
+    target = "tests.fuzz.bad_targets:copies_alias"
     main(["run", "--target", target, "--cases", "10", "--out", "found"])
     assert main(["corpus", "add", "found", "--target", target]) == 0
     files = list(Path("corpus").glob("*.json"))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from oracle_cases import CASES, grid, inner, leaf, plain, two_leaves
 from torch import Tensor
 
 from oracles import Arguments, Observation, Outcome, judge, observe
 from oracles.rerun.dense_operands import Densely
+from tests.support.oracles.oracle_cases import CASES, grid, inner, leaf, plain, two_leaves
 
 
 class Asked:

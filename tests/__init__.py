@@ -1,0 +1,1 @@
+"""The test suite. Folders mirror packages; what tests share is in `tests.support`."""

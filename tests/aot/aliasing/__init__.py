@@ -1,0 +1,1 @@
+"""Tests of what shares memory: arguments, outputs, views of another dtype."""

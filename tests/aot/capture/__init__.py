@@ -1,0 +1,1 @@
+"""Tests of how one run of a function is recorded."""

@@ -1,0 +1,1 @@
+"""Tests of entry points: functions, modules, export, `torch.compile`."""

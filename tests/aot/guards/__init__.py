@@ -1,0 +1,1 @@
+"""Tests of what a function reads and writes besides its arguments."""

@@ -1,0 +1,1 @@
+"""Tests of Inductor as a graph compiler."""

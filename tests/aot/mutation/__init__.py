@@ -1,0 +1,1 @@
+"""Tests of the clause that mutations are the caller's to see."""

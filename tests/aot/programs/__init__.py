@@ -1,0 +1,1 @@
+"""Whole programs: networks, training, stories."""

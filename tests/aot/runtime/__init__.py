@@ -1,0 +1,1 @@
+"""Tests of wrappers and of the compilers below them."""

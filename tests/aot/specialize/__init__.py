@@ -1,0 +1,1 @@
+"""Tests of which compiled version answers a call."""

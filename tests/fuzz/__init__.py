@@ -1,0 +1,1 @@
+"""Tests of the fuzzer, and targets that are wrong on purpose."""

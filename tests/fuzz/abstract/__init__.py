@@ -1,0 +1,1 @@
+"""Tests of what eager would do, as the generator knows it."""

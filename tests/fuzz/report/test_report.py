@@ -1,0 +1,239 @@
+"""The page of a campaign: it needs nothing else, shows what it is given, and can be read."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.records import Example, Seen, Suspect
+from fuzz.campaign.store import Row, Store
+from fuzz.campaign.summary import Summary, summarize
+from fuzz.corpus.known_issues import Issue, Standing
+from fuzz.features.traits import TRAITS, traits
+from fuzz.report import charts, tables
+from fuzz.report.diff import compare
+from fuzz.report.diff import table as difference_table
+from fuzz.report.html_report import MOST_TEXT, command, page
+from oracles import Finding
+from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+NASTY = "</pre><script>alert(1)</script><img src=http://example.org/x onerror=alert(2)>&amp;"
+
+
+def _summary(buckets: int = 3, *, seed: int = 5, target: str = "torch-aot-eager") -> Summary:
+    configuration = Configuration(targets=(target,), seed=seed, cases=40)
+    with Store.in_memory(configuration) as store:
+        for index in range(40):
+            program = LOST_THROUGH_EXPAND if index % 2 else DOUBLE_IN_PLACE
+            words = tuple(sorted(traits(program)))
+            seen = Seen("agree", "", (), "agree", 0.1, traits=words)
+            if index < buckets:
+                finding = Finding("values", "out", "1.0", NASTY, f"out: 1.0 in eager, {NASTY} in the target")
+                seen = Seen("finding", f"values/out {index}", (finding,), "it", 0.1, traits=words)
+                suspect = Suspect(target, index, program, seen)
+                bucket = f"values/out {index}/{'expand + ' if index % 2 else ''}in-place/a"
+                replays = ("as in the campaign", "agree") if index == 2 else ()
+                state = "flaky" if replays else "shown"
+                store.keep(Example(suspect, program, seen, bucket, f"# {NASTY}", state, 3, replays))
+            store.add(Row(target, index, seen, index / 4))
+            store.cover(words)
+        store.commit(10.0)
+        known = Issue("a known one", (target,), upstream=197448, signature="values/out 1")
+        gone = Issue("an old one", (target,), signature="nothing")
+        standings = [
+            Standing(known, target, "reproduces", "x.json shows it"),
+            Standing(gone, target, "gone", "y.json no longer shows it"),
+        ]
+        store.set("known", [standing.to_json() for standing in standings], 10.0)
+        store.set("ended", "complete", 10.0)
+        return summarize(store)
+
+
+class _Reader(HTMLParser):
+    """Notes tags, what they refer to, and the text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.references: list[str] = []
+        self.ids: set[str] = set()
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "br", "rect", "path", "line"):
+            self.open.append(tag)
+        for name, value in attributes:
+            if name in ("src", "href"):
+                self.references.append(value or "")
+            if name == "id":
+                self.ids.add(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in ("rect", "path", "line"):
+            assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_stands_alone_and_nothing_in_it_runs() -> None:
+    text = page(_summary())
+    reader = _Reader(text)
+    assert reader.open == []
+    assert not {"script", "img", "link", "iframe", "object"} & set(reader.tags)
+    assert all(reference.startswith("#") for reference in reader.references)
+    assert {reference[1:] for reference in reader.references} <= reader.ids
+    assert "url(" not in text and "@import" not in text
+    assert reader.text.count(NASTY) >= 3, "what a target gave is shown as text"
+
+
+def test_the_page_says_what_was_found() -> None:
+    summary = _summary()
+    text = " ".join(_Reader(page(summary)).text.split())
+    for words in (
+        "2 new buckets",
+        "1 known",
+        "1 known issue no longer reproduces",
+        "(pytorch #197448)",
+        "Alone in fresh workers: as in the campaign; agree.",
+        "an old one, on torch-aot-eager: y.json no longer shows it",
+        "v0 = a0.expand((3,))",
+        "aotfuzz run --target torch-aot-eager --seed 5 --profile mixed --cases 40",
+        "Not met:",
+    ):
+        assert words in text
+    assert [bucket.name.split("/")[1] for bucket in summary.new] == ["out 0", "out 2"]
+
+
+def test_a_page_of_many_buckets_stays_small_and_says_what_is_left_out() -> None:
+    summary = _summary(3)
+    (first, *_) = summary.buckets
+    long = replace(first, example=replace(first.example, script="#" * (MOST_TEXT // 10)))
+    many = [replace(long, name=f"values/out/{number}/a") for number in range(400)]
+    text = page(replace(summary, buckets=many))
+    assert len(text.encode()) < 1_000_000
+    shown = text.count("A script that needs torch alone")
+    assert 0 < shown < 20
+    assert f"{400 - shown} of the buckets are shown without source and script" in text
+    assert text.count("values/out/399/a") == 2, "the table has every bucket"
+
+
+def test_a_campaign_without_anything_has_a_page() -> None:
+    configuration = Configuration(targets=("eager",), cases=1)
+    with Store.in_memory(configuration) as store:
+        summary = summarize(store)
+    assert "Nothing new" in page(summary)
+    assert "Not complete" in page(summary)
+    assert "No differences found" in tables.campaign(summary)
+
+
+def test_the_command_repeats_the_campaign() -> None:
+    summary = _summary()
+    configuration = replace(summary.configuration, cases=None, seconds=5.0, device="cuda")
+    assert "--device cuda --cases 40" in command(replace(summary, configuration=configuration))
+
+
+def test_tables_tell_news_from_what_is_known() -> None:
+    text = tables.campaign(_summary())
+    assert len(re.findall(r"\bNEW\b", text)) == 2
+    assert "#197448" in text
+    assert "FLAKY" in text
+    assert "alone in fresh workers: as in the campaign; agree" in text
+
+
+def test_two_campaigns_are_compared_by_bucket() -> None:
+    before, after = _summary(2), _summary(3, seed=6)
+    found = compare(before, after)
+    assert (len(found.only_before), len(found.only_after), len(found.both)) == (0, 1, 2)
+    assert any("different programs" in caveat for caveat in found.caveats)
+    assert "Only in the second: 1" in difference_table(found)
+    other = compare(before, _summary(2, target="torch-aot-function"))
+    assert len(other.both) == 2, "one target each: compared whatever it is called"
+    assert compare(before, before).caveats == ()
+
+
+def test_squares_are_as_strong_as_frequent() -> None:
+    text = charts.heat(["a", "b", "c"], {("a", "b"): 1, ("a", "c"): 100}, cell=10, labels=True)
+    assert re.findall(r'class="heat(\d)" d="(.*?)"', text) == [
+        ("0", "M1 2h1"),
+        ("1", "M0 1h1"),
+        ("5", "M0 2h1"),
+    ]
+    assert "2 of 3 met" in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(scheme: str) -> None:
+    styles = re.findall(r":root \{(.*?)\}", page(_summary()), re.S)
+    colours = dict(re.findall(r"--(\w+): (#\w{6})", styles[0 if scheme == "light" else 1]))
+    for ground in ("ground", "panel"):
+        for text in ("text", "faint", "accent", "bad", "good", "warn"):
+            assert _contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+
+
+def _contrast(one: str, other: str) -> float:
+    """The contrast ratio of WCAG 2.1 (relative luminance, section 1.4.3)."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (issue 7), a package of Debian's")
+@pytest.mark.parametrize("width", [360, 1100])
+def test_a_browser_lays_the_page_out_without_a_bar_across(width: int, tmp_path: Path) -> None:
+    # The page's own text, and a script that measures it: the page as it is has none.
+    measure = """<script>addEventListener("load", () => {
+        const frame = document.querySelector("iframe").contentDocument.documentElement;
+        document.title = [frame.scrollWidth <= frame.clientWidth,
+            frame.querySelectorAll("article").length].join(" ")})</script>"""
+    (tmp_path / "page.html").write_text(page(_summary()))
+    (tmp_path / "measure.html").write_text(
+        '<!doctype html><title></title><iframe src="page.html" '
+        f'style="width:{width}px;height:900px;border:0"></iframe>{measure}'
+    )
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--allow-file-access-from-files",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--virtual-time-budget=5000",
+            "--dump-dom",
+            (tmp_path / "measure.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    found = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert found is not None
+    assert found[1] == "true 3"
+
+
+def test_traits_are_named_in_one_table() -> None:
+    for program in (DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND):
+        assert traits(program) <= set(TRAITS)
+    assert "operator: expand" in traits(LOST_THROUGH_EXPAND)

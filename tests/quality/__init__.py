@@ -1,0 +1,1 @@
+"""Tests of the whole: what campaigns reach and find."""

@@ -1,0 +1,1 @@
+"""Programs of public reports, by what they are about."""

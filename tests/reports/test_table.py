@@ -1,0 +1,70 @@
+"""Every public report: aot is right about it or refuses it by name, and torch is as the report says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import aot
+from fuzz.features.traits import TRAITS
+from fuzz.patterns import matches
+from tests.reports.page import page
+from tests.reports.report import TARGETS, Program, Report, findings, state
+from tests.reports.table import REPORTS
+from tests.reports.unaided import CAMPAIGNS, searched
+from tests.support.agreement import assert_agrees, checking_nop
+
+PAGE = Path(__file__).parents[2] / "docs" / "historical.md"
+
+
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
+def test_aot_agrees_with_eager(report: Report) -> None:
+    for program in (report.program, *report.variants):
+        _assert_right(program)
+
+
+def _assert_right(program: Program) -> None:
+    if program.refused:
+        arguments, before = list(program.make()), list(program.make())
+        with pytest.raises(aot.Unsupported, match=program.refused):
+            aot.aot_function(program.function, checking_nop)(*arguments)
+        assert all(map(torch.equal, arguments, before))
+        assert [a._version for a in arguments] == [b._version for b in before]
+        return
+    assert_agrees(
+        program.function,
+        program.make,
+        grad=program.grad,
+        differentiate=program.differentiate,
+        steps=program.steps,
+        backward_raises=program.backward_raises,
+    )
+
+
+# (A state changes when torch does. Through Dynamo a look takes twice as long, so this is left to the nights.)
+@pytest.mark.parametrize("target", [TARGETS[0], pytest.param(TARGETS[1], marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("report", REPORTS, ids=lambda report: report.name)
+def test_torch_is_as_the_report_says(report: Report, target: str) -> None:
+    assert state(findings(report.program, target)) == report.expected(torch.__version__).of(target)
+
+
+def test_the_numbers_are_those_of_different_reports() -> None:
+    names = [report.name for report in REPORTS]
+    assert len(set(names)) == len(names) >= 40
+
+
+def test_what_reports_need_are_traits() -> None:
+    for report in REPORTS:
+        for pattern in report.needs or ():
+            assert any(matches(pattern, trait) for trait in TRAITS), (report.name, pattern)
+
+
+def test_campaigns_show_only_what_is_wrong_as_reported() -> None:
+    for campaign in CAMPAIGNS:
+        assert campaign.shown.keys() <= {report.name for report in searched(campaign.target)}
+
+
+def test_the_page_is_written_from_the_reports() -> None:
+    assert PAGE.read_text() == page(), "python -m tests.reports.page > docs/historical.md"
