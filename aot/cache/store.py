@@ -6,8 +6,8 @@ all of it or nothing; what is not found so is dropped. Those that were not read 
 there is no room. What has happened is added to a file of its own, a line for each, so that it can be told
 later.
 
-Nothing here raises for the sake of the file system: a folder that is not the user's alone (`files`), or
-cannot be written to, is told of once.
+Nothing here raises for the sake of the file system: a folder that is not the user's alone (`private_files`),
+or cannot be written to, is told of once.
 """
 
 from __future__ import annotations

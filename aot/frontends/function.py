@@ -124,8 +124,9 @@ class CompiledFunction:
 
     Attributes:
         specializations: the compiles so far, oldest first.
-        seeds: whether the function may set a random generator's state (`capture.random.Draws.may_be_set`).
-        asks_modes: whether the function's calls of torch ask torch function modes that are on.
+        seeds: whether the function may set a random generator's state
+        (`capture.recorder.random_draws.Draws.may_be_set`). asks_modes: whether the function's calls of torch
+        ask torch function modes that are on.
     """
 
     seeds = True

@@ -18,7 +18,7 @@ def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
 
 
 def is_act(node: fx.Node) -> bool:
-    """Whether somebody outside sees that the node runs (`operations.acts`). What was recorded in a backward,
+    """Whether somebody outside sees that the node runs (`classify.acts`). What was recorded in a backward,
     and is of no segment, belongs to a backward that was only tried."""
     op = operation_of(node)
     late = node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")

@@ -64,7 +64,7 @@ class Variables:
     """
 
     kind = Kind.ENTRY
-    named = "attributes"  # which of `reads.KINDS` code means that stores to them
+    named = "attributes"  # which of `bytecode.KINDS` code means that stores to them
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path

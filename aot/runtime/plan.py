@@ -41,7 +41,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A segment of the backward, and what is kept for it: see `saving`.
+    """A segment of the backward, and what is kept for it: see `saved_values`.
 
     Attributes:
         attached: what must not have lost its history.

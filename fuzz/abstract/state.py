@@ -1,6 +1,6 @@
 """What is known of a program's tensors at each statement, without running it.
 
-The generator builds a program on a `State`, and `program.check` replays one. It follows metadata (by the
+The generator builds a program on a `State`, and `decode.check` replays one. It follows metadata (by the
 operator table's rules), memory (which tensors share it, and which elements), and as much of autograd as
 decides whether eager raises: leaves, views and how they were made, version counters, what backward keeps.
 
@@ -8,8 +8,8 @@ Three kinds of trouble are told apart:
 
 * a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `Breach`); memory
   that `resize_` has added is `undefined` until it is written, and a program must leave none;
-* *illegal*: eager raises at this statement, and so must a compiler (`refusals.illegal` says why);
-* a *hazard*: eager raises later, in backward or when a view is next used (`refusals.hazard` says why).
+* *illegal*: eager raises at this statement, and so must a compiler (`eager_rules.illegal` says why);
+* a *hazard*: eager raises later, in backward or when a view is next used (`eager_rules.hazard` says why).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _IN_A_CALL = re.compile(r"call \d+: errors: ")
 
 
 def run(text: str) -> dict[str, Any]:
-    """Execute a script of ours as `python script.py` would.
+    """Execute a script of ours as `python repro_trial.py` would.
 
     `status` is its exit status, BROKEN if it raised; `ends` how eager and the target ended, pair by pair,
     where what differs is that.

@@ -8,9 +8,9 @@ defaults and random state back, and the target drops what it compiled. A target 
 said to.
 
 A program whose calls are made in two threads at once is run whole in one thread before; what is wrong only
-then breaks the clause `threads`. One on both devices (`ir.BOTH`) is a case on each of them, and then one of
-both: what the target does on the GPU is held against what eager does on the CPU. Where eager does otherwise
-on the GPU as well, nothing is said of the target.
+then breaks the clause `threads`. One on both devices (`nodes.BOTH`) is a case on each of them, and then one
+of both: what the target does on the GPU is held against what eager does on the CPU. Where eager does
+otherwise on the GPU as well, nothing is said of the target.
 
     result = execute(program, find("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"

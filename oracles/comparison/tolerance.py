@@ -28,7 +28,7 @@ reference is no better than eager and shows no error, it is that of the tensor's
 
 Where eager itself has lost more than half of its digits against the reference, its numbers are noise:
 a difference there proves nothing and is marked as such. One that leaves half of the digits is marked as
-slight: rounding may explain it (`roundings`), and explains no other.
+slight: rounding may explain it (`random_rounding`), and explains no other.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In eager they have Dynamo capture the functions, and run them. In a trace the functions are called, as often
 as the operator would call them, and what they do is recorded, with its history: so `map` and `scan` become as
 many copies as there are steps. Where a condition depends on an argument, which way a call goes is not known:
-`conditional` has the operator itself recorded, and its functions as graphs of their own.
+`cond` has the operator itself recorded, and its functions as graphs of their own.
 """
 
 from __future__ import annotations

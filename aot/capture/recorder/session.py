@@ -1,6 +1,6 @@
 """What a trace has recorded so far, and the words in which it goes on: values, storages, calls.
 
-The recorder is this and, on top of it, what records writes (`writing`), what records changes of tensors
+The recorder is this and, on top of it, what records writes (`mutations`), what records changes of tensors
 besides their data (`moving`), and the dispatch of operations to these (`recorder`).
 """
 

@@ -3,8 +3,8 @@
 The recorder sees the operations of its own thread alone. But the tensors of a trace carry a dispatch key
 (`torch_internals.memoryless`) that only threads which trace exclude; in any other thread, whatever it is and
 however it got the tensor, each operation on one comes here first. It is recorded nevertheless, or answered
-by its value (`answers`), since the function may wait for what the other thread makes of it; and the trace is
-refused when the function has returned: what else that thread reads is not known.
+by its value (`thread_values`), since the function may wait for what the other thread makes of it; and the
+trace is refused when the function has returned: what else that thread reads is not known.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "script", "text": "import torch..."}
 
 The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
-last by `script.run`. Where a target has broken its process, the answer is the worker's `Last`;
+last by `repro_trial.run`. Where a target has broken its process, the answer is the worker's `Last`;
 after a script it always is: nobody has looked whether its target did, nor is anything of it taken back.
 """
 
