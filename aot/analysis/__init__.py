@@ -12,65 +12,16 @@ from typing import Any
 
 from torch import Tensor
 
-from aot.analysis.context import World, is_current, root_of
-from aot.analysis.effect_summary import (
-    AliasRoot,
-    ArgumentRoot,
-    BaseRoot,
-    Change,
-    Constant,
-    Effects,
-    FunctionViewRoot,
-    Memory,
-    Output,
-    Rebound,
-    Repeat,
-    Root,
-    Taken,
-    Value,
-    ValueRoot,
-    View,
-    Whole,
-    WrapperRebound,
-    WrapperRoot,
-    Write,
-    moved_by_outputs,
-    value_of,
-)
+from aot.analysis.context import World
+from aot.analysis.effect_summary import Effects
 from aot.analysis.in_graph_mutations import writes_in_graph
 from aot.analysis.input_mutations import ArgumentEffects
 from aot.analysis.output_aliasing import OutputEffects
 from aot.analysis.subclass_effects import WrapperEffects, with_wrappers
+from aot.capture.inputs import Entry
 from aot.capture.run import Forward
-from aot.specialize.call import Entry
 
-__all__ = [
-    "AliasRoot",
-    "ArgumentRoot",
-    "BaseRoot",
-    "Change",
-    "Constant",
-    "Effects",
-    "FunctionViewRoot",
-    "Memory",
-    "Output",
-    "Rebound",
-    "Repeat",
-    "Root",
-    "Taken",
-    "Value",
-    "ValueRoot",
-    "View",
-    "Whole",
-    "WrapperRebound",
-    "WrapperRoot",
-    "Write",
-    "analyze",
-    "is_current",
-    "moved_by_outputs",
-    "root_of",
-    "value_of",
-]
+__all__ = ["analyze"]
 
 
 def analyze(forward: Forward, keep: bool = False) -> Effects:

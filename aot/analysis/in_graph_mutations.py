@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from aot.analysis.context import World
 from aot.analysis.effect_summary import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
+from aot.capture.inputs import Entry
 from aot.capture.memory.storage import StorageState
-from aot.specialize.call import Entry
 
 
 def writes_in_graph(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 from torch import Tensor
 
-from aot.analysis import (
+from aot.analysis.effect_summary import (
     AliasRoot,
     Constant,
     Effects,

@@ -31,7 +31,7 @@ from aot.analysis.effect_summary import (
 from aot.capture.memory.metadata_log import Reshape, WrapperRebind
 from aot.capture.memory.view_ops import ViewStep
 from aot.capture.run import Forward
-from aot.specialize.subclass_keys import WrapperEntry
+from aot.capture.subclass_inputs import WrapperEntry
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import has_names, inner_wrappers, parts_of, unwrapped

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.analysis import WrapperRebound
+from aot.analysis.effect_summary import WrapperRebound
 from aot.cache.operator_table import TENSOR, TORCHS, Names, changes_metadata, find, fits, is_view_step
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import ViewStep

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot.analysis import (
+from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -28,9 +28,8 @@ from aot.analysis import (
 )
 from aot.cache import operator_table as table
 from aot.cache.codec import Corrupt
-from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
-from aot.joint.saved_tensors import Kept
-from aot.joint.trace_backward import Entrance, Gradient, Segment
+from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
+from aot.joint.joint import Entrance, Gradient, Kept, Segment
 from aot.pipeline.artifact import Blueprint
 from aot.runtime.plan import Input, Plan
 from aot.runtime.saved_values import Own, Saved, Watch

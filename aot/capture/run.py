@@ -18,16 +18,18 @@ from torch import Tensor, fx
 import aot.capture.control_flow.higher_order  # noqa: F401  (what operators that take functions do in a trace)
 from aot import errors
 from aot import torch_internals as internals
+from aot.capture.inputs import Entry, enter
 from aot.capture.intercept.inner_gradients import check_alone
 from aot.capture.intercept.patches import watched
 from aot.capture.memory.storage import StorageState
 from aot.capture.recorder.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.recorder import Recorder
+from aot.capture.subclass_inputs import WrapperEntry
+from aot.capture.trace_result import Primal
 from aot.guards.dynamic_code import refused
 from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
-from aot.specialize.call import Arguments, Entry, Primal, enter
-from aot.specialize.subclass_keys import WrapperEntry
+from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import check_apart, check_current
 from aot.tensors.subclasses import (
     PlainTensorMeta,

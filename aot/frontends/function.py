@@ -21,6 +21,7 @@ from aot.backends.compilers import Compiled, Compiler, complete
 from aot.cache.entry import Slot
 from aot.capture.autograd.engine import Level
 from aot.capture.cast_inputs import CallCasts, Casting, casting
+from aot.capture.inputs import stand_ins
 from aot.capture.intercept.exception_handlers import refusing_caught
 from aot.capture.intercept.inner_gradients import checking
 from aot.capture.recorder.autocast_cache import CastsDiffer
@@ -39,7 +40,7 @@ from aot.runtime.build import Built, build
 from aot.runtime.call_assertions import asserting
 from aot.runtime.dry_run import rehearse
 from aot.runtime.graph_assertions import compile_graph
-from aot.specialize.call import Arguments, flattened, general_key, stand_ins, take_apart, unchanged
+from aot.specialize.call import Arguments, flattened, general_key, take_apart, unchanged
 from aot.specialize.inline_cache import MISSED, Answer, Lying, Recognitions
 from aot.specialize.recompile_reasons import Before, Key, why
 from aot.tensors.fake_tensors import root_of

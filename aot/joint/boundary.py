@@ -12,27 +12,10 @@ from typing import Any
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from aot.analysis import (
-    AliasRoot,
-    Effects,
-    FunctionViewRoot,
-    ValueRoot,
-    View,
-    WrapperRoot,
-    is_current,
-    root_of,
-)
-from aot.capture.autograd.segments import (
-    ArgumentEdge,
-    Exposed,
-    Graph,
-    Key,
-    Native,
-    OutputEdge,
-    Target,
-    WrittenEdge,
-    key_of,
-)
+from aot.analysis.context import is_current, root_of
+from aot.analysis.effect_summary import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, WrapperRoot
+from aot.capture.autograd.edge_targets import ArgumentEdge, Native, OutputEdge, Target, WrittenEdge
+from aot.capture.autograd.segments import Exposed, Graph, Key, key_of
 from aot.capture.run import Forward
 from aot.errors import AutogradStateMutation
 from aot.tensors.version_counters import version_of

@@ -21,36 +21,8 @@ from aot import torch_internals as internals
 from aot.capture.autograd.engine import Engine, recording_backward, without_autocast
 from aot.capture.autograd.segments import Graph, Key, key_of
 from aot.capture.recorder.recorder import Recorder
+from aot.joint.joint import Kept
 from aot.tensors.version_counters import counter_groups, has_counter, moved_version
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A tensor of the caller's that eager's backward keeps: written to between forward and backward, it makes
-    the backward raise.
-
-    Attributes:
-        tensor, root: which argument or which root of the outputs; one of the two.
-        tangents: the segment's tangents (bit j for the j-th), each of which has it unpacked; 0 if it is not
-            counted.
-        always: whether a backward that none of these comes to unpacks it, too.
-        counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
-        attached: the same, if it is the very tensor that is unpacked, which has a history, and raises when
-            that has been taken from it (`detach_`).
-        vain: whether only what leads to no argument unpacks it, which does not run where the engine is asked
-            for the gradients of some arguments.
-        reason: what is raised when it was written to, if that is not that it was: a view that was taken
-            without grad does not know its history any more.
-    """
-
-    tensor: int | None
-    root: int | None
-    tangents: int
-    always: bool = True
-    counted: bool = True
-    attached: int = 0
-    vain: bool = False
-    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,188 +1,40 @@
 """The joint graph: the recorded forward, then its backward, recorded in the same trace.
 
-In: a `Forward` and its `Effects`. Out: a `Joint`: one graph whose inputs are primals then tangents and whose
-outputs are the forward's values then the gradients, as AOTAutograd's convention has it, and the `Segment`s
-that the backward consists of: what comes in, what goes out to where, and what of the caller's they keep.
+In: a `Forward` and its `Effects`. Out: a `Joint` (`aot.joint.joint`): one graph whose inputs are primals then
+tangents and whose outputs are the forward's values then the gradients, as AOTAutograd's convention has it,
+and the `Segment`s that the backward consists of: what comes in, what goes out to where, and what of the
+caller's they keep.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import torch_internals as internals
-from aot.analysis import Effects
+from aot.analysis.effect_summary import Effects
+from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, Native, Target
 from aot.capture.autograd.engine import Engine, Level, Recorded, Tangent, without_autocast
-from aot.capture.autograd.segments import (
-    ArgumentEdge,
-    EntranceEdge,
-    Exposed,
-    Graph,
-    Key,
-    Native,
-    Target,
-    key_of,
-)
+from aot.capture.autograd.segments import Exposed, Graph, Key, key_of
 from aot.capture.memory.storage import StorageState
 from aot.capture.run import Forward
+from aot.capture.trace_result import Primal
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import eliminate_dead_code
 from aot.joint.backward_errors import Failure, check_acts, find_failing, last_to_run
 from aot.joint.boundary import check_hooks, check_remembered, ends_of, exposed_of
 from aot.joint.dependencies import needed, tangents_behind, viewed, with_constants
+from aot.joint.joint import Entrance, Gradient, Joint, Kept, Segment, Shared
 from aot.joint.python_callbacks import scripts_of
-from aot.joint.saved_tensors import (
-    Kept,
-    find_kept,
-    find_kept_edges,
-    frees_something,
-    idle_act,
-    keeps_attributes,
-)
-from aot.specialize.call import Primal
+from aot.joint.saved_tensors import find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
 from aot.tensors.geometry import Geometry, geometry
-from aot.tensors.subclasses import Layout, is_nested, is_wrapper, layout_of, plain_parts, shared_parts
-
-
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """Where gradients come into a segment: a value of the forward, or something in between that only other
-    segments differentiate.
-
-    Attributes:
-        value: the value, or None.
-        size, dtype, device: what a gradient looks like.
-        tangent: the layout that its gradient was traced with; None if it never has one.
-        kept: whether the segment keeps the tensor that has this edge, so that gradients of its gradients come
-            in here as well.
-    """
-
-    value: int | None
-    size: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    tangent: Layout | None
-    kept: bool = False
-
-
-Shared = tuple[Literal["tensor", "output"], int]  # ("tensor", i) of the call, or ("output", p)
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """A gradient that a segment computes.
-
-    Attributes:
-        target: where it goes.
-        results: which of the segment's results it is, or is made of; empty where eager never has one.
-        tangents: bit j is set when it depends on tangent j; without any of those it is None, as in eager.
-        layout: how they lie, if it is a wrapper subclass.
-        shared: the parts that it shares with others: a tensor of the call, or an output.
-        viewed: whether it is another tensor in the memory of what has its value, as the gradient that comes
-            in is where a formula takes a view that shows all of it. Autograd keeps a tensor that nobody else
-            holds for the `grad` of a leaf, and copies others.
-    """
-
-    target: Target
-    results: tuple[int, ...]
-    tangents: int
-    layout: Layout | None = None
-    shared: tuple[Shared, ...] = ()
-    viewed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A part of the backward that runs as a whole, and is one node of the caller's autograd graph.
-
-    Attributes:
-        entrances: where gradients come in. Their tangents are the segment's tangents, in order.
-        gradients: what goes out, in the order of their results; nothing, where nothing leads to an argument.
-        failure: the type and text of what eager's backward raises here.
-        failing: the strides of the gradients for which it does, if there are others for which it does not.
-        kept: what of the caller's the backward keeps.
-        further: where gradients of the gradients go besides.
-        native: what has a native history and was kept by the nodes, as it is after the call: gradients of the
-            gradients go there as well, if it is still so.
-        frees: whether eager's backward frees something, so that a second one raises.
-        stays: whether eager's backward frees nothing, and keeps something all the same.
-        whole: whether custom functions run in it, which say themselves what a missing gradient is. So they do
-            where none comes in at all.
-        needed: sets of tangents (bits); a backward that lacks some tangents, and all of one of these sets, is
-            recorded again. What it computes is not to be told from this one.
-        turn: grows with the place that it has in eager's graph.
-        vain: those of the gradients that go to a result which leads nowhere.
-        idle: whether it looks at nothing where no gradient comes in: what it keeps is for writes to views.
-    """
-
-    entrances: tuple[Entrance, ...]
-    gradients: tuple[Gradient, ...]
-    failure: tuple[type[Exception], str] | None = None
-    failing: tuple[int, ...] | None = None
-    kept: tuple[Kept, ...] = ()
-    further: tuple[Target, ...] = ()
-    native: tuple[Native, ...] = ()
-    frees: bool = False
-    stays: bool = False
-    whole: bool = False
-    needed: tuple[int, ...] = ()
-    turn: int = 0
-    vain: tuple[int, ...] = ()
-    idle: bool = False
-
-    @property
-    def tangents(self) -> tuple[int, ...]:
-        """For each tangent, the entrance that it comes in at."""
-        tangents = ((e, one.tangent) for e, one in enumerate(self.entrances) if one.tangent is not None)
-        return tuple(e for e, tangent in tangents for _ in tangent.wheres)
-
-    @property
-    def results(self) -> int:
-        """How many results the backward graph has."""
-        return sum(len(gradient.results) for gradient in self.gradients)
-
-    @property
-    def shared(self) -> tuple[Shared, ...]:
-        """What its gradients share with others."""
-        return tuple(dict.fromkeys(one for gradient in self.gradients for one in gradient.shared))
-
-
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """A recorded program, forward and backward.
-
-    Attributes:
-        graph: primals and tangents in, values then gradients out, the latter of both segment by segment.
-        returned: which values of the `Effects` it returns, in order.
-        primals: what each primal is.
-        generators: the devices whose generators' states come in after the primals, and go out after the
-            values; none unless random draws are functionalized.
-        segments: the parts of the backward; empty for a program without one.
-        levels: what each part can be recorded again from, if it computes anything.
-        resident: names of values that an argument's memory holds when the call returns, with the argument
-            and their place in its storage.
-        scripts: what of the function's Python eager runs in the backward; None for all of it.
-    """
-
-    graph: fx.GraphModule
-    returned: tuple[int, ...]
-    primals: tuple[Primal, ...]
-    generators: tuple[torch.device, ...]
-    segments: tuple[Segment, ...]
-    levels: tuple[Level | None, ...]
-    resident: dict[str, tuple[int, Geometry]]
-    scripts: tuple[Any, ...] | None
-
-    @property
-    def values(self) -> int:
-        """How many values the graph returns, states included, before the gradients."""
-        return len(self.returned) + len(self.generators)
+from aot.tensors.subclasses import is_nested, is_wrapper, layout_of, plain_parts, shared_parts
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:

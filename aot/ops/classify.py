@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, fx
 
 from aot import torch_internals as internals
-from aot.capture.intercept.mode_sensitive import WHOLE
 from aot.capture.recorder.random_draws import drawing_apart
 from aot.ops.call_targets import by_name, call_by_name, is_custom
 from aot.tensors.symbolic_sizes import fixed
@@ -397,3 +396,14 @@ def is_sum(node: fx.Node) -> bool:
 
 # FSDP lets go of parameters by it, and gives them memory again. Its schema does not say that it writes.
 RESIZES_STORAGE = torch.ops.inductor.resize_storage_bytes_.default
+
+
+# Those that the graph may hold as a whole although they are made of others.
+WHOLE = {
+    aten.linalg_svdvals.default,
+    aten.linalg_eigvals.default,
+    aten.linalg_eigvalsh.default,
+    aten.max_pool1d.default,
+    aten.one_hot.default,
+    aten.cumprod_backward.default,
+}

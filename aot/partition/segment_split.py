@@ -9,7 +9,7 @@ from torch import fx
 
 from aot import torch_internals as internals
 from aot.graph.purity import eliminate_dead_code, is_act
-from aot.joint.trace_backward import Segment
+from aot.joint.joint import Segment
 from aot.ops.classify import is_sum
 from aot.partition.joint_graph import extract, is_tangent
 from aot.tensors.geometry import known_equal

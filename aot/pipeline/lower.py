@@ -17,7 +17,8 @@ from torch import fx
 
 from aot import logs
 from aot import torch_internals as internals
-from aot.analysis import Effects, analyze
+from aot.analysis import analyze
+from aot.analysis.effect_summary import Effects
 from aot.analysis.metadata import describe
 from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
@@ -32,7 +33,8 @@ from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import moves_generator
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import Noted
-from aot.joint.trace_backward import Joint, record_backward
+from aot.joint.joint import Joint
+from aot.joint.trace_backward import record_backward
 from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.joint_graph import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.segment_split import split

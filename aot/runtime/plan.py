@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.analysis import Change, Effects, Output, Root, ValueRoot, Write
-from aot.capture.autograd.segments import ArgumentEdge, WrittenEdge
-from aot.joint.saved_tensors import Kept
-from aot.joint.trace_backward import Joint, Segment
+from aot.analysis.effect_summary import Change, Effects, Output, Root, ValueRoot, Write
+from aot.capture.autograd.edge_targets import ArgumentEdge, WrittenEdge
+from aot.joint.joint import Joint, Kept, Segment
 from aot.runtime.saved_values import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.runtime.schedule import Item, arrange
 from aot.specialize.inline_cache import Lying

@@ -20,9 +20,16 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.analysis import AliasRoot, Effects, FunctionViewRoot, Rebound, ValueRoot, View, WrapperRoot
-from aot.joint.saved_tensors import Kept
-from aot.joint.trace_backward import Joint, Segment
+from aot.analysis.effect_summary import (
+    AliasRoot,
+    Effects,
+    FunctionViewRoot,
+    Rebound,
+    ValueRoot,
+    View,
+    WrapperRoot,
+)
+from aot.joint.joint import Joint, Kept, Segment
 from aot.partition.joint_graph import is_tangent, is_tensor
 from aot.partition.tensor_bytes import memory_roots, spanned_bytes
 from aot.tensors.geometry import Geometry

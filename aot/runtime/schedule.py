@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from aot.analysis import (
+from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -26,9 +26,9 @@ from aot.analysis import (
     moved_by_outputs,
     value_of,
 )
-from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
+from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
 from aot.errors import UnsupportedOperation
-from aot.joint.trace_backward import Segment
+from aot.joint.joint import Segment
 
 # What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,
 # ("root", k) and ("output", i) are made.

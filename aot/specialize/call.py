@@ -1,33 +1,26 @@
-"""A call's arguments: which tensors they are, how they share storage, and fakes that share it alike.
+"""A call's arguments: which tensors they are, how they share storage, and the call's specialization key.
 
 `Arguments` takes a call apart: every tensor object once (an argument given twice is one tensor), everything
-else a constant. `enter` makes one fake tensor per tensor, so that identity, storage sharing, geometry,
-autograd bases, leafness and version counters of the fakes are those of the real tensors.
+else a constant.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx
-from torch.autograd.graph import GradientEdge
+from torch import Tensor
 
 from aot import errors
 from aot import torch_internals as internals
-from aot.capture.memory.storage import StorageState
-from aot.capture.recorder.recorder import Recorder
-from aot.capture.recorder.session import fake_of
-from aot.graph.value_meta import ValueMeta, intern, meta_of
-from aot.specialize.subclass_keys import WrapperEntry, enter_wrappers, key_of_wrapper, key_of_wrappers
+from aot.specialize.subclass_keys import key_of_wrapper, key_of_wrappers
 from aot.tensors.constants import CONSTANTS, key_of
-from aot.tensors.fake_tensors import edge_of, imitate, root_of, was_let_go
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper, unwrapped
-from aot.tensors.version_counters import counter_groups, has_counter, version_of
+from aot.tensors.version_counters import counter_groups, has_counter
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _NO_CONTAINERS = _PLAIN.union(CONSTANTS)
@@ -289,151 +282,3 @@ def _constant_key(position: int, value: object) -> object:
             f"(torch.utils._pytree.register_pytree_node makes a class a container)"
         )
     return key_of(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Primal:
-    """A graph input: what is in the memory of the tensor `tensor`, or, with `stretch`, a flat, detached view
-    of the storage that it lies in.
-
-    Attributes:
-        dtype: of the tensor; the dtype of a stretch is the same, or uint8, where several dtypes meet.
-        lazy: whether the tensor shows its memory lazily conjugated or negated.
-    """
-
-    node: fx.Node
-    tensor: int
-    dtype: torch.dtype
-    lazy: bool
-    stretch: Geometry | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """The arguments inside the trace.
-
-    Attributes:
-        fakes: one per tensor.
-        before: the geometry of each when the function starts.
-        states: the storage that each lies in when the function starts.
-        versions: the version counter of each when the function starts.
-        requires_grad, leaves: of each when the function starts.
-        grads: stand-ins for the gradients that leaves hold; to compute with one is refused.
-        edges: the gradient edge of each when the function starts; None where it requires none.
-        bases: fake bases of views whose base is not itself an argument, each with the index of one view (in
-            `all`).
-        base_edges: their gradient edges.
-        forgetful: those that require grad by way of a leaf which is a view, as they are, of a base that does
-            not: where they are written to under no_grad, autograd forgets the leaf.
-        wrappers: the wrapper subclasses, numbered after the plain tensors.
-    """
-
-    fakes: tuple[Tensor, ...]
-    before: tuple[Geometry, ...]
-    states: tuple[StorageState, ...]
-    versions: tuple[int, ...]
-    requires_grad: tuple[bool, ...]
-    leaves: tuple[bool, ...]
-    grads: tuple[Tensor | None, ...]
-    edges: tuple[GradientEdge | None, ...]
-    bases: tuple[tuple[Tensor, int], ...]
-    base_edges: tuple[GradientEdge | None, ...]
-    forgetful: frozenset[int]
-    wrappers: tuple[WrapperEntry, ...] = ()
-
-    @property
-    def all(self) -> tuple[Tensor, ...]:
-        """What stands for the plain tensors, and then for the wrapper subclasses."""
-        return (*self.fakes, *(wrapper.fake for wrapper in self.wrappers))
-
-
-def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> Entry:
-    """Make the fakes of a call's tensors and a placeholder for each plain one; `primals` is extended as more
-    graph inputs turn out to be needed."""
-    tensors = arguments.tensors
-    fakes, roots = imitate(tensors, places=recorder.symbols)
-    for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
-        state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
-        where = geometry(fake)
-        if _is_part(tensor):
-            recorder.parts.add(fake, tensor.is_leaf)
-        if was_let_go(tensor):
-            recorder.apart.append(fake)
-        node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
-        primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
-        state.enter(recorder.lifetimes.note(fake), where, node)
-        recorder.journal.follow(fake)
-        state.stretch = _stretch(recorder, position, tensor, primals)
-        if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
-            raise errors.UnsupportedArgument(
-                f"tensor {position} stands in a relation to its base that cannot be modelled "
-                f"(requires_grad={tensor.requires_grad}, is_leaf={tensor.is_leaf}); clone it"
-            )
-    argument_ids = {id(t) for t in tensors}
-    shown = {id(root_of(t)): i for i, t in reversed(list(enumerate(tensors)))}
-    hidden: list[tuple[Tensor, int]] = []
-    for name, fake in roots.items():
-        if name not in argument_ids:
-            recorder.lifetimes.note(fake)
-            hidden.append((fake, shown[name]))
-    before = tuple(geometry(f) for f in fakes)
-    versions = tuple(version_of(f) for f in fakes)
-    states = tuple(recorder.state(f) for f in fakes)
-    requires_grad = tuple(f.requires_grad for f in fakes)
-    leaves = tuple(f.is_leaf for f in fakes)
-    grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
-    known = {**roots, **{id(t): f for t, f in zip(tensors, fakes, strict=True)}}
-    wrappers, bases = enter_wrappers(recorder, arguments.wrappers, arguments.metas, tensors, fakes, known)
-    hidden.extend((base, len(fakes) + i) for base, i in bases)
-    edges = tuple(edge_of(f) for f in fakes)
-    return Entry(
-        fakes=tuple(fakes),
-        before=before,
-        states=states,
-        versions=versions,
-        requires_grad=requires_grad,
-        leaves=leaves,
-        grads=grads,
-        edges=edges,
-        bases=tuple(hidden),
-        base_edges=tuple(edge_of(f) for f, _ in hidden),
-        forgetful=frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)),
-        wrappers=wrappers,
-    )
-
-
-def stand_ins(arguments: Arguments) -> Arguments:
-    """The same call with tensors that have no memory in the places of its own: it can be traced once more."""
-    fakes, _ = imitate(arguments.tensors)
-    for tensor, fake in zip(arguments.tensors, fakes, strict=True):
-        if tensor.is_leaf and tensor.grad is not None:
-            fake.grad = fake_of(geometry(fake), fake.device, False)
-    return replace(arguments, tensors=tuple(fakes), all=tuple(fakes))
-
-
-def _is_part(tensor: Tensor) -> bool:
-    """Whether it requires grad, and is a view of a tensor that does not."""
-    base = tensor._base if tensor.requires_grad and tensor._is_view() else None
-    return base is not None and not base.requires_grad
-
-
-def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor | None:
-    """What the function finds in ``.grad``: something, where the real leaf holds something."""
-    if not tensor.is_leaf or tensor.grad is None:
-        return None
-    fake.grad = recorder.lifetimes.note(fake_of(geometry(fake), fake.device, recorder.builder.symbolic))
-    return fake.grad
-
-
-def _stretch(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
-    # The trace outlives the call, so it must not hold the tensor itself.
-    own, device, lazy = tensor.dtype, tensor.device, tensor.is_conj() or tensor.is_neg()
-
-    def make(dtype: torch.dtype, start: int, stop: int) -> fx.Node:
-        where = Geometry((stop - start,), (1,), start, dtype)
-        meta = intern(ValueMeta(where.size, where.stride, dtype, device))
-        node = recorder.builder.placeholder(f"primals_{len(primals) + 1}", meta, start)
-        primals.append(Primal(node, position, own, lazy, where))
-        return node
-
-    return make

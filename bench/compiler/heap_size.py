@@ -79,7 +79,10 @@ def measure(options: argparse.Namespace) -> list[Table]:
     rows: list[Cells] = []
     kinds = [(kind, count) for count in options.count for kind in options.kind if count]
     for kind, count in [*([("", 0)] if 0 in options.count else []), *kinds]:
-        call = f"from bench.compiler.heap_size import report; report({kind!r}, {count}, {options.rounds}, {options.door})"
+        call = (
+            "from bench.compiler.heap_size import report; "
+            f"report({kind!r}, {count}, {options.rounds}, {options.door})"
+        )
         found = subprocess.run([sys.executable, "-c", call], check=True, stdout=subprocess.PIPE, text=True)
         for door, mode, ours, theirs in json.loads(found.stdout):
             mine, other = Spread(tuple(ours)), Spread(tuple(theirs))

@@ -27,7 +27,8 @@ from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Call
 from fuzz.program.decode import Program, ProgramError, check
 from fuzz.program.printer import load
-from fuzz.targets.target import Function, Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Function, Target
 
 _MOST_CALLS = 17  # of a program, the first one included
 _CALLS = 3  # of anything else: the inline cache learns from the second

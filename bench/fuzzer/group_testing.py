@@ -33,7 +33,7 @@ from typing import IO
 from bench.fuzzer.cases import OURS, REFUSALS, Seen, ended, judged, of_death, program, settle
 from bench.fuzzer.seeded_bugs import Fault, Switches, overlap
 from fuzz.campaign.refusal_rate import too_often
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 
 _WARM = 8  # programs of each target
 _LOOKED_AT = 4  # programs that reach a fault, for whether they trigger it

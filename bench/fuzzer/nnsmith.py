@@ -39,7 +39,8 @@ from bench.fuzzer.cases import OURS, SECONDS, forked, judged
 from bench.report import Table
 from fuzz.campaign.workers.handlers import program
 from fuzz.corpus.buckets import signature
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 
 TARGETS = ("torch-aot-function", "torch-aot-eager")
 OPERATORS = 5  # of a model at most: NNSmith's default

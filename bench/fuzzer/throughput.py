@@ -29,7 +29,8 @@ from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
 from fuzz.program.printer import load
-from fuzz.targets.target import Function, Target, usable
+from fuzz.targets.catalog import usable
+from fuzz.targets.target import Function, Target
 
 TARGET = 150.0  # cases for each second
 PROGRAMS = 5000.0  # programs for each second

@@ -40,7 +40,8 @@ from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 
 _WARM = 16  # programs
 

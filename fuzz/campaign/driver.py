@@ -40,7 +40,7 @@ from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute.case import likewise
 from fuzz.features.traits import traits
 from fuzz.safe_text import shell
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 
 LARGEST_LEASE = 256
 # After the time is up, the first finding of each signature may still be reduced for so much of that time, in

@@ -23,7 +23,7 @@ from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Job
 from fuzz.corpus import buckets
 from fuzz.corpus.case_file import AGREES, DIFFERS, Case
-from fuzz.targets.target import SHIPPED
+from fuzz.targets.builtin_targets import SHIPPED
 
 # The outcome of a case on a device that this machine does not have.
 LEFT_OUT = "left out"

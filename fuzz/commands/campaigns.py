@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
 
 def resume(options: argparse.Namespace) -> int:
     """Go on with a campaign; its bounds may be moved."""
-    from fuzz.targets.target import usable
+    from fuzz.targets.catalog import usable
 
     issues, cases = _known(options.known)
     with Store.open(options.folder) as store:
@@ -178,7 +178,7 @@ def _known(name: str | None) -> tuple[tuple[Issue, ...], Path]:
 def _configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
     from fuzz.generate.profiles import PROFILES
-    from fuzz.targets.target import usable
+    from fuzz.targets.catalog import usable
 
     if options.profile not in PROFILES:
         raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")

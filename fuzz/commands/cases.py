@@ -14,8 +14,9 @@ from fuzz.corpus.case_file import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.report import json_output, tables
 from fuzz.safe_text import shell
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.catalog import find, usable
 from fuzz.targets.plugins import attribute, registered
-from fuzz.targets.target import SHIPPED, find, usable
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -22,7 +22,8 @@ from fuzz.corpus.case_file import AGREES, DIFFERS, Case
 from fuzz.corpus.collection import Collection, is_canonical
 from fuzz.errors import ConfigurationError, DeviceError
 from fuzz.safe_text import one_line, shell
-from fuzz.targets.target import SHIPPED, usable
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.catalog import usable
 
 
 def add(options: argparse.Namespace) -> int:

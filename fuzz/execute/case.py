@@ -56,7 +56,8 @@ from fuzz.ir.nodes import (
 )
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import Loaded, load, upcast
-from fuzz.targets.target import Function, Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Function, Target
 from oracles import (
     Backward,
     Finding,

@@ -18,7 +18,7 @@ from fuzz.corpus import buckets
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program, from_json, to_json
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 
 SECONDS = 120.0  # for one case, in which torch is imported and a compiler may start
 _RESULT = "result: "  # begins the line that is read: a compiler may print, too

@@ -35,8 +35,10 @@ from fuzz.minify.script_text import load, render, upcast
 from fuzz.program.printer import Make
 from fuzz.reduce.search import smallest
 from fuzz.repro import script
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.catalog import find, usable
 from fuzz.targets.plugins import reset_if_loaded
-from fuzz.targets.target import SHIPPED, Function, Target, find, usable
+from fuzz.targets.target import Function, Target
 from oracles import Arguments, Finding, Observation, compare, observe
 from oracles.observation.ambient import contained
 

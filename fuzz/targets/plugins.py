@@ -23,7 +23,8 @@ from typing import Any
 from fuzz.errors import TargetError
 from fuzz.features.traits import TRAITS
 from fuzz.patterns import matches
-from fuzz.targets.target import CAPABILITIES, SHIPPED, Target, nothing, reset_dynamo
+from fuzz.targets.builtin_targets import SHIPPED, reset_dynamo
+from fuzz.targets.target import CAPABILITIES, Target, nothing
 
 GROUP = "aotfuzz.targets"
 

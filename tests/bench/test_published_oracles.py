@@ -12,7 +12,8 @@ from bench.fuzzer.published_oracles import PUBLISHED, Ran, notices
 from fuzz.choices import Random
 from fuzz.generate import generate
 from fuzz.ir.nodes import Lit, Program, Ref, Root, Statement, Storage
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 
 
 def program(returned: Any, *statements: Statement) -> Program:

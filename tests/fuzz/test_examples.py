@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.cli import _parser, main
-from fuzz.targets.target import SHIPPED
+from fuzz.targets.builtin_targets import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 

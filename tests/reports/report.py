@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuzz.corpus.buckets import main
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
 from oracles.rerun.dense_operands import Densely
 from tests.support.agreement import Make, fresh

@@ -23,7 +23,7 @@ from fuzz.features.traits import traits
 from fuzz.patterns import matches
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 from tests.reports.report import RIGHT, TARGETS, Report, findings
 from tests.reports.table import REPORTS
 

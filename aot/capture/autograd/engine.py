@@ -18,7 +18,8 @@ from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
-from aot.capture.autograd.segments import EntranceEdge, Exposed, Graph, Key
+from aot.capture.autograd.edge_targets import EntranceEdge
+from aot.capture.autograd.segments import Exposed, Graph, Key
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.errors import binding

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from torch.autograd.graph import GradientEdge, Node
 
 from aot import torch_internals as internals
+from aot.capture.autograd.edge_targets import Native
 
 Key = tuple[Node, int]
 
@@ -26,41 +27,6 @@ Key = tuple[Node, int]
 def key_of(edge: GradientEdge) -> Key:
     """An edge as a comparable value."""
     return (edge.node, edge.output_nr)
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentEdge:
-    """Argument `tensor` as it is when the call begins, or the base that it is a view of."""
-
-    tensor: int
-    of_base: bool
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenEdge:
-    """Argument `tensor` as the call leaves it, or the base that it is a view of."""
-
-    tensor: int
-    of_base: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OutputEdge:
-    """Output `output`, a view."""
-
-    output: int
-
-
-@dataclass(frozen=True, slots=True)
-class EntranceEdge:
-    """Entrance number `entrance` of segment number `segment`."""
-
-    segment: int
-    entrance: int
-
-
-Native = WrittenEdge | OutputEdge  # what has a history that the caller's graph makes
-Target = ArgumentEdge | Native | EntranceEdge
 
 
 @dataclass(frozen=True, slots=True, eq=False)

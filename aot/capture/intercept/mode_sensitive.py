@@ -29,16 +29,6 @@ aten = torch.ops.aten
 Ordinary = Callable[..., Any]
 Gradients = tuple[Tensor | None, ...]
 
-# Those that the graph may hold as a whole although they are made of others.
-WHOLE = {
-    aten.linalg_svdvals.default,
-    aten.linalg_eigvals.default,
-    aten.linalg_eigvalsh.default,
-    aten.max_pool1d.default,
-    aten.one_hot.default,
-    aten.cumprod_backward.default,
-}
-
 
 def _differentiated(tensor: Tensor) -> bool:
     return tensor.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from aot import torch_internals as internals
-from aot.joint.trace_backward import Segment
+from aot.joint.joint import Segment
 from aot.runtime.codegen.writer import Writer, part_names, rewrapped
 from aot.runtime.plan import Part
 from aot.runtime.saved_values import Saving

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from aot.analysis import (
+from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
@@ -28,7 +28,7 @@ from aot.analysis import (
     moved_by_outputs,
     value_of,
 )
-from aot.capture.autograd.segments import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
+from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode
 from aot.runtime.codegen.backward import write_backward, write_forward

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from aot import torch_internals as internals
-from aot.analysis import AliasRoot, Change, Memory, View, WrapperRebound
+from aot.analysis.effect_summary import AliasRoot, Change, Memory, View, WrapperRebound
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry

@@ -42,7 +42,7 @@ def measure(options: argparse.Namespace) -> Sequence[Table]:
     # Loading the databases takes seconds, which other commands need not pay for.
     from bench.compiler.opinfo.cases import MODULES, OPERATORS, variants
     from bench.compiler.opinfo.sweep import sweep
-    from fuzz.targets.target import usable
+    from fuzz.targets.catalog import usable
 
     targets = [one.name for one in usable(options.target or ["aot", "torch-aot-function"])]
     work = [

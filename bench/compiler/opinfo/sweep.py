@@ -16,7 +16,8 @@ from typing import Any
 from bench.compiler.opinfo.cases import Case, cases
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Job
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 from oracles import Observation, Outcome, judge, observe
 
 WORDS = ("equal", "finding", "raises", "refused", "poisoned", "crashed")

@@ -28,7 +28,8 @@ from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import on_device
 from fuzz.program.decode import Program, from_json, to_json
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 from oracles.object_names import message_of
 
 HANDLER = "fuzz.campaign.workers.handlers:handle"

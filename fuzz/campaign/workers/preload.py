@@ -17,7 +17,7 @@ import sys
 import torch
 
 from fuzz.campaign.workers import worker
-from fuzz.targets.target import SHIPPED
+from fuzz.targets.builtin_targets import SHIPPED
 
 STAGES = (
     "fuzz.execute.case",

@@ -1,4 +1,4 @@
-"""What a call does with CUDA streams and events, told of stand-ins; `tests/aot/cuda/test_cuda.py` has a device."""
+"""What a call does with CUDA streams and events, of stand-ins; `tests/aot/cuda` has a device."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bench.compiler.opinfo.cases import MODULES, OPERATORS, Case, cases, variants
 from bench.compiler.opinfo.sweep import run_case
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 
 pytestmark = pytest.mark.clause("values")
 

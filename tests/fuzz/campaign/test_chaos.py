@@ -1,4 +1,4 @@
-"""A campaign under attack accounts for every case exactly once (the long form is in `tests/support/fuzz/chaos.py`)."""
+"""A campaign under attack accounts for every case exactly once (longer: `tests/support/fuzz/chaos.py`)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from fuzz.campaign.ledger import Tally
 from fuzz.campaign.refusal_rate import reticent, too_often
 from fuzz.cli import main
 from fuzz.execute.case import execute
-from fuzz.targets.target import SHIPPED, Target
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.target import Target
 from tests.support.fuzz.small_programs import SINE
 
 

@@ -24,7 +24,7 @@ from fuzz.execute.case import execute
 from fuzz.ir import renames
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import FORMAT
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 from oracles import Finding
 from tests.support.fuzz.small_programs import (
     DOUBLE_IN_PLACE,

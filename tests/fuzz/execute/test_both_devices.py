@@ -25,7 +25,8 @@ from fuzz.program.decode import Autocast, Program, Ref, Scenario, calls, from_js
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
 from fuzz.repro import script
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 from oracles import Finding, Observation
 from tests.support.fuzz.small_programs import (
     CUBE_TWICE,

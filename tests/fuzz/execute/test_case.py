@@ -17,7 +17,9 @@ from fuzz.execute import call as call_module
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
 from fuzz.program.decode import Call, Program, Ref, Scenario, Seq, Statement, Storage
-from fuzz.targets.target import Target, find, reset_dynamo
+from fuzz.targets.builtin_targets import reset_dynamo
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 from tests.fuzz.bad_targets import (
     breaks_its_process,
     cannot_compile,

@@ -9,7 +9,7 @@ from fuzz.execute.case import execute
 from fuzz.execute.first_compile import execute_first, in_two_threads
 from fuzz.generate import generate
 from fuzz.program.decode import Program
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 from tests.support.fuzz.small_programs import SINE
 
 BAD = "tests.fuzz.first_compile_targets"

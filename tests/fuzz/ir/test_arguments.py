@@ -17,7 +17,7 @@ from fuzz.program.decode import Program, ProgramError, Ref, Seq, begin, check, f
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script as repro_script
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 from tests.support.fuzz.small_programs import call
 
 ALL = View(0, (2, 2), (2, 1), 0)

@@ -29,7 +29,8 @@ from fuzz.program.decode import (
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 from oracles import Backward
 from tests.support.fuzz.small_programs import call
 

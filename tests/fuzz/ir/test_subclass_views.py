@@ -29,7 +29,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 from tests.support.fuzz.small_programs import call
 
 ROW = View(0, (3,), (1,), 3, wrapped="two", base="wrapper")

@@ -35,7 +35,8 @@ from fuzz.program.decode import (
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script
-from fuzz.targets.target import Target, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import Target
 from tests.support.fuzz.small_programs import call
 
 FLOAT = Storage("float32", (2, 3), 1, requires_grad=True)

@@ -33,7 +33,7 @@ from fuzz.program.decode import ProgramError, check, from_json, to_json
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
 from fuzz.repro import script as repro_script
-from fuzz.targets.target import find
+from fuzz.targets.catalog import find
 from tests.fuzz import stateful_targets
 from tests.support.fuzz.small_programs import call, program
 

@@ -15,7 +15,8 @@ from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program
 from fuzz.repro import script as repro_script
-from fuzz.targets.target import SHIPPED, find
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.catalog import find
 from oracles import CLAUSES, Finding
 from tests.fuzz import bad_targets
 from tests.support.fuzz.small_programs import (

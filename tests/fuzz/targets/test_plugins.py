@@ -15,7 +15,8 @@ from fuzz.execute.case import execute
 from fuzz.program.decode import Storage
 from fuzz.repro import script as repro_script
 from fuzz.targets import plugins
-from fuzz.targets.target import CAPABILITIES, find
+from fuzz.targets.catalog import find
+from fuzz.targets.target import CAPABILITIES
 from oracles import Finding
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, SINE
 

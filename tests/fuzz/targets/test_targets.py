@@ -10,7 +10,8 @@ import torch
 
 from fuzz.errors import TargetError
 from fuzz.execute.case import execute
-from fuzz.targets.target import SHIPPED, find, usable
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.catalog import find, usable
 from tests.support.fuzz.small_programs import SINE
 
 

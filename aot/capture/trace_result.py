@@ -1,0 +1,27 @@
+"""What a traced function has left, as data that later stages read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from aot.tensors.geometry import Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class Primal:
+    """A graph input: what is in the memory of the tensor `tensor`, or, with `stretch`, a flat, detached view
+    of the storage that it lies in.
+
+    Attributes:
+        dtype: of the tensor; the dtype of a stretch is the same, or uint8, where several dtypes meet.
+        lazy: whether the tensor shows its memory lazily conjugated or negated.
+    """
+
+    node: fx.Node
+    tensor: int
+    dtype: torch.dtype
+    lazy: bool
+    stretch: Geometry | None = None

@@ -1,0 +1,179 @@
+"""The joint graph as data: one graph for forward and backward, and the segments of the backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from aot.capture.autograd.edge_targets import Native, Target
+from aot.capture.autograd.engine import Level
+from aot.capture.trace_result import Primal
+from aot.tensors.geometry import Geometry
+from aot.tensors.subclasses import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where gradients come into a segment: a value of the forward, or something in between that only other
+    segments differentiate.
+
+    Attributes:
+        value: the value, or None.
+        size, dtype, device: what a gradient looks like.
+        tangent: the layout that its gradient was traced with; None if it never has one.
+        kept: whether the segment keeps the tensor that has this edge, so that gradients of its gradients come
+            in here as well.
+    """
+
+    value: int | None
+    size: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    tangent: Layout | None
+    kept: bool = False
+
+
+Shared = tuple[Literal["tensor", "output"], int]  # ("tensor", i) of the call, or ("output", p)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A gradient that a segment computes.
+
+    Attributes:
+        target: where it goes.
+        results: which of the segment's results it is, or is made of; empty where eager never has one.
+        tangents: bit j is set when it depends on tangent j; without any of those it is None, as in eager.
+        layout: how they lie, if it is a wrapper subclass.
+        shared: the parts that it shares with others: a tensor of the call, or an output.
+        viewed: whether it is another tensor in the memory of what has its value, as the gradient that comes
+            in is where a formula takes a view that shows all of it. Autograd keeps a tensor that nobody else
+            holds for the `grad` of a leaf, and copies others.
+    """
+
+    target: Target
+    results: tuple[int, ...]
+    tangents: int
+    layout: Layout | None = None
+    shared: tuple[Shared, ...] = ()
+    viewed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the backward that runs as a whole, and is one node of the caller's autograd graph.
+
+    Attributes:
+        entrances: where gradients come in. Their tangents are the segment's tangents, in order.
+        gradients: what goes out, in the order of their results; nothing, where nothing leads to an argument.
+        failure: the type and text of what eager's backward raises here.
+        failing: the strides of the gradients for which it does, if there are others for which it does not.
+        kept: what of the caller's the backward keeps.
+        further: where gradients of the gradients go besides.
+        native: what has a native history and was kept by the nodes, as it is after the call: gradients of the
+            gradients go there as well, if it is still so.
+        frees: whether eager's backward frees something, so that a second one raises.
+        stays: whether eager's backward frees nothing, and keeps something all the same.
+        whole: whether custom functions run in it, which say themselves what a missing gradient is. So they do
+            where none comes in at all.
+        needed: sets of tangents (bits); a backward that lacks some tangents, and all of one of these sets, is
+            recorded again. What it computes is not to be told from this one.
+        turn: grows with the place that it has in eager's graph.
+        vain: those of the gradients that go to a result which leads nowhere.
+        idle: whether it looks at nothing where no gradient comes in: what it keeps is for writes to views.
+    """
+
+    entrances: tuple[Entrance, ...]
+    gradients: tuple[Gradient, ...]
+    failure: tuple[type[Exception], str] | None = None
+    failing: tuple[int, ...] | None = None
+    kept: tuple[Kept, ...] = ()
+    further: tuple[Target, ...] = ()
+    native: tuple[Native, ...] = ()
+    frees: bool = False
+    stays: bool = False
+    whole: bool = False
+    needed: tuple[int, ...] = ()
+    turn: int = 0
+    vain: tuple[int, ...] = ()
+    idle: bool = False
+
+    @property
+    def tangents(self) -> tuple[int, ...]:
+        """For each tangent, the entrance that it comes in at."""
+        tangents = ((e, one.tangent) for e, one in enumerate(self.entrances) if one.tangent is not None)
+        return tuple(e for e, tangent in tangents for _ in tangent.wheres)
+
+    @property
+    def results(self) -> int:
+        """How many results the backward graph has."""
+        return sum(len(gradient.results) for gradient in self.gradients)
+
+    @property
+    def shared(self) -> tuple[Shared, ...]:
+        """What its gradients share with others."""
+        return tuple(dict.fromkeys(one for gradient in self.gradients for one in gradient.shared))
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A recorded program, forward and backward.
+
+    Attributes:
+        graph: primals and tangents in, values then gradients out, the latter of both segment by segment.
+        returned: which values of the `Effects` it returns, in order.
+        primals: what each primal is.
+        generators: the devices whose generators' states come in after the primals, and go out after the
+            values; none unless random draws are functionalized.
+        segments: the parts of the backward; empty for a program without one.
+        levels: what each part can be recorded again from, if it computes anything.
+        resident: names of values that an argument's memory holds when the call returns, with the argument
+            and their place in its storage.
+        scripts: what of the function's Python eager runs in the backward; None for all of it.
+    """
+
+    graph: fx.GraphModule
+    returned: tuple[int, ...]
+    primals: tuple[Primal, ...]
+    generators: tuple[torch.device, ...]
+    segments: tuple[Segment, ...]
+    levels: tuple[Level | None, ...]
+    resident: dict[str, tuple[int, Geometry]]
+    scripts: tuple[Any, ...] | None
+
+    @property
+    def values(self) -> int:
+        """How many values the graph returns, states included, before the gradients."""
+        return len(self.returned) + len(self.generators)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A tensor of the caller's that eager's backward keeps: written to between forward and backward, it makes
+    the backward raise.
+
+    Attributes:
+        tensor, root: which argument or which root of the outputs; one of the two.
+        tangents: the segment's tangents (bit j for the j-th), each of which has it unpacked; 0 if it is not
+            counted.
+        always: whether a backward that none of these comes to unpacks it, too.
+        counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
+        attached: the same, if it is the very tensor that is unpacked, which has a history, and raises when
+            that has been taken from it (`detach_`).
+        vain: whether only what leads to no argument unpacks it, which does not run where the engine is asked
+            for the gradients of some arguments.
+        reason: what is raised when it was written to, if that is not that it was: a view that was taken
+            without grad does not know its history any more.
+    """
+
+    tensor: int | None
+    root: int | None
+    tangents: int
+    always: bool = True
+    counted: bool = True
+    attached: int = 0
+    vain: bool = False
+    reason: str | None = None

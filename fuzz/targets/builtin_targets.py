@@ -1,0 +1,348 @@
+"""The targets that ship: this project's compiler in six ways, torch's own, and controls."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from fuzz.targets.target import Function, Target
+
+
+def _aot(function: Function, *options: Any, **named: Any) -> Function:
+    """A module by what is made for modules, anything else as a function."""
+    import torch
+
+    import aot
+
+    if isinstance(function, torch.nn.Module):
+        return aot.aot_module(function, aot.nop, *options, **named)
+    compiled: Function = aot.aot_function(function, aot.nop, *options, **named)
+    return compiled
+
+
+def _compile_aot(function: Function) -> Function:
+    return _aot(function)
+
+
+def _overwriting(module: Any, _example_inputs: Any) -> Function:
+    """A backward compiler that makes use of what it may: donated inputs are overwritten by a graph that has
+    run, so that what still reads them is seen."""
+    donated: tuple[int, ...] = module.meta["donated"]
+
+    def run(*arguments: Any) -> Any:
+        results = module(*arguments)
+        # (A tensor that is known to be zeros has no memory.)
+        real = [r for r in results if r is not None and not r._is_zerotensor()]
+        returned = {r.untyped_storage().data_ptr() for r in real}
+        for position in donated:
+            if arguments[position].untyped_storage().data_ptr() not in returned:
+                arguments[position].fill_(1)
+        return results
+
+    return run
+
+
+def _compile_aot_min_cut(function: Function) -> Function:
+    import aot
+
+    partition = aot.min_cut_rematerialization_partition
+    return _aot(function, _overwriting, partition, keep_inference_input_mutations=True)
+
+
+def _compile_aot_recompute(function: Function) -> Function:
+    import aot
+
+    partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
+    return _aot(function, _overwriting, partition)
+
+
+def _compile_aot_rng(function: Function) -> Function:
+    import aot
+
+    partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
+    return _aot(function, _overwriting, partition, functionalize_rng_ops=True)
+
+
+def _compile_aot_dynamic(function: Function) -> Function:
+    """With symbols for sizes, and compiled for sizes twice as large as those of its calls, where it can be:
+    what answers a call was then made for another one."""
+    import aot
+
+    compiled = _aot(function, dynamic=True)
+
+    def call(*arguments: Any) -> Any:
+        with aot.config.patch(traced_size=_twice):
+            return compiled(*arguments)
+
+    return call
+
+
+def _twice(number: int) -> int:
+    return 2 * number
+
+
+def _refusal_aot(error: BaseException) -> str | None:
+    from aot.errors import Unsupported
+
+    return type(error).__name__ if isinstance(error, Unsupported) else None
+
+
+def _refusal_aot_compile(error: BaseException) -> str | None:
+    if str(error).startswith(_TRACED_ELSEWHERE):
+        return "a call while another thread compiles"
+    # (Dynamo wraps what a backend raises when it is given a graph.)
+    return _refusal_aot(getattr(error, "inner_exception", error))
+
+
+# What Dynamo says, which does not tell threads apart, in one thread while FX traces in another one: pytorch
+# issue 126024.
+_TRACED_ELSEWHERE = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
+
+
+def _compile_torch_aot_function(function: Function) -> Function:
+    """Through a dict of one entry: torch's `aot_function` returns a list where the function returns a tuple.
+
+    Every program that returns a flat tuple would be that one finding, and no other one could be seen.
+    """
+    from functorch.compile import aot_function, nop
+
+    def boxed(*args: Any) -> dict[str, Any]:
+        return {"result": function(*args)}
+
+    compiled = aot_function(boxed, fw_compiler=nop, bw_compiler=nop)
+    return lambda *args: compiled(*args)["result"]
+
+
+def _warm_with(compiler: Callable[[Function], Function]) -> Callable[[], None]:
+    """One forward and backward of a toy, which pays for imports and for the caches of a first compilation."""
+
+    def warm() -> None:
+        import torch
+
+        tensor = torch.ones(2, 2, requires_grad=True)
+        compiler(lambda value: value.mul(2).t().sin())(tensor).sum().backward()
+
+    return warm
+
+
+def _compile_with(backend: str) -> Callable[[Function], Function]:
+    def compile_function(function: Function) -> Function:
+        import torch
+
+        compiled: Function = torch.compile(function, backend=backend)
+        return compiled
+
+    return compile_function
+
+
+def _on_other_threads(function: Function) -> Function:
+    """The function, with another number of threads for kernels than it is given, and so its backward."""
+    import torch
+
+    def called(*args: Any) -> Any:
+        if not _threads:
+            _threads.append(torch.get_num_threads())
+            torch.set_num_threads(1 if _threads[0] > 1 else 2)
+        return function(*args)
+
+    return called
+
+
+_threads: list[int] = []  # as many as there were
+
+
+def _on_as_many_threads() -> None:
+    import torch
+
+    while _threads:
+        torch.set_num_threads(_threads.pop())
+
+
+def _prepare_dynamo() -> None:
+    """Make Dynamo answer for what it does: no silent fall-back to eager, no state kept on disk."""
+    import torch._dynamo
+    import torch._functorch.config
+
+    torch._dynamo.config.suppress_errors = False
+    torch._functorch.config.enable_autograd_cache = False
+    logging.getLogger("torch").setLevel(logging.ERROR)
+
+
+def _prepare_inductor() -> None:
+    import torch._inductor.config
+
+    _prepare_dynamo()
+    torch._inductor.config.compile_threads = 1
+    torch._inductor.config.fx_graph_cache = False
+    # By default it times kernels and chooses: whether it pads matrices, and so how products lie, depends on
+    # the stopwatch, and a finding could not be replayed.
+    torch._inductor.config.deterministic = True
+
+
+def _warm_dynamo() -> None:
+    _prepare_dynamo()
+    _warm_with(_compile_with("aot_eager"))()
+    reset_dynamo()
+
+
+def _warm_inductor() -> None:
+    # Imported, not run: it would start g++, and perhaps a pool of processes.
+    importlib.import_module("torch._inductor.compile_fx")
+    _warm_dynamo()
+
+
+def reset_dynamo() -> None:
+    import torch._dynamo
+
+    torch._dynamo.reset()
+
+
+def _inductor_available() -> str | None:
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler):
+        return None
+    return f"Inductor needs a C++ compiler and {compiler!r} is not on PATH (install one, or set CXX)"
+
+
+def _stock(name: str, description: str, backend: str) -> Target:
+    return Target(
+        name,
+        description,
+        _compile_with(backend),
+        prepare=_prepare_dynamo,
+        reset=reset_dynamo,
+        warm=_warm_dynamo,
+    )
+
+
+# State that tensors are kept in, generators that are not torch's, modes for good and what is caught: all that
+# LIMITATIONS.md says ours refuses of Python state.
+_DECLINES = (
+    *("python: cached", "python: optimizer", "python: attribute set", "python: caught", "random: Python"),
+    *("mode: entered", "mode: deterministic"),
+)
+
+
+# The share of generated programs that ours may decline: twice what it is where it is most.
+_RARELY, _SELDOM = 0.01, 0.03
+
+
+def _shipped() -> Mapping[str, Target]:
+    targets = (
+        Target(
+            "aot",
+            "this project's compiler, graphs run as captured",
+            _compile_aot,
+            _refusal_aot,
+            once=True,
+            declines=_DECLINES,
+            refuses=_RARELY,
+        ),
+        Target(
+            "aot-min-cut",
+            "the same with min-cut, donated buffers overwritten, mutations kept in inference graphs",
+            _compile_aot_min_cut,
+            _refusal_aot,
+            once=True,
+            declines=_DECLINES,
+            refuses=_RARELY,
+        ),
+        Target(
+            "aot-recompute",
+            "the same with a memory budget of 0: all that may be is recomputed",
+            _compile_aot_recompute,
+            _refusal_aot,
+            once=True,
+            declines=_DECLINES,
+            refuses=_RARELY,
+        ),
+        Target(
+            "aot-rng",
+            "the same with functionalized random draws, which are recomputed as well",
+            _compile_aot_rng,
+            _refusal_aot,
+            once=True,
+            declines=_DECLINES,
+            refuses=_RARELY,
+        ),
+        Target(
+            "aot-dynamic",
+            "the same with symbols for sizes, compiled for others than it is called with",
+            _compile_aot_dynamic,
+            _refusal_aot,
+            declines=_DECLINES,
+            refuses=_RARELY,
+        ),
+        Target(
+            "aot-compile",
+            "the same through torch.compile: Dynamo's graphs, backend aotfuzz",
+            _compile_with("aotfuzz"),
+            _refusal_aot_compile,
+            prepare=_prepare_dynamo,
+            reset=reset_dynamo,
+            warm=_warm_dynamo,
+            controls=("torch-dynamo",),
+            in_pieces=True,
+            declines=_DECLINES,
+            refuses=_SELDOM,
+        ),
+        Target(
+            "aot-inductor",
+            "the same with Inductor below: backend aotfuzz_inductor",
+            _compile_with("aotfuzz_inductor"),
+            _refusal_aot_compile,
+            prepare=_prepare_inductor,
+            reset=reset_dynamo,
+            available=_inductor_available,
+            warm=_warm_inductor,
+            controls=("torch-dynamo", "torch-inductor"),
+            in_pieces=True,
+            declines=_DECLINES,
+            refuses=_SELDOM,
+        ),
+        Target(
+            "torch-aot-function",
+            "torch's own AOTAutograd, without Dynamo, graphs run as captured",
+            _compile_torch_aot_function,
+            warm=_warm_with(_compile_torch_aot_function),
+            # Its `aot_function` takes what a module holds for constants; `aot_module` takes another function.
+            lacks=("module",),
+        ),
+        _stock(
+            "torch-aot-eager", "torch.compile: Dynamo and AOTAutograd, graphs run as captured", "aot_eager"
+        ),
+        Target(
+            "torch-inductor",
+            "torch.compile as users get it: Dynamo, AOTAutograd and Inductor",
+            _compile_with("inductor"),
+            prepare=_prepare_inductor,
+            reset=reset_dynamo,
+            available=_inductor_available,
+            warm=_warm_inductor,
+        ),
+        _stock("torch-dynamo", "control: torch.compile's Dynamo alone, graphs run as captured", "eager"),
+        Target(
+            "eager",
+            "control: the function itself, which must never differ",
+            lambda function: function,
+            once=True,
+            exact=True,
+        ),
+        Target(
+            "eager-threads",
+            "control: the function itself, whose kernels run on another number of threads",
+            _on_other_threads,
+            reset=_on_as_many_threads,
+            once=True,
+        ),
+    )
+    return MappingProxyType({target.name: target for target in targets})
+
+
+SHIPPED: Mapping[str, Target] = _shipped()
