@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.analysis.effect_summary import Memory, Rebound, Value
 from aot.capture.memory.metadata_log import Rebind
 from aot.capture.memory.storage import StorageState
 from aot.capture.run import Forward
 from aot.tensors.geometry import Geometry
 from aot.tensors.version_counters import counter_groups
+from aot.torch_internals import autograd_graph
 
 
 class World:
@@ -134,4 +134,4 @@ def root_of(fake: Tensor) -> Tensor:
 
 def is_function_view(fake: Tensor) -> bool:
     """Whether a tensor is a view with a history of its own, as a custom `autograd.Function` makes them."""
-    return fake._is_view() and is_current(fake) and internals.is_function_node(fake.grad_fn)
+    return fake._is_view() and is_current(fake) and autograd_graph.is_function_node(fake.grad_fn)

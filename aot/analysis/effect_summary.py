@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta
+from aot.torch_internals import autograd_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class FunctionViewRoot:
     base: int
     where: Geometry
     history: int
-    made: internals.CreationMeta
+    made: autograd_state.CreationMeta
     reinterpreted: bool = False
 
 
@@ -262,7 +262,7 @@ class View:
     grad: bool
     taken: Taken = Taken.LAST
     reinterpreted: bool = False
-    made: internals.CreationMeta | None = None
+    made: autograd_state.CreationMeta | None = None
     stale: bool = False
     requires_grad: bool = False
     required: int | None = None

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.analysis.context import is_current
 from aot.capture.memory.metadata_log import Rebind, Reshape, ViewOrigin
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.ops.classify import functional_form
 from aot.tensors.geometry import Geometry, alike, covers, geometry
+from aot.torch_internals import autograd_state
 
 aten = torch.ops.aten
 
@@ -151,7 +151,7 @@ def is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:
 
 def has_history_of_a_view(view: Tensor) -> bool:
     """Whether autograd knows a view as one of what it was taken of."""
-    ordinary = internals.creation_meta(view) in ("DEFAULT", "MULTI_OUTPUT_NODE")
+    ordinary = autograd_state.creation_meta(view) in ("DEFAULT", "MULTI_OUTPUT_NODE")
     return ordinary and is_current(view) and view.requires_grad and not view.is_leaf
 
 
@@ -174,6 +174,6 @@ def made_by_function(view: Tensor, parent: Tensor) -> bool:
     """Whether a custom `autograd.Function` made a view, where its parent was made otherwise."""
 
     def by_function(tensor: Tensor) -> bool:
-        return tensor._is_view() and internals.creation_meta(tensor) == "IN_CUSTOM_FUNCTION"
+        return tensor._is_view() and autograd_state.creation_meta(tensor) == "IN_CUSTOM_FUNCTION"
 
     return by_function(view) and not by_function(parent)

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.analysis.context import World, is_current, root_of
 from aot.analysis.effect_summary import Change, Write
 from aot.analysis.histories import goes_unnoticed, undone
@@ -20,6 +19,7 @@ from aot.capture.memory.view_ops import Mode
 from aot.tensors import views
 from aot.tensors.geometry import Geometry, Places, alike, covers, geometry
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import autograd_graph, autograd_state, plain_fakes
 
 
 class ArgumentEffects:
@@ -75,7 +75,7 @@ class ArgumentEffects:
         let one of them lie in another way. (Else it does that when somebody looks.)"""
         fake = self.fakes[i]
         node = fake.grad_fn if is_current(fake) else None
-        if node is None or internals.sequence_number(node) >= self.forward.nodes:
+        if node is None or autograd_graph.sequence_number(node) >= self.forward.nodes:
             return False
         owner = self.world.index_of.get(id(root_of(fake)))
         saved = (getattr(node, f"_saved_{name}", None) for name in ("size", "stride", "storage_offset"))
@@ -146,7 +146,7 @@ class ArgumentEffects:
                 detached.append(i)
             if entry.requires_grad[i] and entry.leaves[i] and not fake.is_leaf and not fake._is_view():
                 released.append(i)  # and then it was written to
-            begins = internals.accumulates(fake) and entry.edges[i] is None
+            begins = autograd_state.accumulates(fake) and entry.edges[i] is None
             if not fake.is_leaf or (fake._is_view() and root_of(fake).requires_grad and not begins):
                 continue  # (Such a view, taken before its base required grad, says that it requires grad.)
             if fake.requires_grad and not entry.leaves[i]:
@@ -386,7 +386,7 @@ class ArgumentEffects:
                 fake = undone(root, there.size, changes)
         elif changes and all(unnoticed) and early and self.recorder.state(root) is state:
             # The history is that of a tensor that lies as the root did, not as it does since.
-            with internals.lying(root, *there[:3]), torch.enable_grad():
+            with plain_fakes.lying(root, *there[:3]), torch.enable_grad():
                 fake = views.seen_as(root, there)
         elif there != geometry(root):
             self.recorder.follow_growth(root)

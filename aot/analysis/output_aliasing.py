@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.analysis.context import World, is_current, is_function_view, root_of
 from aot.analysis.effect_summary import (
     AliasRoot,
@@ -42,6 +41,7 @@ from aot.capture.memory.storage import StorageState
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry, alike, geometry
 from aot.tensors.version_counters import has_counter, version_of
+from aot.torch_internals import autograd_graph, autograd_state
 
 _NOWHERE = Geometry((0,), (1,), 0, torch.float32)
 _WITHOUT_GRAD = ("NO_GRAD_MODE", "INFERENCE_MODE")
@@ -200,7 +200,7 @@ class OutputEffects:
                 rebound = self.world.rebound(Rebind(state, here, True, Mode.GRAD), here)
             return View(self.root(start), steps, None, True, rebound=rebound)
         noticed = any(step.in_place and step.mode is Mode.GRAD for step in steps)
-        ordinary = internals.creation_meta(value) == "DEFAULT" and not noticed
+        ordinary = autograd_state.creation_meta(value) == "DEFAULT" and not noticed
         if (stale or derived) and steps and ordinary:
             assert origin is not None
             where, repeated = derived_anew(root, origin, stale)
@@ -241,7 +241,7 @@ class OutputEffects:
         was taken before that did."""
         if not root.requires_grad or id(root) in self._required or not self._required_grad(root):
             return False
-        return self._passes(value, lambda v: v.is_leaf and internals.creation_meta(v) == "DEFAULT")
+        return self._passes(value, lambda v: v.is_leaf and autograd_state.creation_meta(v) == "DEFAULT")
 
     def _passes(self, value: Tensor, is_such: Callable[[Tensor], bool]) -> bool:
         """Whether a view, or one on the way to it from an argument or its base, is such a one."""
@@ -327,7 +327,7 @@ class OutputEffects:
             taken = Taken.LEFT if version_of(start) == version_of(value) else Taken.FIRST
             if origin is None or origin.version != version_of(value):
                 taken = Taken.FIRST
-            grad = internals.creation_meta(value) not in _WITHOUT_GRAD
+            grad = autograd_state.creation_meta(value) not in _WITHOUT_GRAD
             return View(self.root(start), (), where, grad, taken, other, requires_grad=made, rebound=rebound)
         if value.requires_grad:
             raise errors.StorageMutation(
@@ -341,7 +341,7 @@ class OutputEffects:
     def _by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
         """A view that was made some way that cannot be repeated, or whose root was written since: autograd
         derives the history of such a view from its geometry as well."""
-        made = internals.creation_meta(value)
+        made = autograd_state.creation_meta(value)
         origin = self._origin(value)
         where = geometry(value) if origin is None else origin.where
         number = self.root(start)
@@ -460,9 +460,11 @@ class OutputEffects:
                 )
             carried = self.world.value(state.read(where), where, fake)
             other = not alike(geometry(owner), where)
-            return FunctionViewRoot(self.root(owner), where, carried, internals.creation_meta(fake), other)
+            return FunctionViewRoot(
+                self.root(owner), where, carried, autograd_state.creation_meta(fake), other
+            )
         history = fake if fake.requires_grad and fake.grad_fn is not None else None
-        if history is not None and internals.shape_computed(history) != fake.shape:
+        if history is not None and autograd_graph.shape_computed(history) != fake.shape:
             raise errors.StorageMutation(
                 f"an output of shape {tuple(fake.shape)} has a history of another shape, as it was put onto "
                 f"other memory past autograd (set_ under torch.no_grad, .data = ...); return a new tensor"
@@ -563,4 +565,4 @@ def _counting(root: Root) -> int | None:
 
 def _made_a_leaf(view: Tensor) -> bool:
     """Whether the function has made a leaf of a view, by `requires_grad_`."""
-    return is_current(view) and internals.accumulates(view)
+    return is_current(view) and autograd_state.accumulates(view)

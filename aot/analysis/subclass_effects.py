@@ -13,7 +13,6 @@ from dataclasses import replace
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.analysis.context import is_current, root_of
 from aot.analysis.effect_summary import (
     ArgumentRoot,
@@ -35,6 +34,7 @@ from aot.capture.subclass_inputs import WrapperEntry
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import has_names, inner_wrappers, parts_of, unwrapped
+from aot.torch_internals import autograd_graph, autograd_state, tensor_impl
 
 
 class WrapperEffects:
@@ -212,12 +212,12 @@ class WrapperEffects:
                 raise _changed(value)
             followed = view.requires_grad or (view._is_view() and root.requires_grad)
             stale = followed and view._version != origin.version
-            made = internals.creation_meta(view) if view._is_view() else "DEFAULT"
+            made = autograd_state.creation_meta(view) if view._is_view() else "DEFAULT"
             # (Autograd derives a stale one's history anew when it is asked, or raises.)
-            if made == "IN_CUSTOM_FUNCTION" or (not stale and internals.is_function_node(view.grad_fn)):
+            if made == "IN_CUSTOM_FUNCTION" or (not stale and autograd_graph.is_function_node(view.grad_fn)):
                 raise _by_function(value)
             # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
-            if not stale and view.is_leaf and internals.accumulates(view):
+            if not stale and view.is_leaf and autograd_state.accumulates(view):
                 raise _leaf(value)
             if view.requires_grad and not view._is_view():
                 raise errors.UnsupportedOutput(
@@ -278,10 +278,10 @@ class WrapperEffects:
             return None
         assert number is not None
         entry = self.forward.entry
-        now = [internals.storage_key(part) for part in unwrapped(root)[1]]
+        now = [tensor_impl.storage_key(part) for part in unwrapped(root)[1]]
         positions = entry.wrappers[number - self._first].meta.positions
-        before = [internals.storage_key(entry.fakes[position]) for position in positions]
-        there = [internals.storage_key(part) for part in unwrapped(view)[1]]
+        before = [tensor_impl.storage_key(entry.fakes[position]) for position in positions]
+        there = [tensor_impl.storage_key(part) for part in unwrapped(view)[1]]
         if len(there) == len(now):
             if there == now:
                 return Taken.LAST
@@ -312,7 +312,7 @@ class WrapperEffects:
         rebound = tuple(
             self._rebound(WrapperRebind(one.untyped_storage(), geometry(one), path))
             for path, one in wrappers
-            if internals.storage_key(one) in shared
+            if tensor_impl.storage_key(one) in shared
         )
         meta = next(meta for made, meta in self.forward.made if made is fake)
         return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None, rebound)

@@ -20,10 +20,10 @@ from typing import Any
 from torch import fx
 
 from aot import logs
-from aot import torch_internals as internals
 from aot.backends import graph_names
 from aot.backends.straight_line import straight
 from aot.errors import BackendError
+from aot.torch_internals import fx_graphs
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -35,11 +35,11 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     Example:
         >>> compiled = aot.aot_function(torch.sin, fw_compiler=aot.nop)
     """
-    if internals.has_no_code(module):
+    if fx_graphs.has_no_code(module):
         function = straight(module)
         if function is not None:
             return function
-        internals.LazyGraphModule.force_recompile(module)
+        fx_graphs.LazyGraphModule.force_recompile(module)
     return module.forward
 
 
@@ -136,7 +136,7 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
         inputs: Sequence[Any] = ()
         if compiler is not nop:
             inputs = example_inputs(complete(module))
-            internals.LazyGraphModule.force_recompile(module)
+            fx_graphs.LazyGraphModule.force_recompile(module)
         compiled = compiler(module, inputs)
     if not callable(compiled):
         raise BackendError(f"the {which} compiler returned {type(compiled).__name__}, which cannot be called")

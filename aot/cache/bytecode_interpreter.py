@@ -23,9 +23,9 @@ from typing import Any, Protocol
 
 import torch
 
-from aot import torch_internals as internals
 from aot.cache import library_purity
 from aot.cache.codec import Data, Uncacheable
+from aot.torch_internals import op_queries
 
 OBJECTS = "a custom operator that reads Python objects"
 CALLS = "a custom operator that calls what may read anything"
@@ -486,11 +486,11 @@ def _operator(value: Any, name: str) -> Any:
         return getattr(ops, name)
     if type(value) is type(ops.aten):
         found = getattr(value, name, None)
-        if type(found) is internals.OpOverloadPacket:
+        if type(found) is op_queries.OpOverloadPacket:
             return found
-    if type(value) is internals.OpOverloadPacket:
+    if type(value) is op_queries.OpOverloadPacket:
         found = getattr(value, name, None)
-        if type(found) is internals.OpOverload:
+        if type(found) is op_queries.OpOverload:
             return found
     raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
 
@@ -502,7 +502,7 @@ def _parameters(code: types.CodeType) -> tuple[str, ...]:
 
 
 _IMPORT = builtins.__import__
-_OPERATORS = (type(torch.ops), type(torch.ops.aten), internals.OpOverloadPacket)
+_OPERATORS = (type(torch.ops), type(torch.ops.aten), op_queries.OpOverloadPacket)
 _Step = Callable[["Frame", dis.Instruction, list[Value], dict[str, Value]], None]
 # How many values an instruction takes that nothing comes after.
 _ENDS: Mapping[str, Callable[[dis.Instruction], int]] = {

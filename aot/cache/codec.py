@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.analysis.effect_summary import WrapperRebound
 from aot.cache.operator_table import TENSOR, TORCHS, Names, changes_metadata, find, fits, is_view_step
 from aot.capture.memory.metadata_log import Reshape
@@ -33,6 +32,7 @@ from aot.tensors.constants import CONSTANTS
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta, SubclassMeta
 from aot.tensors.symbolic_sizes import NO_SIZES, SYMBOLIC, Computed, Sizes
+from aot.torch_internals import op_queries
 
 Data = Any  # what JSON has
 
@@ -159,7 +159,7 @@ class Unpacking:
         """The reverse of `Packing.other`."""
         raise Corrupt(f"no constant: {tag:.80}")
 
-    def operator(self, data: Data) -> internals.OpOverload:
+    def operator(self, data: Data) -> op_queries.OpOverload:
         """The reverse of `Packing.operator`: an operator that torch has by that name."""
         name, overload = map(text_of, parts(data, 2))
         op = find(name, overload, self.operators)
@@ -263,7 +263,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return _exactly(hint)
     if origin is typing.Literal:
         return _word(inner)
-    if hint is internals.OpOverload:
+    if hint is op_queries.OpOverload:
         return Packing.operator, Unpacking.operator
     if hint == tuple[str, ...]:
         return _pack_no_path, _unpack_no_path

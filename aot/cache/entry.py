@@ -14,7 +14,6 @@ from typing import Any
 from torch import nn
 
 from aot import logs
-from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.cache.codec import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
 from aot.cache.graph_codec import pack_graph, unpack_graph
@@ -27,6 +26,7 @@ from aot.capture.recorder.autocast_cache import CastUse
 from aot.pipeline.artifact import Blueprint
 from aot.runtime.plan import Plan
 from aot.specialize.call import Arguments
+from aot.torch_internals import pytree, torch_fakes
 
 
 def slot_of(
@@ -34,7 +34,7 @@ def slot_of(
     module: nn.Module,
     places: Places,
     arguments: Arguments,
-    spec: internals.TreeSpec,
+    spec: pytree.TreeSpec,
     options: Options,
 ) -> Slot | None:
     """The place of a call's compile; None where it is not to be kept. See `key_of`."""
@@ -128,7 +128,7 @@ class Slot:
 
     def _unpacked(self, data: Data) -> Blueprint:
         plan, forward, backwards, again, metadata, tree, differentiated, casts = parts(data, 8)
-        operators, mode = self._key.operators, functools.cache(internals.FakeTensorMode)
+        operators, mode = self._key.operators, functools.cache(torch_fakes.FakeTensorMode)
         context = Unpacking(operators)
         blueprint = Blueprint(
             unpack(context, Plan, plan),
@@ -136,7 +136,7 @@ class Slot:
             tuple(None if b is None else unpack_graph(b, operators, mode) for b in checked(backwards, list)),
             unpack(context, tuple[bool, ...], again),
             unpack(context, ViewAndMutationMeta, metadata),
-            internals.tree_flatten(_tree(tree))[1],
+            pytree.tree_flatten(_tree(tree))[1],
             unpack(context, frozenset[int], differentiated),
             unpack(context, CastUse, casts),
         )

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.backends.compilers import put_off
 from aot.cache import operator_table as table
 from aot.cache.codec import (
@@ -43,6 +42,7 @@ from aot.cache.operator_table import Names
 from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import call_on_clones
 from aot.tensors.geometry import Geometry
+from aot.torch_internals import fx_graphs, mode_stacks, op_queries, torch_fakes
 
 LARGEST_CONSTANT = 1 << 16  # bytes; a larger one is data, and not a literal of the program
 _TAGS = ("is_forward", "is_backward", "must_be_in_backward")
@@ -65,7 +65,7 @@ class _Nodes(Packing):
     def other(self, value: Any) -> Data:
         if isinstance(value, fx.Node):
             return ["node", self.numbers[value]]
-        if isinstance(value, internals.OpOverload):
+        if isinstance(value, op_queries.OpOverload):
             return ["op", *self.operator(value)]
         return super().other(value)
 
@@ -74,7 +74,7 @@ class _Nodes(Packing):
         own = getattr(value, "__name__", "")
         if _OWN.get(own) is value:
             return own
-        if not isinstance(value, internals.OpOverload):
+        if not isinstance(value, op_queries.OpOverload):
             raise Uncacheable("an operator that takes functions", value)
         return self.operator(value)
 
@@ -171,7 +171,7 @@ def pack_graph(module: fx.GraphModule, operators: Names) -> Data:
 
 
 def unpack_graph(
-    data: Data, operators: Names, mode: Callable[[], internals.FakeTensorMode]
+    data: Data, operators: Names, mode: Callable[[], torch_fakes.FakeTensorMode]
 ) -> fx.GraphModule:
     """The reverse of `pack_graph`; its fake tensors are of `mode`. They are made when somebody looks at them:
     to make the first in a process loads a good part of torch.
@@ -220,7 +220,7 @@ def unpack_graph(
             raise Corrupt(f"a call that no graph has: {node.name} = {node.target}")
         if node in known and node.op != "output" and not _fits(node, known[node]):
             raise Corrupt(f"another value than a call has: {node.name}")
-    module = internals.LazyGraphModule(root, graph, title)
+    module = fx_graphs.LazyGraphModule(root, graph, title)
     put_off(module, lambda: {node: one.make(mode()) for node, one in known.items()})
     return module
 
@@ -240,9 +240,9 @@ class _Fake:
     device: torch.device
     nbytes: int
 
-    def make(self, mode: internals.FakeTensorMode) -> Any:
+    def make(self, mode: torch_fakes.FakeTensorMode) -> Any:
         size, stride, offset, dtype, *_ = self.where
-        return internals.fake_tensor(mode, self.nbytes, size, stride, offset, dtype, self.device)
+        return torch_fakes.fake_tensor(mode, self.nbytes, size, stride, offset, dtype, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class _Several:
 
     parts: tuple[_Known, ...]
 
-    def make(self, mode: internals.FakeTensorMode) -> Any:
+    def make(self, mode: torch_fakes.FakeTensorMode) -> Any:
         return tuple(part.make(mode) for part in self.parts)
 
 
@@ -261,7 +261,7 @@ class _Number:
 
     value: Any
 
-    def make(self, mode: internals.FakeTensorMode) -> Any:
+    def make(self, mode: torch_fakes.FakeTensorMode) -> Any:
         return self.value
 
 
@@ -325,7 +325,7 @@ def _constant(value: Any) -> Data:
         raise Uncacheable("a large constant")
     if value.device.type != "cpu" or not value.is_contiguous() or value.is_conj() or value.is_neg():
         raise Uncacheable("a constant that lies oddly")
-    with internals.modes_off():
+    with mode_stacks.modes_off():
         raw = bytes(value.detach().reshape(-1).view(torch.uint8).tolist()) if value.numel() else b""
     return [str(value.dtype).removeprefix("torch."), list(value.shape), base64.b64encode(raw).decode()]
 

@@ -18,7 +18,6 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from aot import config
-from aot import torch_internals as internals
 from aot.cache.codec import OURS, Data, Packing, Uncacheable
 from aot.cache.source_digest import (
     is_library_function,
@@ -34,6 +33,16 @@ from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
 from aot.specialize.call import Arguments
 from aot.tensors.geometry import Geometry
+from aot.torch_internals import (
+    ambient_state,
+    autocast_state,
+    fx_graphs,
+    higher_order_ops,
+    mode_stacks,
+    module_hooks,
+    op_queries,
+    pytree,
+)
 
 Places = Sequence[tuple[dict[str, Any], str]]
 
@@ -83,7 +92,7 @@ class Key:
 
 
 def key_of(
-    module: nn.Module, places: Places, arguments: Arguments, spec: internals.TreeSpec, options: Options
+    module: nn.Module, places: Places, arguments: Arguments, spec: pytree.TreeSpec, options: Options
 ) -> Key:
     """The key of a call of a front end's graph.
 
@@ -102,7 +111,7 @@ def key_of(
         raise Uncacheable("stack traces")
     if arguments.metas:
         raise Uncacheable("a tensor subclass")
-    if function_modes.are_aside() or internals.modes_are_on():
+    if function_modes.are_aside() or mode_stacks.modes_are_on():
         raise Uncacheable("a mode that is on")
     require_methods_of_torch()
     front = _Front(places)
@@ -112,28 +121,28 @@ def key_of(
         "operators": sorted(front.sources.items()),
         "tree": skeleton(spec),
         "arguments": _plain(arguments.key),
-        "ambient": _plain(internals.ambient_key()),
-        "region of autocast": list(internals.autocast_cache_key()),
+        "ambient": _plain(ambient_state.ambient_key()),
+        "region of autocast": list(autocast_state.autocast_cache_key()),
         "casts": [list(dataclasses.astuple(candidate)) for candidate in options.candidates],
         "static": sorted(options.static),
         "partitioner": _partitioner(options.partition),
         "decompositions": sorted([str(op), name_of(f)] for op, f in options.decompositions.items()),
         "keep": options.keep,
         "inference": options.inference,
-        "torch": _plain(internals.process_key({str(t.device) for t in arguments.tensors})),
+        "torch": _plain(ambient_state.process_key({str(t.device) for t in arguments.tensors})),
         "aot": own_source(),
     }
     text = json.dumps(parts, sort_keys=True)
     return Key(hashlib.sha256(text.encode()).hexdigest(), frozenset(front.sources))
 
 
-def skeleton(spec: internals.TreeSpec) -> Data:
+def skeleton(spec: pytree.TreeSpec) -> Data:
     """A tree of Python's own containers, with numbers for its leaves.
 
     Raises:
         Uncacheable: it has others.
     """
-    return _skeleton(internals.tree_unflatten(range(spec.num_leaves), spec))
+    return _skeleton(pytree.tree_unflatten(range(spec.num_leaves), spec))
 
 
 def _skeleton(tree: Any) -> Data:
@@ -186,7 +195,7 @@ class _Front(Packing):
 
     def module(self, module: nn.Module) -> Data:
         """A module of torch, or a graph."""
-        if internals.global_module_hooks() or any(getattr(module, name) for name in _HOOKS):
+        if module_hooks.global_module_hooks() or any(getattr(module, name) for name in _HOOKS):
             raise Uncacheable("hooks on modules")
         if "forward" in vars(module):
             raise Uncacheable("a module of the user's")
@@ -206,18 +215,18 @@ class _Front(Packing):
     def other(self, value: Any) -> Data:
         if isinstance(value, fx.Node):
             return ["node", self._numbers[value]]
-        if isinstance(value, internals.OpOverload):
+        if isinstance(value, op_queries.OpOverload):
             return self._operator(value)
-        if isinstance(value, internals.OpOverloadPacket):
-            return ["packet", [self._operator(one) for one in internals.overloads(value)]]
-        if isinstance(value, internals.HigherOrderOperator):
+        if isinstance(value, op_queries.OpOverloadPacket):
+            return ["packet", [self._operator(one) for one in op_queries.overloads(value)]]
+        if isinstance(value, higher_order_ops.HigherOrderOperator):
             if type(value).__module__.split(".")[0] != "torch" or value.__name__ not in _HIGHER:
                 raise Uncacheable("an operator that takes functions", value)
             return ["higher", value.__name__]
         return ["function", target_of(value)]
 
     def _graph(self, module: fx.GraphModule) -> Data:
-        if not internals.runs_its_graph(module):
+        if not fx_graphs.runs_its_graph(module):
             raise Uncacheable("a graph module that runs something else than its graph")
         nodes = []
         for node in module.graph.nodes:
@@ -233,7 +242,7 @@ class _Front(Packing):
             self._numbers[node] = len(self._numbers)
         return ["graph", nodes]
 
-    def _operator(self, op: internals.OpOverload) -> Data:
+    def _operator(self, op: op_queries.OpOverload) -> Data:
         name, overload = op._schema.name, op._overloadname
         if op.namespace not in OURS and (name, overload) not in self.sources:
             self.sources[name, overload] = operator_data(op)

@@ -19,8 +19,8 @@ import numpy
 import torch
 from torch import nn
 
-from aot import torch_internals as internals
 from aot.cache.codec import OURS
+from aot.torch_internals import op_queries, torch_namespaces
 
 # Types of what the Python of an operator gets, and of what it can make of that. (Of a context, its class's.)
 _TYPES: tuple[type, ...] = (
@@ -83,7 +83,7 @@ _UFUNCS = frozenset(
 _MODES = (torch.no_grad, torch.enable_grad)
 _DECORATED = next(
     code
-    for code in internals.context_decorator.__code__.co_consts
+    for code in torch_namespaces.context_decorator.__code__.co_consts
     if isinstance(code, types.CodeType) and code.co_name == "decorate_context"
 )
 
@@ -102,10 +102,10 @@ def is_pure(value: Any) -> bool:
         return value in _ORIGINALS
     if kind is numpy.ufunc:
         return _is_in(numpy, value, _UFUNCS) and value.signature is None and "O" not in value.types[0]
-    if kind is internals.OpOverload:
+    if kind is op_queries.OpOverload:
         return value.namespace in OURS and _is_dispatched(value)
-    if kind is internals.OpOverloadPacket:
-        return any(is_pure(one) for one in internals.overloads(value))  # (the others take numbers)
+    if kind is op_queries.OpOverloadPacket:
+        return any(is_pure(one) for one in op_queries.overloads(value))  # (the others take numbers)
     return False
 
 
@@ -179,9 +179,9 @@ def _is_pure_builtin(value: Any) -> bool:
         return name in _BUILTINS
     if module is functools.reduce.__self__:  # type: ignore[attr-defined]
         return value is functools.reduce
-    if any(module is space for space in internals.operator_spaces()):
+    if any(module is space for space in torch_namespaces.operator_spaces()):
         return True
-    return getattr(internals.operator_functions(), name, None) is value or (
+    return getattr(torch_namespaces.operator_functions(), name, None) is value or (
         name in _OF_TORCH and value in _ORIGINALS
     )
 
@@ -210,10 +210,10 @@ _ORIGINALS = _originals()
 
 
 @functools.cache
-def _is_dispatched(op: internals.OpOverload) -> bool:
+def _is_dispatched(op: op_queries.OpOverload) -> bool:
     """Whether it is an operator of the dispatcher, and not one of TorchScript alone."""
     name: str = op.name()  # type: ignore[no-untyped-call]
-    return name in internals.all_operators() and op._opname not in _IMPURE_OF_TORCH
+    return name in torch_namespaces.all_operators() and op._opname not in _IMPURE_OF_TORCH
 
 
 def under_mode(function: types.FunctionType) -> tuple[str, Any] | None:
@@ -228,6 +228,6 @@ def under_mode(function: types.FunctionType) -> tuple[str, Any] | None:
     cells = dict(zip(_DECORATED.co_freevars, function.__closure__ or (), strict=True))
     factory = cells["ctx_factory"].cell_contents
     mode = getattr(factory, "__self__", None)
-    if type(mode) in _MODES and getattr(factory, "__func__", None) is internals.clone_of_mode:
+    if type(mode) in _MODES and getattr(factory, "__func__", None) is torch_namespaces.clone_of_mode:
         return type(mode).__name__, cells["func"].cell_contents
     return None

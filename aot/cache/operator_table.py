@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import BATCH_NORM, READS_GRAD_MODE, Kind, call_on_clones, classify, given
+from aot.torch_internals import op_queries
 
 Names = frozenset[tuple[str, str]]  # custom operators, by name and overload
 
@@ -65,7 +65,7 @@ _TEXTS = frozenset(
 )
 
 
-def find(name: str, overload: str, operators: Names) -> internals.OpOverload | None:
+def find(name: str, overload: str, operators: Names) -> op_queries.OpOverload | None:
     """The operator of a schema's name (``aten::add``) and overload; None if torch has none, or if it is a
     custom one that is not among `operators`."""
     namespace, _, packet = name.partition("::")
@@ -76,7 +76,7 @@ def find(name: str, overload: str, operators: Names) -> internals.OpOverload | N
     if any(part.startswith("__") and part not in _SHIFTS for part in (packet, overload)):
         return None
     op = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
-    is_it = type(op) is internals.OpOverload and (op._schema.name, op._overloadname) == (name, overload)
+    is_it = type(op) is op_queries.OpOverload and (op._schema.name, op._overloadname) == (name, overload)
     return op if is_it else None
 
 
@@ -85,7 +85,7 @@ _SHIFTS = ("__lshift__", "__rshift__", "__ilshift__", "__irshift__")
 
 
 @functools.cache
-def computes(op: internals.OpOverload) -> bool:
+def computes(op: op_queries.OpOverload) -> bool:
     """Whether a graph may call an operator: it reads its arguments and returns tensors, or checks them."""
     operation = classify(op)
     if op.namespace in TORCHS:
@@ -99,7 +99,7 @@ def computes(op: internals.OpOverload) -> bool:
 
 
 @functools.cache
-def runs_on_clones(op: internals.OpOverload) -> bool:
+def runs_on_clones(op: op_queries.OpOverload) -> bool:
     """Whether `call_on_clones` may call an operator: it writes to arguments, of which it gets copies."""
     custom = op.namespace not in TORCHS
     if (
@@ -112,13 +112,13 @@ def runs_on_clones(op: internals.OpOverload) -> bool:
 
 
 @functools.cache
-def is_view_step(op: internals.OpOverload) -> bool:
+def is_view_step(op: op_queries.OpOverload) -> bool:
     """Whether the wrapper may take a view by an operator."""
     return classify(op).kind is Kind.VIEW and computes(op)
 
 
 @functools.cache
-def changes_metadata(op: internals.OpOverload) -> bool:
+def changes_metadata(op: op_queries.OpOverload) -> bool:
     """Whether the wrapper may change an argument's sizes, strides or offset, or its place in autograd, by an
     operator."""
     return op.namespace in TORCHS and (
@@ -126,7 +126,7 @@ def changes_metadata(op: internals.OpOverload) -> bool:
     )
 
 
-def _has_plain_schema(op: internals.OpOverload) -> bool:
+def _has_plain_schema(op: op_queries.OpOverload) -> bool:
     schema = op._schema
     if _DENIED.fullmatch(op._schema.name.partition("::")[2].removesuffix("_")):
         return False
@@ -149,7 +149,7 @@ class _Parameter:
 
 
 @functools.cache
-def _parameters(op: internals.OpOverload) -> tuple[_Parameter, ...]:
+def _parameters(op: op_queries.OpOverload) -> tuple[_Parameter, ...]:
     return tuple(
         _Parameter(
             argument.name,
@@ -161,7 +161,7 @@ def _parameters(op: internals.OpOverload) -> tuple[_Parameter, ...]:
     )
 
 
-def fits(op: internals.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def fits(op: op_queries.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator's schema takes these arguments; nodes stand for tensors and for whole numbers."""
     parameters = _parameters(op)
     if len(args) > len(parameters):
@@ -181,14 +181,14 @@ def fits(op: internals.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 @functools.cache
-def _named(text: str) -> internals.OpOverload | None:
+def _named(text: str) -> op_queries.OpOverload | None:
     packet, _, overload = text.partition(".")
     return find(f"aten::{packet}", overload, frozenset()) if keyword.iskeyword(overload) else None
 
 
 def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operators: Names) -> bool:
     """Whether a node's target, or the operator that one of our functions calls, may be called, and so."""
-    if isinstance(target, internals.OpOverload):
+    if isinstance(target, op_queries.OpOverload):
         known = _is_listed(target, operators) and computes(target) and fits(target, args, kwargs)
         return known and not _updates_statistics(target, args, kwargs)
     if not args:
@@ -214,7 +214,7 @@ def _updates_statistics(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 def _is_right_on_clones(op: Any, rest: Sequence[Any], kwargs: Mapping[str, Any], operators: Names) -> bool:
     if type(op) is str:
         op = _named(op)
-    if kwargs or len(rest) != 3 or not isinstance(op, internals.OpOverload):
+    if kwargs or len(rest) != 3 or not isinstance(op, op_queries.OpOverload):
         return False
     written, args, named = rest
     if type(written) is not tuple or not isinstance(args, (tuple, list)) or not isinstance(named, dict):
@@ -225,11 +225,11 @@ def _is_right_on_clones(op: Any, rest: Sequence[Any], kwargs: Mapping[str, Any],
     return written == tuple(where for where in written_by(op) if given(where, tuple(args), named))
 
 
-def _is_listed(op: internals.OpOverload, operators: Names) -> bool:
+def _is_listed(op: op_queries.OpOverload, operators: Names) -> bool:
     return op.namespace in TORCHS or (op._schema.name, op._overloadname) in operators
 
 
-def written_by(op: internals.OpOverload) -> tuple[int | str, ...]:
+def written_by(op: op_queries.OpOverload) -> tuple[int | str, ...]:
     """The arguments that an operator writes to, by position or name."""
     return BATCH_NORM[op][0] if op in BATCH_NORM else classify(op).written
 
@@ -256,7 +256,7 @@ def results_of(node: fx.Node) -> tuple[str, ...] | str:
 
 
 @functools.cache
-def _results(op: internals.OpOverload) -> tuple[str, ...] | str:
+def _results(op: op_queries.OpOverload) -> tuple[str, ...] | str:
     returned = tuple(_KEPT_OUT.sub(r"\1", str(result.type)) for result in op._schema.returns)
     return returned[0] if len(returned) == 1 else returned
 

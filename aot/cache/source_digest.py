@@ -20,11 +20,11 @@ from typing import Any
 import numpy
 import torch
 
-from aot import torch_internals as internals
 from aot.cache import library_purity
 from aot.cache.bytecode_interpreter import CALLS, CHANGES, CODE, OBJECTS, SETS, reads_of_function, title
 from aot.cache.codec import Data, Packing, Uncacheable
 from aot.guards.bytecode import is_library
+from aot.torch_internals import higher_order_ops, op_queries
 
 _MOST_FUNCTIONS = 500
 _MOST_ENTRIES = 10_000
@@ -109,13 +109,13 @@ def is_library_function(value: Any) -> bool:
     return type(value) is not types.FunctionType or is_library(value.__globals__.get("__name__"))
 
 
-def operator_data(op: internals.OpOverload) -> Data:
+def operator_data(op: op_queries.OpOverload) -> Data:
     """A custom operator: its schema, and the Python that a trace runs for it. (Its kernels run at each call.)
 
     Raises:
         Uncacheable: it is not known what that Python depends on.
     """
-    found = internals.custom_definition(op)
+    found = op_queries.custom_definition(op)
     if found is None:
         raise Uncacheable("a custom operator of which the source is not known", op)
     definition, parts = found
@@ -127,7 +127,7 @@ def operator_data(op: internals.OpOverload) -> Data:
         for name, value in sorted(parts.items())
     ]
     objects.see_attributes()
-    return [str(op._schema), tags, internals.is_ordered(op), behind, objects.functions]
+    return [str(op._schema), tags, higher_order_ops.is_ordered(op), behind, objects.functions]
 
 
 _METHODS = frozenset(dir(torch.Tensor.__base__)) | {
@@ -249,7 +249,7 @@ def _named(value: Any) -> list[Data]:
         if not {"call", "log", "print"}.isdisjoint(errors.values()):
             raise Uncacheable(CALLS, "what numpy does where it errs")
         return [value.__name__, sorted(errors.items())]
-    return [str(value) if isinstance(value, internals.OpOverload) else title(value)]
+    return [str(value) if isinstance(value, op_queries.OpOverload) else title(value)]
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.capture.recorder.autocast_cache import Candidate, CastsDiffer, CastUse
 from aot.specialize.call import Arguments, general_key, take_apart
 from aot.specialize.inline_cache import compile_test
 from aot.tensors.symbolic_sizes import Constant
+from aot.torch_internals import autocast_state, dynamo_api, leaf_casts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +65,18 @@ def casting(
         inside: those of which the function makes the cast itself, unless autocast keeps one.
         detached: those that it takes gradients with respect to.
     """
-    within, cached = internals.autocast_cache_key()
-    if inference or not (within or internals.autocast_enabled()):
+    within, cached = autocast_state.autocast_cache_key()
+    if inference or not (within or autocast_state.autocast_enabled()):
         return Casting(call)
     found: list[tuple[int, Tensor, bool]] = []
     for number, leaf in enumerate(call.tensors):
-        if not internals.is_autocast_leaf(leaf):
+        if not leaf_casts.is_autocast_leaf(leaf):
             continue
-        cast = internals.kept_by_autocast(leaf)
+        cast = leaf_casts.kept_by_autocast(leaf)
         kept = cast is not None
         makes = cached and number not in inside and torch.is_autocast_enabled(leaf.device.type)
         if cast is None and makes:
-            cast = internals.like_made_by_autocast(leaf)
+            cast = leaf_casts.like_made_by_autocast(leaf)
         if cast is not None:
             found.append((number, cast.detach() if number in detached else cast, kept))
     if not found:
@@ -114,7 +114,7 @@ class _Slot:
             if self.filler.shape == leaf.shape:
                 return self.filler
             return torch.empty_like(leaf, dtype=self.filler.dtype, device="meta")
-        cast = internals.made_by_autocast(leaf) if self.makes else internals.kept_by_autocast(leaf)
+        cast = leaf_casts.made_by_autocast(leaf) if self.makes else leaf_casts.kept_by_autocast(leaf)
         return cast.detach() if self.detached and cast is not None else cast
 
 
@@ -166,7 +166,7 @@ class CallCasts:
 
     def kept(self, tensors: Sequence[Tensor]) -> list[int]:
         """The tensors of a call that the function casts itself, and of which autocast keeps a cast."""
-        return [n for n in self._absent if internals.kept_by_autocast(tensors[n]) is not None]
+        return [n for n in self._absent if leaf_casts.kept_by_autocast(tensors[n]) is not None]
 
     def joined(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """The tensors that the compile takes for a call; None where it does not answer it."""
@@ -182,10 +182,10 @@ class CallCasts:
         def calling(*tensors: Any) -> Any:
             result = call(*tensors)
             for number, dtype in made:
-                internals.made_by_autocast(tensors[number], dtype)
+                leaf_casts.made_by_autocast(tensors[number], dtype)
             return result
 
-        internals.skip_dynamo(calling)
+        dynamo_api.skip_dynamo(calling)
         return calling
 
 

@@ -14,7 +14,6 @@ from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.memory.storage import StorageState
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
@@ -25,6 +24,7 @@ from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import edge_of, imitate, root_of, was_let_go
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
     tensors = arguments.tensors
     fakes, roots = imitate(tensors, places=recorder.symbols)
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
-        state = recorder.states.get(internals.storage_key(fake)) or recorder.adopt(fake)
+        state = recorder.states.get(tensor_impl.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
         if _is_part(tensor):
             recorder.parts.add(fake, tensor.is_leaf)

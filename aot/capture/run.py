@@ -17,7 +17,6 @@ from torch import Tensor, fx
 
 import aot.capture.control_flow.higher_order  # noqa: F401  (what operators that take functions do in a trace)
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.inputs import Entry, enter
 from aot.capture.intercept.inner_gradients import check_alone
 from aot.capture.intercept.patches import watched
@@ -42,6 +41,15 @@ from aot.tensors.subclasses import (
 from aot.tensors.symbolic_sizes import SYMBOLIC, Symbols
 from aot.tensors.tensor_attributes import Given, check_attributes, give_attributes
 from aot.tensors.views import physical, seen_as
+from aot.torch_internals import (
+    autograd_graph,
+    dispatcher,
+    mode_stacks,
+    plain_fakes,
+    pytree,
+    symbolic_shapes,
+    tensor_impl,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class Forward:
     entry: Entry
     primals: list[Primal]
     outputs: tuple[Any, ...]
-    spec: internals.TreeSpec
+    spec: pytree.TreeSpec
     grad_after: bool
     differentiated: frozenset[int]
     nodes: int
@@ -138,7 +146,7 @@ def run_once(
                     differentiating,
                     views,
                 ),
-                internals.with_own_kernels(),
+                dispatcher.with_own_kernels(),
                 recorder,
                 refused(),
                 _inference_mode(inference, grad),
@@ -149,7 +157,7 @@ def run_once(
                     try:
                         result = function(leaves)
                     except BaseException as error:
-                        internals.set_dispatch_modes(settings[DISPATCH_MODES])
+                        mode_stacks.set_dispatch_modes(settings[DISPATCH_MODES])
                         _leave_modes(error)
                         cast_cache.check()
                         raise
@@ -157,13 +165,13 @@ def run_once(
                         recorder.casts = None  # which knows the arguments, and the trace may live on
                     _check_settings(settings)
                     casts = cast_cache.end()
-                nodes = internals.next_sequence_number()
+                nodes = autograd_graph.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
             recorder.draws.check()
     except (errors.Unsupported, CastsDiffer):
         torch.set_grad_enabled(grad)
         raise
-    except internals.GuardOnDataDependentSymNode as error:
+    except symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise errors.DataDependentValue(
             f"the function asks for a size that depends on the values of a tensor "
             f"({str(error).splitlines()[0]}); compute it outside"
@@ -176,7 +184,7 @@ def run_once(
     torch.set_grad_enabled(grad)
     check_apart(arguments.tensors, entry.fakes)
     check_current(arguments.tensors, entry.fakes, entry.versions, entry.edges, recorder.journal.turned)
-    flat, spec = internals.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
+    flat, spec = pytree.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     wrapped: dict[int, Tensor] = {}
     for position, value in enumerate(flat):
         if is_wrapper(value):
@@ -219,7 +227,7 @@ def run_once(
 def _refusal(error: RuntimeError) -> errors.Unsupported | None:
     """What is said instead of an error that a trace has made torch raise; None where eager raises it."""
     said = str(error).splitlines()[0] if str(error) else ""
-    if internals.asked_for_memory(error):
+    if plain_fakes.asked_for_memory(error):
         return errors.DataDependentValue(
             f"something that the function calls reads the memory of a tensor ({said}); compute with the "
             f"tensor instead"
@@ -314,7 +322,7 @@ def _expected(recorder: Recorder, wrapper: WrapperEntry, fakes: Sequence[Tensor]
     contexts may tell whether it requires grad."""
     if wrapper.fake.requires_grad == (wrapper.edge is not None):
         return wrapper.meta
-    with recorder, internals.with_own_kernels():
+    with recorder, dispatcher.with_own_kernels():
         like = rewrapped(wrapper.meta, fakes).detach().requires_grad_(wrapper.fake.requires_grad)
     return replace(wrapper.meta, context=like.__tensor_flatten__()[1])
 
@@ -384,7 +392,7 @@ def _check_output(recorder: Recorder, position: int, value: Any) -> None:
     if isinstance(value, Tensor):
         if value.layout is not torch.strided:
             raise errors.UnsupportedOutput(f"{what} has layout {value.layout}; call to_dense() on it")
-        if internals.storage_key(value) not in recorder.states:
+        if tensor_impl.storage_key(value) not in recorder.states:
             raise errors.ClosureTensor(f"{what} is a tensor that is not an argument; pass it as one")
     elif not isinstance(
         value,

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.specialize.subclass_keys import base_groups, nesting_depth, view_base
@@ -30,6 +29,7 @@ from aot.tensors.subclasses import (
     rewrapped,
     unwrapped,
 )
+from aot.torch_internals import autograd_state, dispatcher, plain_fakes, tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def enter_wrappers(
     # (An argument may be what another one is made of; that one is made first.)
     for real, meta in sorted(zip(wrappers, metas, strict=True), key=lambda one: -nesting_depth(one[1])):
         if id(real) not in made:
-            with recorder, internals.with_own_kernels():
+            with recorder, dispatcher.with_own_kernels():
                 fake = made[id(real)] = rewrapped(meta, fakes)
             pairs = zip(inner_wrappers(real), inner_wrappers(fake), strict=True)
             made |= {id(part): stands for (_, part), (_, stands) in pairs}
@@ -106,7 +106,7 @@ def enter_wrappers(
     recorder.wrapper_views.relate([(entry.fake, entry.family) for entry in entries])
     for i, entry in enumerate(entries):
         for path, one in (((), entry.fake), *entry.inner.items()):
-            recorder.wrapper_views.entered.setdefault(internals.storage_key(one), (i, path))
+            recorder.wrapper_views.entered.setdefault(tensor_impl.storage_key(one), (i, path))
     first = {id(view_base(real)): i for i, real in reversed(list(enumerate(wrappers)))}
     return entries, [(fake, first[name]) for name, fake in bases.hidden.items()]
 
@@ -131,17 +131,17 @@ class _Bases:
         self._arguments = arguments
         self._known = known
         self._storages = {
-            internals.storage_key(tensor): fake.untyped_storage()
+            tensor_impl.storage_key(tensor): fake.untyped_storage()
             for tensor, fake in zip(tensors, fakes, strict=True)
         }
         self._with_grad: dict[int, tuple[Tensor, bool]] = {}  # and whether it is a leaf
 
     def view(self, real: Tensor, fake: Tensor) -> Tensor | None:
         """One like `fake` that is a view as `real` is; None where `real` is none, or that cannot be had."""
-        base, itself = view_base(real), internals.accumulates(real)
+        base, itself = view_base(real), autograd_state.accumulates(real)
         if base is None or base.is_inference():
             return None
-        how = internals.creation_meta(real)
+        how = autograd_state.creation_meta(real)
         if how == "IN_CUSTOM_FUNCTION" or not (itself or real.requires_grad == base.requires_grad):
             return None  # (Or it was detached in place since.)
         stands = self._stand_in(base, real)
@@ -149,14 +149,14 @@ class _Bases:
             return None
         if base.requires_grad and id(base) not in self._with_grad:
             self._with_grad[id(base)] = stands, base.is_leaf
-            internals.make_non_leaf(stands)
+            autograd_state.make_non_leaf(stands)
         # (A view of a leaf that has come to require grad since says that it does, too, and has no history.)
         since = real.requires_grad and real.is_leaf
         grad = not since and how not in ("NO_GRAD_MODE", "INFERENCE_MODE")
-        with self._recorder, internals.with_own_kernels(), torch.set_grad_enabled(grad):
+        with self._recorder, dispatcher.with_own_kernels(), torch.set_grad_enabled(grad):
             view = _replay(real, fake, stands, self._known)
         if view is not None:
-            internals.copy_creation_meta(real, view)
+            autograd_state.copy_creation_meta(real, view)
             if itself:
                 view.requires_grad_()
         return view
@@ -176,16 +176,16 @@ class _Bases:
         for part in parts:
             fake = self._known.get(id(part))
             if fake is None:
-                storage, where = self._storages.get(internals.storage_key(part)), geometry(part)
+                storage, where = self._storages.get(tensor_impl.storage_key(part)), geometry(part)
                 if storage is None:
                     return None
-                fake = internals.memoryless(
+                fake = plain_fakes.memoryless(
                     storage, where.size, where.stride, where.offset, part.dtype, part.device
                 )
-                internals.set_lazy(fake, part.is_conj(), part.is_neg())
+                tensor_impl.set_lazy(fake, part.is_conj(), part.is_neg())
                 self._recorder.lifetimes.note(fake)
             fakes.append(fake)
-        with self._recorder, internals.with_own_kernels():
+        with self._recorder, dispatcher.with_own_kernels():
             stands: Tensor = rewrapped(meta, fakes)
         self.hidden[id(base)] = self._recorder.lifetimes.note(stands)
         return stands
@@ -197,18 +197,18 @@ class _Bases:
             if is_leaf:
                 fake.detach_().requires_grad_()
             else:
-                internals.make_non_leaf(fake)
+                autograd_state.make_non_leaf(fake)
 
 
 def _memory_of(wrapper: Tensor) -> set[int]:
-    return {internals.storage_key(part) for part in unwrapped(wrapper)[1]}
+    return {tensor_impl.storage_key(part) for part in unwrapped(wrapper)[1]}
 
 
 def _replay(real: Tensor, fake: Tensor, base: Tensor, known: Mapping[int, Tensor]) -> Tensor | None:
     """A view of `base`, by the operations that made `real` one of its own base, that is made of what `fake`
     is made of; None where it would be another one than that."""
     try:
-        view: Tensor = internals.replayed_view(real, base, lambda tensor: known.get(id(tensor), tensor))
+        view: Tensor = autograd_state.replayed_view(real, base, lambda tensor: known.get(id(tensor), tensor))
         for way, part in parts_of(fake):
             if len(way) == 1:
                 setattr(view, way[0], part)
@@ -230,7 +230,7 @@ def _enter(
     if not is_linked and real.is_leaf:
         fake.requires_grad_(real.requires_grad)
     elif not is_linked and fake.is_leaf:  # as one of which there are views is not any more
-        internals.make_non_leaf(fake)
+        autograd_state.make_non_leaf(fake)
     if fake.requires_grad != real.requires_grad or fake.is_leaf != real.is_leaf:
         raise errors.UnsupportedArgument(
             f"a {type(real).__name__} that is made again by its __tensor_unflatten__ has another standing "
@@ -255,7 +255,7 @@ def _held_gradient(recorder: Recorder, real: Tensor, fake: Tensor) -> Tensor | N
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not real.is_leaf or real.grad is None:
         return None
-    with recorder, internals.with_own_kernels():
+    with recorder, dispatcher.with_own_kernels():
         held = unwrapped(real.grad) if is_wrapper(real.grad) else None
         like = [real.grad] if held is None else held[1]
         stand_ins = [

@@ -12,7 +12,6 @@ import torch
 from torch import fx
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.backends.compilers import nop
 from aot.capture.intercept.exception_handlers import handlers_of, refusing_caught
 from aot.frontends.function import Partitioner
@@ -20,6 +19,7 @@ from aot.frontends.module import aot_module
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
+from aot.torch_internals import dynamo_api
 
 __all__ = ["PARTITIONERS", "aotfuzz", "aotfuzz_inductor"]
 
@@ -136,7 +136,7 @@ def _assign_data(graph: fx.Graph) -> None:
     """Put back ``x.data = y``, for which Dynamo writes ``x.set_(y)`` and a function that takes back what this
     does to the version counter."""
     for node in graph.find_nodes(op="call_function", target=torch.Tensor.set_):
-        takers = [user for user in node.users if internals.takes_back_version(user.target)]
+        takers = [user for user in node.users if dynamo_api.takes_back_version(user.target)]
         if not takers:
             continue
         tensor, data = node.args
@@ -177,4 +177,4 @@ def __getattr__(name: str) -> Any:
     backend = _BACKENDS.get(name)
     if backend is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return None if internals.registers_for_dynamo(backend, name) else backend
+    return None if dynamo_api.registers_for_dynamo(backend, name) else backend

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.analysis import analyze
 from aot.analysis.metadata import InputAliasInfo, OutputType, describe
 from aot.backends.compilers import nop
@@ -28,6 +27,7 @@ from aot.ops.classify import call_on_clones
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments
 from aot.tensors.symbolic_sizes import Symbols
+from aot.torch_internals import pytree, tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class GraphSignature:
     buffers_to_mutate: dict[str, str]
     parameters_to_mutate: dict[str, str]
     user_inputs_to_mutate: dict[str, str]
-    in_spec: internals.TreeSpec
-    out_spec: internals.TreeSpec
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
     backward_signature: BackwardSignature | None
     input_tokens: tuple[str, ...] = ()
     output_tokens: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ class _Export(CompiledModule):
 
     def record(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """The graph of the module for such arguments."""
-        self._inputs = [*(tensor for _, tensor in self.names), *internals.tree_flatten((args, kwargs))[0]]
+        self._inputs = [*(tensor for _, tensor in self.names), *pytree.tree_flatten((args, kwargs))[0]]
         with torch.set_grad_enabled(self._differentiate is not None):
             return self.prepare(args, kwargs)
 
@@ -131,11 +131,11 @@ class _Export(CompiledModule):
                 f"{self.__name__} puts other tensors into the places of parameters or buffers; write to them "
                 f"in place (`copy_`), so that the graph can return what they become"
             )
-        results, self.out_spec = internals.tree_flatten(result)
+        results, self.out_spec = pytree.tree_flatten(result)
         tangents: list[Tensor] = []
         gradients: Sequence[Tensor | None] = ()
         if self._differentiate is not None:
-            leaves = [*state, *internals.tree_flatten((args, kwargs))[0]]
+            leaves = [*state, *pytree.tree_flatten((args, kwargs))[0]]
             wanted = {id(t): t for t in leaves if isinstance(t, Tensor) and t.requires_grad}
             tangents, gradients = self._differentiate(results, list(wanted.values()))
         self._tangents = len(tangents)
@@ -169,7 +169,7 @@ class _Export(CompiledModule):
             self._traced()
         noted.guards.check()
         forward.recorder.forget()
-        together = internals.putting_together(forward.spec)
+        together = pytree.putting_together(forward.spec)
         return Specialization(graph, forward.spec, together, graph, (), "", metadata, noted.guards)
 
     def _graph(
@@ -291,7 +291,7 @@ def _in_functional_form(graph: fx.Graph) -> None:
 
 
 def _share(one: Tensor, other: Tensor) -> bool:
-    return internals.storage_key(one) == internals.storage_key(other)
+    return tensor_impl.storage_key(one) == tensor_impl.storage_key(other)
 
 
 def _read(forward: Forward, value: Any) -> Any:
@@ -425,7 +425,7 @@ def _signature(export: _Export, graph: fx.GraphModule, given: Any, loss: int | N
         },
         parameters_to_mutate={str(o): names[k] for o, k in mutations.items() if k < len(parameters)},
         user_inputs_to_mutate={str(o): inputs[k] for o, k in mutations.items() if k >= len(names)},
-        in_spec=internals.tree_flatten(given)[1],
+        in_spec=pytree.tree_flatten(given)[1],
         out_spec=export.out_spec,
         backward_signature=backward,
     )

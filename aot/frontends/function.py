@@ -14,7 +14,6 @@ import torch
 from torch import fx
 
 from aot import config, errors, logs
-from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
@@ -47,6 +46,17 @@ from aot.tensors.fake_tensors import root_of
 from aot.tensors.subclasses import has_names
 from aot.tensors.symbolic_sizes import Constant, Sizes, Symbols
 from aot.tensors.tensor_attributes import AttributeNames
+from aot.torch_internals import (
+    ambient_state,
+    autocast_state,
+    autograd_state,
+    dispatcher,
+    dynamo_api,
+    function_transforms,
+    mode_stacks,
+    pytree,
+    torch_fakes,
+)
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
 
@@ -75,7 +85,7 @@ class Specialization:
     """
 
     call: Callable[..., list[Any]]
-    spec: internals.TreeSpec
+    spec: pytree.TreeSpec
     together: Callable[[list[Any]], Any] = field(repr=False)
     forward: fx.GraphModule
     backwards: tuple[fx.GraphModule, ...]
@@ -93,7 +103,7 @@ class Specialization:
 
     def holds(self) -> bool:
         """Whether it still answers calls of its key, as far as that does not depend on their casts."""
-        return self.region in (None, internals.autocast_cache_key()) and self.guards.hold()
+        return self.region in (None, autocast_state.autocast_cache_key()) and self.guards.hold()
 
     def given(self, arguments: Arguments) -> tuple[torch.Tensor, ...] | None:
         """The tensors that it takes for a call; None where it does not answer it."""
@@ -117,7 +127,7 @@ class Specialization:
 def runs_as_it_is() -> bool:
     """Whether a compiled function that is called here is the original one: part of a function that is being
     traced, or where no autograd is, whose views and version counters a compiled call would make."""
-    return errors.is_binding() or internals.is_below_autograd()
+    return errors.is_binding() or dispatcher.is_below_autograd()
 
 
 class CompiledFunction:
@@ -192,7 +202,7 @@ class CompiledFunction:
                 complete(graph)
         return tuple(self._specializations)
 
-    @internals.skip_dynamo
+    @dynamo_api.skip_dynamo
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             flat = self._recognitions.flat
@@ -232,7 +242,9 @@ class CompiledFunction:
                 raise self._refused_cast(specialization, arguments)
         else:
             specialization, tensors = found
-        if found is not None and not (internals.are_tensors_transformed() or function_modes.aside()):
+        if found is not None and not (
+            function_transforms.are_tensors_transformed() or function_modes.aside()
+        ):
             self._note(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
@@ -244,7 +256,7 @@ class CompiledFunction:
         Raises:
             UnsupportedOperation: it is.
         """
-        if internals.is_transforming():
+        if function_transforms.is_transforming():
             raise errors.UnsupportedOperation(
                 f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
                 f"it cannot be compiled; call it before, or compile the whole"
@@ -282,20 +294,20 @@ class CompiledFunction:
         kwargs: dict[str, Any],
         ahead: bool = False,
     ) -> Specialization:
-        with tracing(), young_garbage_only(), internals.without_dispatch_modes():
+        with tracing(), young_garbage_only(), mode_stacks.without_dispatch_modes():
             found = self._known(key, arguments)  # by now, by another thread
             specialization = None if found is None else found[0]
-            dynamic = self._dynamic or any(map(internals.has_marks, arguments.all))
+            dynamic = self._dynamic or any(map(dynamo_api.has_marks, arguments.all))
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
                 if specialization is not None:
                     self._cache[key] = (specialization, *self._cache.get(key, ()))
             if specialization is None:
-                _, spec = internals.tree_flatten((args, kwargs))
+                _, spec = pytree.tree_flatten((args, kwargs))
                 inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
                 with (
-                    internals.plain_autograd(),
-                    internals.outside_inference_mode(),
+                    autograd_state.plain_autograd(),
+                    autograd_state.outside_inference_mode(),
                     torch.set_grad_enabled(grad),
                 ):
                     symbolic = general if dynamic and general not in self._special else None
@@ -311,7 +323,7 @@ class CompiledFunction:
         self,
         general: object | None,
         arguments: Arguments,
-        spec: internals.TreeSpec,
+        spec: pytree.TreeSpec,
         inference: bool,
         ahead: bool,
     ) -> Specialization:
@@ -327,7 +339,7 @@ class CompiledFunction:
                 casts = casts.differing(difference, arguments)
 
     def _key(self, tree: Hashable, arguments: Arguments) -> Key:
-        around = (*internals.ambient_key(), function_modes.key(), self._attributes.key(arguments.all))
+        around = (*ambient_state.ambient_key(), function_modes.key(), self._attributes.key(arguments.all))
         return tree, arguments.key, around
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
@@ -355,7 +367,7 @@ class CompiledFunction:
         self,
         general: object,
         casts: Casting,
-        spec: internals.TreeSpec,
+        spec: pytree.TreeSpec,
         inference: bool,
         ahead: bool,
     ) -> Specialization | None:
@@ -442,7 +454,7 @@ class CompiledFunction:
     def _specialize(
         self,
         casts: Casting,
-        spec: internals.TreeSpec,
+        spec: pytree.TreeSpec,
         inference: bool,
         symbols: Symbols | None,
         ahead: bool,
@@ -452,7 +464,7 @@ class CompiledFunction:
         arguments = casts.arguments
 
         def flat(leaves: list[Any]) -> Any:
-            args, kwargs = internals.tree_unflatten(leaves[: spec.num_leaves], spec)
+            args, kwargs = pytree.tree_unflatten(leaves[: spec.num_leaves], spec)
             with unchanged((args, kwargs)), function_modes.restored():
                 return self.__wrapped__(*args, **kwargs)
 
@@ -468,7 +480,7 @@ class CompiledFunction:
                 return self._revive(blueprint, flat, casts, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.fails(error)
-        internals.load_fake_tensors()
+        torch_fakes.load_fake_tensors()
         try:
             specialization = noted.within_context(
                 self._trace, flat, casts, lifetimes, noted, inference, symbols, slot
@@ -604,7 +616,7 @@ class CompiledFunction:
         Raises:
             DoubleBackwardUnsupported: the function does not do any more what it did.
         """
-        ambient = internals.ambient_of_now()
+        ambient = ambient_state.ambient_of_now()
         levels: list[Level | None] = []
 
         def again(number: int) -> Level:
@@ -613,7 +625,7 @@ class CompiledFunction:
                     lifetimes = Lifetimes()
                     noted = Noted(self.__wrapped__, runs=True, in_places=self._in_places)
                     try:
-                        with ambient(), internals.plain_autograd():
+                        with ambient(), autograd_state.plain_autograd():
                             recorded = self._record(flat, casts, lifetimes, noted, False, None)
                     finally:
                         self._traced()
@@ -657,7 +669,7 @@ class CompiledFunction:
         return Specialization(
             changes.following(call),
             blueprint.spec,
-            internals.putting_together(blueprint.spec),
+            pytree.putting_together(blueprint.spec),
             forward,
             graphs,
             built.source,
@@ -669,11 +681,11 @@ class CompiledFunction:
             changes=changes,
             attributes=self._attributes,
             casts=given,
-            region=internals.autocast_cache_key() if use.asks else None,
+            region=autocast_state.autocast_cache_key() if use.asks else None,
         )
 
     def _slot(
-        self, casts: Casting, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: Symbols | None
     ) -> Slot | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from aot import cache, errors
-from aot import torch_internals as internals
 from aot.backends.compilers import Compiler
 from aot.capture.cast_inputs import Casting
 from aot.frontends.function import CompiledFunction, Partitioner, Specialization, runs_as_it_is
@@ -27,9 +26,10 @@ from aot.specialize.call import Arguments, are_leaves
 from aot.specialize.inline_cache import calling
 from aot.specialize.module_state import Place, found, keeping, places_of, put, registered
 from aot.tensors.symbolic_sizes import Constant, Symbols
+from aot.torch_internals import dynamo_api, pytree, torch_fakes
 
 # Examples that a front end gives before the arguments are there.
-_UNKNOWN = (internals.FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_UNKNOWN = (torch_fakes.FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class CompiledModule(CompiledFunction):
@@ -68,7 +68,7 @@ class CompiledModule(CompiledFunction):
         self._tracer: int | None = None  # the thread that traces
         self._callers: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
 
-    @internals.skip_dynamo
+    @dynamo_api.skip_dynamo
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
         return self._run(*args, **kwargs) if kwargs else self.flat(*args)
@@ -99,8 +99,8 @@ class CompiledModule(CompiledFunction):
         if any(tensor.is_meta for tensor in arguments.tensors):
             return
         spec = specialization.spec
-        result, values = internals.tree_unflatten(list(range(spec.num_leaves)), spec)
-        together = internals.putting_together(internals.tree_flatten(result)[1])
+        result, values = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+        together = pytree.putting_together(pytree.tree_flatten(result)[1])
         if values:
 
             def together(flat: list[Any]) -> Any:
@@ -175,7 +175,7 @@ class CompiledModule(CompiledFunction):
         self._stand_ins = ()
 
     def _slot(
-        self, casts: Casting, spec: internals.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: Symbols | None
     ) -> cache.Slot | None:
         folder = cache.chosen()
         if folder is None or not isinstance(self.module, fx.GraphModule):
@@ -259,7 +259,7 @@ def _marked(module: nn.Module) -> tuple[int, ...]:
     """The input leaves of a graph of Dynamo's that it has marked as parameters and buffers (or the user, with
     `torch._dynamo.mark_static_address`): it hands these over as arguments."""
     inputs = (node for node, example in _inputs(module) for _ in _leaves_of(example))
-    return tuple(i for i, node in enumerate(inputs) if internals.is_marked_static(node))
+    return tuple(i for i, node in enumerate(inputs) if dynamo_api.is_marked_static(node))
 
 
 def _symbolic(module: nn.Module) -> tuple[tuple[bool, ...] | None, ...]:
@@ -285,7 +285,7 @@ def _inputs(module: nn.Module) -> Iterator[tuple[fx.Node, Any]]:
 
 def _leaves_of(example: Any) -> list[Any]:
     """The leaves of an input: several where it is a list, as in the graphs of compiled autograd."""
-    return internals.tree_flatten(example)[0] if isinstance(example, (list, tuple, dict)) else [example]
+    return pytree.tree_flatten(example)[0] if isinstance(example, (list, tuple, dict)) else [example]
 
 
 class AOTModule(nn.Module):
@@ -301,7 +301,7 @@ class AOTModule(nn.Module):
         self.orig_module = module
         self.compiled = compiled
 
-    @internals.skip_dynamo
+    @dynamo_api.skip_dynamo
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the original returns."""
         return self.compiled.run(args, kwargs)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, fx
 
 from aot import config
-from aot import torch_internals as internals
 from aot.graph.shape_inference import Inference
 from aot.graph.stack_traces import Origins
 from aot.graph.value_meta import Number, Recipe, meta_of
 from aot.ops.call_targets import call_by_name
 from aot.tensors.symbolic_sizes import as_arguments
+from aot.torch_internals import fx_graphs, mode_stacks, op_queries, torch_fakes
 
 
 class GraphBuilder(Inference):
@@ -31,7 +31,7 @@ class GraphBuilder(Inference):
         backward: whether what is appended now belongs to the backward.
     """
 
-    def __init__(self, mode: internals.FakeTensorMode) -> None:
+    def __init__(self, mode: torch_fakes.FakeTensorMode) -> None:
         super().__init__(mode)
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
@@ -51,7 +51,7 @@ class GraphBuilder(Inference):
         """A tensor literal of the function; a fresh copy of it at every call."""
         name = f"_tensor_constant{self._constants}"
         self._constants += 1
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             setattr(self.root, name, value.detach().clone())
         node = self.graph.get_attr(name)
         self.metas[node] = meta_of(value)
@@ -66,11 +66,11 @@ class GraphBuilder(Inference):
 
     def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], metas: Recipe) -> fx.Node:
         """Append ``op(*args, **kwargs)``, whose result has the given metadata."""
-        if isinstance(op, internals.OpOverload) and keyword.iskeyword(op._overloadname):
+        if isinstance(op, op_queries.OpOverload) and keyword.iskeyword(op._overloadname):
             op, args = call_by_name, (f"{op._opname}.{op._overloadname}", *args)
         if self.symbolic:
             args, kwargs = as_arguments(args), as_arguments(kwargs)
-        node = internals.append_node(self.graph, "call_function", op, args, kwargs)
+        node = fx_graphs.append_node(self.graph, "call_function", op, args, kwargs)
         self.metas[node] = metas.metas if metas.many else metas.metas[0]
         self._tag(node)
         return node
@@ -79,7 +79,7 @@ class GraphBuilder(Inference):
         """The `index`-th result of an operation that returns several."""
         metas = self.metas[node]
         assert isinstance(metas, tuple)
-        result = internals.append_node(self.graph, "call_function", operator.getitem, (node, index), {})
+        result = fx_graphs.append_node(self.graph, "call_function", operator.getitem, (node, index), {})
         self.metas[result] = metas[index]
         self._tag(result)
         return result

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.graph.purity import is_act
+from aot.torch_internals import higher_order_ops, op_queries, torch_fakes
 
 
 def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
@@ -32,7 +32,7 @@ def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
         >>> module = aot.aot_function(f, aot.nop).specializations[0].forward  # doctest: +SKIP
         >>> threaded(module.graph, lifted=False); module.recompile()  # doctest: +SKIP
     """
-    acts = [n for n in graph.nodes if isinstance(n.target, internals.OpOverload) and is_act(n)]
+    acts = [n for n in graph.nodes if isinstance(n.target, op_queries.OpOverload) and is_act(n)]
     if not acts:
         return None
     first = next(iter(graph.nodes))
@@ -42,7 +42,7 @@ def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
             token = graph.placeholder("token")
     else:
         with graph.inserting_before(next(n for n in graph.nodes if n.op != "placeholder")):
-            token = graph.call_function(internals.MAKE_TOKEN)
+            token = graph.call_function(higher_order_ops.MAKE_TOKEN)
     val = _fake_token(graph)
     token.meta["val"] = val
     begin = token.name
@@ -52,7 +52,7 @@ def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
         output.args = ((token, *output.args[0]),)  # type: ignore[misc]
     else:
         with graph.inserting_before(output):
-            graph.call_function(internals.SINK_TOKENS, ([token],)).meta["val"] = None
+            graph.call_function(higher_order_ops.SINK_TOKENS, ([token],)).meta["val"] = None
     return begin, token.name
 
 
@@ -62,7 +62,7 @@ def _with_token(graph: fx.Graph, node: fx.Node, token: fx.Node, val: Any) -> fx.
     several = isinstance(node.meta["val"], tuple) and len(op._schema.returns) > 1
     results = node.meta["val"] if several else (node.meta["val"],)
     with graph.inserting_before(node):
-        call = graph.call_function(internals.WITH_EFFECTS, (token, op, *node.args), node.kwargs)
+        call = graph.call_function(higher_order_ops.WITH_EFFECTS, (token, op, *node.args), node.kwargs)
         call.meta = {**node.meta, "val": (val, *results)}
         after = graph.call_function(operator.getitem, (call, 0))
         after.meta["val"] = val
@@ -80,6 +80,6 @@ def _with_token(graph: fx.Graph, node: fx.Node, token: fx.Node, val: Any) -> fx.
 def _fake_token(graph: fx.Graph) -> Any:
     """A token as graph compilers get it: an empty tensor."""
     known = (node.meta.get("val") for node in graph.nodes)
-    mode = next((val.fake_mode for val in known if isinstance(val, internals.FakeTensor)), None)
-    with mode or internals.FakeTensorMode():
+    mode = next((val.fake_mode for val in known if isinstance(val, torch_fakes.FakeTensor)), None)
+    with mode or torch_fakes.FakeTensorMode():
         return torch.empty(0)

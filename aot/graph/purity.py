@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.ops.classify import acts, drops_nothing, operation_of
+from aot.torch_internals import op_queries
 
 
 def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
@@ -39,6 +39,6 @@ def has_effect(node: fx.Node) -> bool:
 def moves_generator(node: fx.Node) -> bool:
     """Whether running the node draws random numbers."""
     op = operation_of(node)
-    if op is None or not internals.may_draw(op):
+    if op is None or not op_queries.may_draw(op):
         return False
     return node.target is not op or not drops_nothing(op, node.args, node.kwargs)

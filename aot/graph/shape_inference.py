@@ -16,8 +16,6 @@ import torch
 from torch import Tensor, fx
 
 from aot import errors
-from aot import torch_internals as internals
-from aot.capture.recorder.random_draws import drawing_apart
 from aot.graph.value_meta import (
     Recipe,
     Rows,
@@ -41,6 +39,15 @@ from aot.ops.zero_probing import (
 )
 from aot.tensors.geometry import Geometry
 from aot.tensors.symbolic_sizes import fixed, hinted
+from aot.torch_internals import (
+    autograd_state,
+    dispatcher,
+    mode_stacks,
+    op_queries,
+    rng,
+    tensor_impl,
+    torch_fakes,
+)
 
 _CPU = torch.device("cpu")
 _RECIPES: dict[tuple[Any, ...], Recipe] = {}
@@ -58,7 +65,7 @@ class Inference:
         offsets: node -> its storage offset in elements, where that is not 0.
     """
 
-    def __init__(self, mode: internals.FakeTensorMode) -> None:
+    def __init__(self, mode: torch_fakes.FakeTensorMode) -> None:
         self.mode = mode
         self.symbolic = mode.shape_env is not None
         self.metas: dict[fx.Node, int | tuple[Any, ...]] = {}
@@ -70,7 +77,7 @@ class Inference:
         assert isinstance(meta, int)
         return lookup(meta)
 
-    def fake(self, node: fx.Node) -> internals.FakeTensor:
+    def fake(self, node: fx.Node) -> torch_fakes.FakeTensor:
         """A fake tensor with the metadata of `node`, on a storage of its own."""
         meta = self.metas[node]
         assert isinstance(meta, int)
@@ -125,7 +132,7 @@ class Inference:
         if not any(meta.device.type == "cuda" for meta in metas):
             return False
         there = [meta._replace(device=_CPU) for meta in metas]
-        if not may_be_run(op, there, args, kwargs) or internals.may_draw(op):
+        if not may_be_run(op, there, args, kwargs) or op_queries.may_draw(op):
             return False
         try:
             told = self._of_kernel(op, args, kwargs, at=_CPU)
@@ -156,8 +163,8 @@ class Inference:
             real = fx.node.map_arg((args, kwargs), make)
             return op(*real[0], **real[1]) if call is None else call(*real)
 
-        apart = drawing_apart() if internals.may_draw(op) else contextlib.nullcontext()
-        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad(), apart:
+        apart = rng.drawing_apart() if op_queries.may_draw(op) else contextlib.nullcontext()
+        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad(), apart:
             try:
                 result = run(blank)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -171,7 +178,7 @@ class Inference:
                     run(one)
                     return None  # It does not take zeros alone, to divide by for one.
                 raise
-        return recipe_of(result, {internals.storage_key(tensor) for tensor in given})
+        return recipe_of(result, {tensor_impl.storage_key(tensor) for tensor in given})
 
     def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool) -> Recipe:
         fakes = fx.node.map_arg((args, kwargs), self.fake)
@@ -179,11 +186,11 @@ class Inference:
             result = self.run(op, args, kwargs)
         else:
             result = self._imagined(op, args, kwargs, fakes, symbolic)
-        storages = {internals.storage_key(f) for f in _tensors(fakes)}
-        recipe = recipe_of(result, storages, numbers=is_custom(op) or internals.returns_sizes(op))
+        storages = {tensor_impl.storage_key(f) for f in _tensors(fakes)}
+        recipe = recipe_of(result, storages, numbers=is_custom(op) or op_queries.returns_sizes(op))
         metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
-        odd = any(map(lies_oddly, metas)) and not is_custom(op) and not internals.is_seeded(op)
-        if op not in _ROW_MAJOR and op not in _COPIES and (odd or internals.has_python_meta(op)):
+        odd = any(map(lies_oddly, metas)) and not is_custom(op) and not op_queries.is_seeded(op)
+        if op not in _ROW_MAJOR and op not in _COPIES and (odd or op_queries.has_python_meta(op)):
             recipe = self.as_computed(recipe, op, args, kwargs, odd)
         return recipe
 
@@ -195,7 +202,7 @@ class Inference:
             with (
                 typed_refusals(),
                 self.on_fakes(symbolic),
-                internals.outside_inference_mode(),
+                autograd_state.outside_inference_mode(),
                 torch.no_grad(),
             ):
                 result = op(*fakes[0], **fakes[1])
@@ -215,7 +222,7 @@ class Inference:
     @contextlib.contextmanager
     def on_fakes(self, symbolic: bool) -> Iterator[None]:
         """While this lasts, operations take fake tensors, of which sizes are symbols if `symbolic`."""
-        with self.mode, internals.python_dispatcher() if symbolic else contextlib.nullcontext():
+        with self.mode, dispatcher.python_dispatcher() if symbolic else contextlib.nullcontext():
             yield
 
     def run(
@@ -227,7 +234,7 @@ class Inference:
     ) -> Any:
         """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata;
         `numbers` gives those that symbols stand for."""
-        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
             real = fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
             if op in PIVOTED:
                 real = fx.node.map_aggregate(real, as_pivots)
@@ -270,13 +277,13 @@ class Inference:
         size, stride = numbers(meta.size), numbers(meta.stride)
         return torch.empty_strided(size, stride, dtype=meta.dtype, device=at or meta.device).zero_()
 
-    def _fake(self, meta: int, offset: int) -> internals.FakeTensor:
+    def _fake(self, meta: int, offset: int) -> torch_fakes.FakeTensor:
         size: tuple[Any, ...]
         size, stride, dtype, device = lookup(meta)
         nbytes: Any = Geometry(size, stride, offset, dtype).stop * dtype.itemsize
         if isinstance(meta, Rows):
             size, nbytes = (meta.count, *size[1:]), meta.count * nbytes
-        return internals.fake_tensor(self.mode, nbytes, size, stride, offset, dtype, device)
+        return torch_fakes.fake_tensor(self.mode, nbytes, size, stride, offset, dtype, device)
 
     def _key(self, values: Iterable[Any], key: list[Any] | None) -> list[Any] | None:
         """Extend a recipe key by `values`; None when one of them cannot be part of a key."""
@@ -307,17 +314,17 @@ class Inference:
 def typed_refusals() -> Iterator[None]:
     """Where an operation is run on fake tensors: this project's errors for what they cannot do."""
     try:
-        with internals.unlogged():
+        with torch_fakes.unlogged():
             yield
-    except internals.DataDependentOutputException as error:
+    except torch_fakes.DataDependentOutputException as error:
         raise errors.DataDependentValue(
             f"the function reads a tensor's value ({error.func}); compute with the tensor instead"
         ) from error
-    except internals.DynamicOutputShapeException as error:
+    except torch_fakes.DynamicOutputShapeException as error:
         raise errors.DataDependentValue(
             f"the shape of the result of {error.func} depends on its argument's values"
         ) from error
-    except internals.UnsupportedOperatorException as error:
+    except torch_fakes.UnsupportedOperatorException as error:
         raise errors.UnsupportedOperation(
             f"{error.func} has no meta kernel, so it cannot be traced"
         ) from error

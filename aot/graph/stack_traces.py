@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from aot import torch_internals as internals
+from aot.torch_internals import autograd_graph
 
 _LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(__file__).parents[1]))
 _KEYS = ("stack_trace", "nn_module_stack")
@@ -25,13 +25,13 @@ class Origins:
 
     def note(self, node: fx.Node, backward: bool) -> None:
         """Tell where `node`, which was just recorded, comes from."""
-        running = internals.current_node() if backward else None
+        running = autograd_graph.current_node() if backward else None
         if running is not None:
-            found = self._of_nodes.get(internals.sequence_number(running), {})
+            found = self._of_nodes.get(autograd_graph.sequence_number(running), {})
         else:
             found = _origin(sys._getframe(1))
             # Autograd makes the node of an operation before it comes to the recorder.
-            self._of_nodes.setdefault(internals.next_sequence_number() - 1, found)
+            self._of_nodes.setdefault(autograd_graph.next_sequence_number() - 1, found)
         node.meta.update(found)
 
 

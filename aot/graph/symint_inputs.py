@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.tensors.symbolic_sizes import Computed, Symbols, has_symbols, numbers_of
+from aot.torch_internals import fx_graphs, symbolic_shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def numbered(module: fx.GraphModule, symbols: Symbols | None) -> Numbered:
             return value
         expression = value.value.node.expr
         if expression not in known:
-            known[expression] = internals.computed(expression, inputs, graph)
+            known[expression] = symbolic_shapes.computed(expression, inputs, graph)
         return known[expression]
 
     for node in module.graph.nodes:
@@ -76,6 +76,6 @@ def numbered(module: fx.GraphModule, symbols: Symbols | None) -> Numbered:
         if node.op == "call_function" and "val" not in node.meta and node not in copies.values():
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
             node.meta["val"] = node.target(*args, **kwargs)
-    result = internals.LazyGraphModule(module, graph, type(module).__name__)
+    result = fx_graphs.LazyGraphModule(module, graph, type(module).__name__)
     result.meta.update(module.meta)
     return Numbered(result, taken)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.tensors.symbolic_sizes import fixed, has_symbols, hinted
+from aot.torch_internals import script_objects, tensor_impl
 
 
 class ValueMeta(NamedTuple):
@@ -127,7 +127,7 @@ def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False
             return None
         if nested and isinstance(value, (tuple, list)):
             return tuple([of(one, True) for one in value])
-        if internals.is_script_object(value):
+        if script_objects.is_script_object(value):
             raise errors.UnsupportedOperation(
                 f"an operation returned a ScriptObject of class {value._type().name()}, which no graph "
                 f"holds; call it outside of the function"
@@ -143,7 +143,7 @@ def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False
         )
 
     metas = tuple([of(one, many) for one in (result if many else (result,))])
-    aliases = bool(storages) and any(internals.storage_key(tensor) in storages for tensor in found)
+    aliases = bool(storages) and any(tensor_impl.storage_key(tensor) in storages for tensor in found)
     return Recipe(many, metas, aliases)
 
 

@@ -30,7 +30,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import UnsupportedOperation
 from aot.guards.bytecode import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
 from aot.guards.classes import Classes
@@ -50,6 +49,7 @@ from aot.guards.reachable import Surroundings
 from aot.guards.side_effects import Writable
 from aot.tensors.constants import CONSTANTS
 from aot.tensors.tensor_attributes import AttributeNames
+from aot.torch_internals import module_hooks, plain_fakes, torch_namespaces
 
 _RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
 _OWN_FORWARD = frozenset(("forward",))
@@ -213,7 +213,9 @@ class Walk:
 
     def names_legacy_types(self) -> bool:
         """Whether the code on the way may check for ``torch.FloatTensor`` or its like."""
-        return self.names(internals.LEGACY_TYPES) or not self._seen.isdisjoint(internals.LEGACY_TYPE_IDS)
+        return self.names(torch_namespaces.LEGACY_TYPES) or not self._seen.isdisjoint(
+            torch_namespaces.LEGACY_TYPE_IDS
+        )
 
     def _settle(self) -> None:
         while True:
@@ -272,7 +274,7 @@ class Walk:
         if isinstance(value, _VALUES):
             return
         if isinstance(value, Tensor):  # (which nothing here keeps alive, and its id)
-            if not internals.is_memoryless(value):  # of a trace
+            if not plain_fakes.is_memoryless(value):  # of a trace
                 self._tensors[id(value)] = path, weakref.ref(value)
                 self._guard(path, Kind.LIKENESS, weakref.ref(value), "", likeness(value))
                 self._gradient(path, value)
@@ -631,7 +633,7 @@ class Walk:
                 if not any(part is _OWN_FORWARD for part in parts):
                     parts.append(_OWN_FORWARD)
         if isinstance(value, torch.nn.Module):
-            for hooks in internals.hooks_of_all_modules():
+            for hooks in module_hooks.hooks_of_all_modules():
                 self._reach(hooks, "torch.nn.modules.module's hooks of all modules")
         if library:
             return

@@ -14,21 +14,21 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from aot import torch_internals as internals
 from aot.errors import UnsupportedOperation
 from aot.guards.bytecode import is_library
 from aot.guards.introspection import namespace_of
 from aot.tensors.constants import identified
+from aot.torch_internals import mode_stacks
 
 _state = threading.local()
 
 
-are_on = internals.user_function_modes_are_on
+are_on = mode_stacks.user_function_modes_are_on
 
 
 def are_aside() -> bool:
     """Whether a mode of the user's is set aside."""
-    return not all(map(internals.stays_on, aside()))
+    return not all(map(mode_stacks.stays_on, aside()))
 
 
 def aside() -> tuple[Any, ...]:
@@ -44,11 +44,11 @@ def set_aside(*, for_good: bool = False) -> Iterator[None]:
     Args:
         for_good: they are not `restored` either.
     """
-    stack, before = internals.function_modes(), aside()
-    staying = tuple(filter(internals.stays_on, stack))
+    stack, before = mode_stacks.function_modes(), aside()
+    staying = tuple(filter(mode_stacks.stays_on, stack))
     _state.aside = staying if for_good else stack
     try:
-        with internals.function_modes_replaced(staying):
+        with mode_stacks.function_modes_replaced(staying):
             yield
     finally:
         _state.aside = before
@@ -65,9 +65,9 @@ def restored() -> Iterator[None]:
     if not stack:
         yield
         return
-    with internals.function_modes_replaced(stack):
+    with mode_stacks.function_modes_replaced(stack):
         yield
-        if [*map(id, internals.function_modes())] != [*map(id, stack)]:
+        if [*map(id, mode_stacks.function_modes())] != [*map(id, stack)]:
             raise UnsupportedOperation(
                 "the function leaves a torch function mode on, or takes one off that was on before; enter "
                 "and leave a mode in one function, or outside"
@@ -76,11 +76,11 @@ def restored() -> Iterator[None]:
 
 def key() -> tuple[object, ...]:
     """Equal for two calls if their modes do the same, as long as what their code reads stays the same."""
-    return tuple(_key_of_mode(mode) for mode in aside() if not internals.is_mode_of_tracer(mode))
+    return tuple(_key_of_mode(mode) for mode in aside() if not mode_stacks.is_mode_of_tracer(mode))
 
 
 def _key_of_mode(mode: Any) -> object:
-    if internals.is_device_mode(mode):
+    if mode_stacks.is_device_mode(mode):
         return "device", str(mode.device)
     attributes = [*(namespace_of(mode) or {}).items(), *_slots(mode)]
     return type(mode), tuple((name, identified(value)) for name, value in attributes)

@@ -19,11 +19,11 @@ from typing import Any
 
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import ClosureMutation
 from aot.guards.containers import raw
 from aot.guards.opaque_state import gradient_of, likeness, state_of
 from aot.tensors.constants import CONSTANTS, key_of
+from aot.torch_internals import plain_fakes
 
 MISSING: Any = object()
 
@@ -154,7 +154,7 @@ def _known(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _has_memory(value: Any) -> bool:
     """Whether it is a tensor, and none of a trace, which may not be asked for anything."""
-    return isinstance(value, Tensor) and not internals.is_memoryless(value)
+    return isinstance(value, Tensor) and not plain_fakes.is_memoryless(value)
 
 
 def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:

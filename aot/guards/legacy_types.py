@@ -1,8 +1,8 @@
 """Type checks against ``torch.FloatTensor`` and its like, and what fakes answer them.
 
 ``isinstance(x, torch.FloatTensor)`` asks `x` for its highest dispatch key. The key that fakes have is no
-device's (`internals.memoryless`). The metaclass of these classes cannot be changed, so Python's `isinstance`
-is replaced while a function is traced that names one of them.
+device's (`plain_fakes.memoryless`). The metaclass of these classes cannot be changed, so Python's
+`isinstance` is replaced while a function is traced that names one of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from aot import torch_internals as internals
+from aot.torch_internals import plain_fakes, tensor_impl
 
 _lock = threading.Lock()
 _checking = 0
@@ -45,8 +45,8 @@ def _checking_instances(original: Callable[[Any, Any], bool]) -> Callable[[Any, 
     def check(value: Any, classes: Any, /) -> bool:
         if original(value, classes):
             return True
-        if not (original(value, Tensor) and internals.is_memoryless(value)):
+        if not (original(value, Tensor) and plain_fakes.is_memoryless(value)):
             return False
-        return original(internals.tensor_without_elements(value.dtype, value.device), classes)
+        return original(tensor_impl.tensor_without_elements(value.dtype, value.device), classes)
 
     return check

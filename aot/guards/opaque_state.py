@@ -21,10 +21,10 @@ import numpy
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.guards.bytecode import is_library
 from aot.guards.containers import raw
 from aot.tensors.constants import CONSTANTS, key_of
+from aot.torch_internals import mode_stacks, rng
 
 QUEUES = (queue.Queue, queue.SimpleQueue)
 _Numpys = (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
@@ -46,7 +46,7 @@ def has_state(value: Any) -> bool:
     if isinstance(value, (random.Random, torch.Generator, *_Numpys)):
         python: Any = random.random
         numpys: Any = numpy.random.get_state
-        defaults = (python.__self__, numpys.__self__, *default_generators())
+        defaults = (python.__self__, numpys.__self__, *rng.default_generators())
         return not any(value is one for one in defaults)
     return isinstance(value, QUEUES) or _is_iterator(value)
 
@@ -68,7 +68,7 @@ def state_of(owner: Any) -> object:
         except NotImplementedError:  # it asks the operating system
             return object()
     if isinstance(owner, torch.Generator):
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             return owner.get_state().numpy().tobytes()
     if isinstance(owner, numpy.random.RandomState):
         return _numbers(owner.get_state(legacy=False))
@@ -170,20 +170,3 @@ def _numbers(state: Any) -> object:
     if isinstance(state, Mapping):
         return [_numbers(one) for one in state.values()]
     return state.tobytes() if isinstance(state, numpy.ndarray) else state
-
-
-def default_generators() -> tuple[torch.Generator, ...]:
-    """The generators that draws come from unless they name one: the CPU's, and those of CUDA if it is in
-    use."""
-    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
-    return (torch.default_generator, *cuda)
-
-
-def default_generator(device: torch.device) -> torch.Generator | None:
-    """The generator that draws on a device come from unless they name one; None where nothing is drawn."""
-    if device.type == "cpu":
-        return torch.default_generator
-    if device.type == "cuda":
-        generators: tuple[torch.Generator, ...] = torch.cuda.default_generators
-        return generators[torch.cuda.current_device() if device.index is None else device.index]
-    return None

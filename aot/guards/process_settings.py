@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from aot import torch_internals as internals
+from aot.torch_internals import ambient_state, autocast_state, autograd_state, mode_stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def set_random_states(states: tuple[Any, ...]) -> None:
 
 # (In the order in which they are set: a default device is a mode of functions as well.)
 SETTINGS: tuple[Setting, ...] = (
-    Setting("grad mode", torch.is_grad_enabled, internals.set_grad_mode, followed=True),
+    Setting("grad mode", torch.is_grad_enabled, autograd_state.set_grad_enabled, followed=True),
     Setting("the random generators of Python and numpy", random_states, set_random_states, followed=True),
     Setting("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     Setting(
@@ -81,7 +81,7 @@ SETTINGS: tuple[Setting, ...] = (
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda value: torch.set_anomaly_enabled(*value),
     ),
-    Setting("the state of autocast", internals.autocast_states, internals.set_autocast_states),
+    Setting("the state of autocast", autocast_state.autocast_states, autocast_state.set_autocast_states),
     Setting("the number of threads", torch.get_num_threads, torch.set_num_threads),
     Setting(
         "the precision of matrix products",
@@ -92,13 +92,13 @@ SETTINGS: tuple[Setting, ...] = (
         _attribute(f"torch.backends.cudnn.{name}", torch.backends.cudnn)
         for name in ("enabled", "benchmark", "deterministic")
     ),
-    Setting("the modes of torch functions", internals.function_modes, internals.set_function_modes),
-    Setting("the dispatch modes", internals.dispatch_modes, internals.set_dispatch_modes),
-    Setting("the default device", internals.default_device, internals.set_default_device),
+    Setting("the modes of torch functions", mode_stacks.function_modes, mode_stacks.set_function_modes),
+    Setting("the dispatch modes", mode_stacks.dispatch_modes, mode_stacks.set_dispatch_modes),
+    Setting("the default device", ambient_state.default_device, ambient_state.set_default_device),
     Setting(
         "the hooks on saved tensors",
-        internals.hooks_on_saved_tensors,
-        internals.set_hooks_on_saved_tensors,
+        autograd_state.saved_tensor_hooks,
+        autograd_state.set_hooks_on_saved_tensors,
     ),
 )
 DISPATCH_MODES = [setting.name for setting in SETTINGS].index("the dispatch modes")

@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import EscapedTensor, UnsupportedOperation
 from aot.guards.bytecode import KINDS, is_library
 from aot.guards.containers import SEQUENCES, raw
@@ -49,6 +48,7 @@ from aot.guards.variables import (
     holders_of,
 )
 from aot.tensors.constants import CONSTANTS
+from aot.torch_internals import plain_fakes
 
 Place = tuple[int, Kind, str]
 """Where a guard looks: the owner's id, how, and the name."""
@@ -581,7 +581,7 @@ def _within(path: str, value: Any, known: Set[int]) -> Iterator[tuple[str, Any]]
     ahead, seen = [(path, value)], set[int]()
     while ahead:
         path, value = ahead.pop()
-        if isinstance(value, _SYMBOLIC) or (isinstance(value, Tensor) and internals.is_memoryless(value)):
+        if isinstance(value, _SYMBOLIC) or (isinstance(value, Tensor) and plain_fakes.is_memoryless(value)):
             yield path, value
         if isinstance(value, (*_LASTING, Tensor)) or id(value) in known or id(value) in seen:
             continue

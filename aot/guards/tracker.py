@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import Unsupported, UnsupportedOperation
 from aot.guards.bytecode import is_library
 from aot.guards.call_tracing import told, within
@@ -30,6 +29,7 @@ from aot.guards.legacy_types import checking_legacy_types
 from aot.guards.reachable import Surroundings
 from aot.guards.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.tensors.tensor_attributes import AttributeNames
+from aot.torch_internals import mode_stacks
 
 _Result = TypeVar("_Result")
 _now = threading.local()
@@ -197,7 +197,7 @@ class Noted:
         """Let everything that the functions can change be as it was before `running`."""
         self._stays = False
         self._snapshot.put_back_settings()  # dispatch modes among them
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             if self._of_backward is not None:
                 self._of_backward.put_back()
                 self._of_backward = None
@@ -221,7 +221,7 @@ class Noted:
         codes = tuple(within(code))
         self._called.update(codes)
         self._guards = None
-        with internals.modes_off(), _refused():
+        with mode_stacks.modes_off(), _refused():
             self._walk.call(codes, f"{code.co_qualname} is called, which")
             self._extend()
         self._check_types()
@@ -245,7 +245,7 @@ class Noted:
         self._guards = None
         name = module.__name__
         how = f"the function gets the module {name} under a name that it computes, whose code"
-        with internals.modes_off(), _refused():
+        with mode_stacks.modes_off(), _refused():
             self._walk.go(module, late=how)
             self._extend()
         self._check_types()

@@ -24,12 +24,12 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from aot import torch_internals as internals
 from aot.guards.bytecode import is_compiler, is_library
 from aot.guards.containers import SEQUENCES, raw
 from aot.guards.guard import MISSING, Kind, contents
 from aot.guards.introspection import content_of, has_memory, namespace_of
 from aot.guards.opaque_state import QUEUES, has_state, state_of
+from aot.torch_internals import dynamo_api, mode_stacks, wrapper_subclasses
 
 _REGISTRIES = frozenset(vars(nn.Module())) - {"training"}
 _LRU = type(functools.lru_cache(lambda: None))
@@ -164,8 +164,8 @@ class Given(Variables):
 
     def __init__(self, path: str, tensor: Tensor) -> None:
         super().__init__(path, vars(tensor))
-        wrapper = internals.is_wrapper(tensor)
-        self._private = "_" if wrapper else internals.ATTRIBUTES_OF_TORCH
+        wrapper = wrapper_subclasses.is_wrapper(tensor)
+        self._private = "_" if wrapper else dynamo_api.ATTRIBUTES_OF_TORCH
         self._parts = {name for name, value in self.owner.items() if wrapper and isinstance(value, Tensor)}
 
     def read(self) -> dict[str, Any]:
@@ -438,7 +438,7 @@ class State:
         if isinstance(owner, random.Random):
             owner.setstate(state)
         elif isinstance(owner, torch.Generator):
-            with internals.modes_off():
+            with mode_stacks.modes_off():
                 owner.set_state(state)
         elif isinstance(owner, numpy.random.RandomState):
             owner.set_state(state)
@@ -457,7 +457,7 @@ class State:
         if isinstance(owner, random.Random):
             return owner.getstate()
         if isinstance(owner, torch.Generator):
-            with internals.modes_off():
+            with mode_stacks.modes_off():
                 return owner.get_state()
         if isinstance(owner, numpy.random.RandomState):
             return owner.get_state(legacy=False)

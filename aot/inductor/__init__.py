@@ -11,7 +11,6 @@ import torch
 from torch import fx
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.backends.compilers import Compiled, static_inputs
 from aot.backends.graph_names import get_aot_compilation_context
 from aot.graph.effect_tokens import threaded
@@ -21,6 +20,15 @@ from aot.inductor.workarounds import SCATTERS, copies_count, keep_apart, multipl
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import BATCH_NORM, call_on_clones, is_written
 from aot.tensors.symbolic_sizes import at, has_symbols, hinted
+from aot.torch_internals import (
+    higher_order_ops,
+    inductor_api,
+    op_queries,
+    pytree,
+    symbolic_shapes,
+    tensor_impl,
+    torch_fakes,
+)
 
 # What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
 # the one value that each of these may have, and why.
@@ -42,7 +50,7 @@ _FIXED: Mapping[str, tuple[Any, str]] = {
 }
 
 # Of uint8 they are uint8, where Inductor computes booleans.
-_JUDGES = {*internals.overloads(torch.ops.aten.any), *internals.overloads(torch.ops.aten.all)}
+_JUDGES = {*op_queries.overloads(torch.ops.aten.any), *op_queries.overloads(torch.ops.aten.all)}
 # Its kernels for a CPU compute them with an error that is small beside 1, and not beside small results (of
 # `erfinv`, at the ends): pytorch issues 198183, 198133 and 189803.
 _CRUDE = {
@@ -82,7 +90,7 @@ class Inductor:
             UnsupportedOption: an option that Inductor does not know, or one of stages that are not run here.
         """
         try:
-            settings = internals.inductor_settings(mode, options)
+            settings = inductor_api.inductor_settings(mode, options)
         except RuntimeError as error:
             raise errors.UnsupportedOption(
                 f"mode={mode!r}, options={dict(options or {})!r}: {error}"
@@ -93,7 +101,7 @@ class Inductor:
                     f"{name}={settings[name]!r}{f', of mode={mode!r}' if mode else ''}: it can only be "
                     f"{value!r} here, as {reason}; leave it out"
                 )
-        known = internals.inductor_options()
+        known = inductor_api.inductor_options()
         fixed = {name: value for name, (value, _) in _FIXED.items() if name in known}
         return cls({**settings, **fixed})  # whatever is set otherwise in the process
 
@@ -111,7 +119,7 @@ class Inductor:
 
     def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
         acts = {n.target for n in module.graph.nodes if is_act(n)}
-        with internals.ordered(op for op in acts if isinstance(op, internals.OpOverload)):
+        with higher_order_ops.ordered(op for op in acts if isinstance(op, op_queries.OpOverload)):
             return self._compile_ordered(_by_tokens(module) if acts else module, example_inputs, which)
 
     def _compile_ordered(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
@@ -120,12 +128,12 @@ class Inductor:
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
         if _has_loops(module):  # whose results have as many rows as they make turns
-            inputs = internals.with_symbols(inputs)
-        table = internals.inductor_decompositions(self.settings)
-        graph = internals.decomposed(lowering.function, inputs, table)
+            inputs = symbolic_shapes.with_symbols(inputs)
+        table = inductor_api.inductor_decompositions(self.settings)
+        graph = inductor_api.decomposed(lowering.function, inputs, table)
         if writes_within(graph.graph):  # what an operation is made of does
             functional = torch.func.functionalize(graph, remove="mutations")
-            graph = internals.decomposed(functional, inputs, table)
+            graph = inductor_api.decomposed(functional, inputs, table)
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
         draws = [node for node in graph.graph.nodes if moves_generator(node)]
         # Inductor takes away draws that nobody reads.
@@ -139,12 +147,12 @@ class Inductor:
         multiply_apart(graph.graph)
         if keep_apart(graph.graph) or copies_count(graph.graph):
             settings["pattern_matcher"] = False
-        acts = sum(node.target is internals.WITH_EFFECTS for node in graph.graph.nodes)
+        acts = sum(node.target is higher_order_ops.WITH_EFFECTS for node in graph.graph.nodes)
         if len(draws) > 1 or acts > 1:  # which are in an order
             settings |= {"reorder_for_locality": False, "reorder_for_peak_memory": False}
         called, _, _ = get_aot_compilation_context()
         static = [*static_inputs(module), *range(len(example_inputs), len(inputs))]  # and the constants
-        compiled, strides = internals.inductor_compile(
+        compiled, strides = inductor_api.inductor_compile(
             graph, inputs, which, settings, donated, static, called
         )
         # (It tells strides of the call that was traced.)
@@ -160,7 +168,7 @@ class Inductor:
 
 def _has_loops(module: fx.GraphModule) -> bool:
     graphs = (part.graph for part in module.modules() if isinstance(part, fx.GraphModule))
-    loops = (internals.WHILE_LOOP, internals.STACKING_LOOP)
+    loops = (higher_order_ops.WHILE_LOOP, higher_order_ops.STACKING_LOOP)
     return any(node.target in loops for graph in graphs for node in graph.nodes)
 
 
@@ -229,7 +237,7 @@ class _Lowering(fx.Interpreter):
         # code runs in no grad mode.)
         if moves_generator(node):  # (Inductor makes what does not depend on each other in any order.)
             result = self._whole(node, after=self._drawn)
-            values, _ = internals.tree_flatten(result)
+            values, _ = pytree.tree_flatten(result)
             self._drawn = [value for value in values if isinstance(value, torch.Tensor)][:1]
             return result
         if node.target is call_with_grad or _is_empty_complex(node) or _is_complex_scatter(node):
@@ -239,7 +247,7 @@ class _Lowering(fx.Interpreter):
             return self._whole(node)
         # (Its sizes are known because all is that it reads.)
         if (
-            isinstance(node.target, internals.OpOverload)
+            isinstance(node.target, op_queries.OpOverload)
             and torch.Tag.dynamic_output_shape in node.target.tags
         ):
             return self._whole(node)
@@ -253,7 +261,7 @@ class _Lowering(fx.Interpreter):
         try:
             result = super().run_node(node)
         # (Decompositions divide by the number of elements, or read an index from a tensor.)
-        except (ArithmeticError, internals.DataDependentOutputException):
+        except (ArithmeticError, torch_fakes.DataDependentOutputException):
             return self._whole(node)
         return _as_known(result, known) if node.op == "call_function" else result
 
@@ -271,7 +279,7 @@ def _is_empty_complex(node: fx.Node) -> bool:
         isinstance(known, torch.Tensor)
         and known.is_complex()
         and any(isinstance(n, int) and n == 0 for n in known.shape)
-        and isinstance(node.target, internals.OpOverload)
+        and isinstance(node.target, op_queries.OpOverload)
         and all(returned.alias_info is None for returned in node.target._schema.returns)
     )
 
@@ -310,7 +318,7 @@ def _custom(op: Any, written: Any, args: Sequence[Any], kwargs: Mapping[str, Any
             f"leave it out, or use the backend aotfuzz"
         )
     names = [argument.name for argument in op._schema.arguments]
-    results = internals.auto_functionalized(op, {**dict(zip(names, args, strict=False)), **kwargs})
+    results = higher_order_ops.auto_functionalized(op, {**dict(zip(names, args, strict=False)), **kwargs})
     count = sum(map(is_written, op._schema.arguments))
     returned, left = results[: len(results) - count], results[len(results) - count :]
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in left)
@@ -327,7 +335,7 @@ def _zeros_without_memory(graph: fx.Graph) -> set[fx.Node]:
     zeros: set[fx.Node] = set()
     for node in graph.nodes:
         op = node.target
-        if not isinstance(op, internals.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
+        if not isinstance(op, op_queries.OpOverload) or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
         given = zeros.intersection(node.all_input_nodes)
         quotient = op is torch.ops.aten.div.Tensor and len(given) == 1
@@ -350,7 +358,7 @@ def _as_known(result: Any, known: Any) -> Any:
         return result
     if result.is_complex():  # which Inductor lays out by a copy that leaves no gaps
         return call_whole(_laid_out, [result, list(known.stride())], {}, known)
-    return internals.inductor_restrided(result, known.stride())
+    return inductor_api.inductor_restrided(result, known.stride())
 
 
 class _LaidOut:
@@ -404,7 +412,7 @@ def _completed(
     symbolic = has_symbols(tuple(wrong.values()))
 
     def run(arguments: list[Any]) -> list[Any]:
-        if any(isinstance(a, torch.Tensor) and internals.is_zeros_without_memory(a) for a in arguments):
+        if any(isinstance(a, torch.Tensor) and tensor_impl.is_zeros_without_memory(a) for a in arguments):
             return list(module(*arguments))
         strides = at(wrong, example_inputs, arguments) if symbolic else wrong
         arguments.extend(constants)

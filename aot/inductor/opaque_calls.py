@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.tensors.symbolic_sizes import has_symbols
+from aot.torch_internals import pytree
 
 NAMESPACE = "aot_whole"
 
@@ -57,7 +57,7 @@ def call_whole(
         >>> call_whole(torch.rand, [2], {}, torch.empty(2)).shape
         torch.Size([2])
     """
-    leaves, spec = internals.tree_flatten((tuple(args), kwargs))
+    leaves, spec = pytree.tree_flatten((tuple(args), kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     numbers = [leaf for leaf in leaves if isinstance(leaf, torch.SymInt)]
     form = [
@@ -71,7 +71,7 @@ def call_whole(
     def call(tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor]:
         given, counted = iter(tensors), iter(numbers)
         filled = [next(given) if x is _TENSOR else next(counted) if x is _NUMBER else x for x in form]
-        args, kwargs = internals.tree_unflatten(filled, spec)
+        args, kwargs = pytree.tree_unflatten(filled, spec)
         result = function(*args, **kwargs)
         return [result] if given_back is None else [result[i] for i in given_back]
 

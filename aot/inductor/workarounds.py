@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.ops.classify import is_written
 from aot.tensors.symbolic_sizes import hinted
+from aot.torch_internals import higher_order_ops, inductor_api, op_queries
 
 # What counts offsets from the beginning of a storage, or shows bytes as another dtype.
 _BY_MEMORY = {
@@ -36,13 +36,13 @@ _MAY_WRITE = SCATTERS | {
         torch.ops.aten.scatter_add,
         torch.ops.aten.scatter_reduce,
     )
-    for op in internals.overloads(packet)
+    for op in op_queries.overloads(packet)
 }
 # What is so computed even where another argument is a part of that one, and read meanwhile.
 _INDEXED = {
     op
     for packet in (torch.ops.aten.index_put, torch.ops.aten._unsafe_index_put)
-    for op in internals.overloads(packet)
+    for op in op_queries.overloads(packet)
 }
 # Views that ATen makes, of which Inductor takes it that they are aligned.
 _RETYPED = {torch.ops.aten.view.dtype, torch.ops.aten.view_as_complex.default}
@@ -95,7 +95,7 @@ def keep_apart(graph: fx.Graph) -> bool:
     for node in kept:
         with graph.inserting_before(node):
             node.update_arg(0, _copied(node.args[0]))
-    custom = [node for node in graph.nodes if node.target is internals.AUTO_FUNCTIONALIZED]
+    custom = [node for node in graph.nodes if node.target is higher_order_ops.AUTO_FUNCTIONALIZED]
     return bool([node for node in custom if _write_to_copies(node)] or kept)
 
 
@@ -112,7 +112,7 @@ def _write_to_copies(node: fx.Node) -> bool:
         read.add(given)
         return _copied(given)
 
-    assert isinstance(op, internals.OpOverload)
+    assert isinstance(op, op_queries.OpOverload)
     with node.graph.inserting_before(node):
         for argument in op._schema.arguments:
             if is_written(argument) and argument.name in node.kwargs:
@@ -184,14 +184,14 @@ def _readers(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def _is_view(node: fx.Node) -> bool:
-    return isinstance(node.target, internals.OpOverload) and node.target.is_view
+    return isinstance(node.target, op_queries.OpOverload) and node.target.is_view
 
 
 def writes_within(graph: fx.Graph) -> bool:
     """Whether something else than an input is written to."""
     written: list[fx.Node] = []
     for node in graph.nodes:
-        if isinstance(node.target, internals.OpOverload) and node.target._schema.is_mutable:
+        if isinstance(node.target, op_queries.OpOverload) and node.target._schema.is_mutable:
             for i, argument in enumerate(node.target._schema.arguments):
                 if is_written(argument):
                     given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
@@ -226,7 +226,7 @@ def copies_count(graph: fx.Graph) -> bool:
 
 def _may_be_a_copy(node: fx.Node) -> bool:
     """Whether Inductor may take a result for one of the arguments that it is no view of."""
-    if node.target not in internals.inductor_copies():
+    if node.target not in inductor_api.inductor_copies():
         return False
     own = _kind(node)
     return any(_kind(source) == own for source in node.all_input_nodes)

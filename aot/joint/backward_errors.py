@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node
 
-from aot import torch_internals as internals
 from aot.capture.autograd.engine import Engine, laid_out, without_autocast
 from aot.capture.autograd.segments import Exposed, Graph
 from aot.capture.recorder.recorder import Recorder
@@ -22,6 +21,7 @@ from aot.capture.recorder.session import fake_of
 from aot.errors import UnsupportedOperation
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import is_wrapper
+from aot.torch_internals import autograd_graph
 
 # A way to make the autograd graph of some of what the caller can differentiate, and what runs it, with
 # tensors that look like the values' gradients.
@@ -98,7 +98,7 @@ def noting_last(graph: Graph) -> Iterator[Callable[[], int]]:
 
     with contextlib.ExitStack() as stack:
         for node in graph.segment_of:
-            handle = node.register_prehook(noting(internals.sequence_number(node)))
+            handle = node.register_prehook(noting(autograd_graph.sequence_number(node)))
             stack.callback(handle.remove)
         yield lambda: last
 
@@ -139,7 +139,7 @@ def check_acts(
         UnsupportedOperation: there is one.
     """
     for node, at, segment in acts:
-        number = internals.sequence_number(at)
+        number = autograd_graph.sequence_number(at)
         if any((number > one.number) != (firsts[segment] > one.number) for one in failing):
             raise _out_of_turn(node)
 

@@ -12,12 +12,12 @@ import torch
 from torch import fx
 from torch.autograd.graph import Node
 
-from aot import torch_internals as internals
 from aot.capture.autograd.engine import Recorded
 from aot.capture.autograd.segments import Graph, NodeSet
 from aot.ops.classify import is_sum
 from aot.tensors.subclasses import is_nested, is_wrapper, plain_parts
 from aot.tensors.views import memory_root
+from aot.torch_internals import autograd_graph
 
 
 def tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.Node, frozenset[fx.Node]]:
@@ -94,6 +94,6 @@ def _joins(graph: Graph, nodes: NodeSet) -> bool:
     within = (edge for node in nodes.nodes for _, edge in graph.below(node))
     known: dict[Node, int] = {}
     for node, number in (*nodes.entrances, *within):
-        if known.setdefault(node, number) != number and internals.is_function_node(node):
+        if known.setdefault(node, number) != number and autograd_graph.is_function_node(node):
             return True
     return False

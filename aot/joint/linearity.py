@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node
 
-from aot import torch_internals as internals
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.value_meta import lookup
 from aot.tensors.subclasses import plain_parts
+from aot.torch_internals import autograd_graph, mode_stacks, op_queries
 
 
 class Kind(enum.Enum):
@@ -101,7 +101,7 @@ class Linearity:
         """
         with contextlib.ExitStack() as stack:
             for node in nodes:
-                if internals.is_function_node(node):
+                if autograd_graph.is_function_node(node):
                     stack.callback(node.register_prehook(self._before).remove)
                     stack.callback(node.register_hook(self._after(node.name())).remove)
             yield
@@ -114,7 +114,7 @@ class Linearity:
 
     def _after(self, name: str) -> Callable[..., None]:
         def check(results: tuple[Tensor | None, ...], gradients: Any) -> None:
-            with internals.modes_off(), torch.no_grad():
+            with mode_stacks.modes_off(), torch.no_grad():
                 parts = (part for r in results if r is not None for part in plain_parts(r))
                 nodes = [self._recorder.read(part) for part in parts]
             for _ in self._advance():
@@ -143,7 +143,7 @@ class Linearity:
     def _kind(self, node: fx.Node) -> Kind:
         if node.op == "get_attr":
             value = getattr(self._recorder.builder.root, str(node.target))
-            with internals.modes_off():
+            with mode_stacks.modes_off():
                 return Kind.CONSTANT if bool(value.any()) else Kind.ZERO
         if node.op != "call_function":
             return Kind.CONSTANT
@@ -151,7 +151,7 @@ class Linearity:
             self._blame(node, self._culprits.get(node.all_input_nodes[0]))
             return self._of(node.args[0])
         op = node.target
-        name = op._schema.name.split("::")[1] if isinstance(op, internals.OpOverload) else ""
+        name = op._schema.name.split("::")[1] if isinstance(op, op_queries.OpOverload) else ""
         if name in _BLANKS:
             return Kind.ZERO
         place = _FILLED.get(name)
@@ -159,7 +159,7 @@ class Linearity:
             return Kind.CONSTANT if node.args[place] else Kind.ZERO
         kinds = [Kind.CONSTANT if i == 0 and name in _LIKE else self._of(a) for i, a in enumerate(node.args)]
         kinds += [self._of(value) for value in node.kwargs.values()]
-        for group in _groups(op) if isinstance(op, internals.OpOverload) else ():
+        for group in _groups(op) if isinstance(op, op_queries.OpOverload) else ():
             kind = _combined(kinds, group)
             if kind is not None and (kind is Kind.ZERO or self._is_continuous(node)):
                 return kind
@@ -204,7 +204,7 @@ def _combined(kinds: list[Kind], group: Iterable[int]) -> Kind | None:
     return Kind.LINEAR if within <= {Kind.ZERO, Kind.LINEAR} else None
 
 
-def _groups(op: internals.OpOverload) -> tuple[tuple[int, ...], ...]:
+def _groups(op: op_queries.OpOverload) -> tuple[tuple[int, ...], ...]:
     """The sets of arguments in which an operation is linear."""
     name = op._schema.name.split("::")[1]
     if op.namespace != "aten" or op._overloadname.endswith("_mode"):  # div, rounded

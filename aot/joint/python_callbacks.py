@@ -11,8 +11,8 @@ from typing import Any
 
 from torch.autograd.graph import Node
 
-from aot import torch_internals as internals
 from aot.guards.bytecode import is_library
+from aot.torch_internals import activation_checkpoint, autograd_graph, plain_fakes
 
 _RAW: dict[type, tuple[str, ...]] = {}
 
@@ -22,17 +22,17 @@ def scripts_of(nodes: Iterable[Node], hooks: Iterable[Callable[..., Any]]) -> tu
     runs again, to recompute or to unpack what is saved."""
     found: list[Any] = list(hooks)
     for node in nodes:
-        if any(internals.is_packed(node, name) for name in _saved(node)):
+        if any(activation_checkpoint.is_packed(node, name) for name in _saved(node)):
             return None
-        if internals.is_function_node(node):
+        if autograd_graph.is_function_node(node):
             found += _backward(node)
     return tuple(found)
 
 
 def _backward(node: Any) -> Iterator[Any]:
-    function = internals.function_of(node)
+    function = autograd_graph.function_of(node)
     if not is_library(function.__module__):
-        kept = {name: value for name, value in vars(node).items() if not internals.is_memoryless(value)}
+        kept = {name: value for name, value in vars(node).items() if not plain_fakes.is_memoryless(value)}
         yield from (function.backward, function.vjp, kept)  # (behind a tensor of the trace nothing is read)
 
 

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
-from aot import torch_internals as internals
 from aot.capture.autograd.engine import Engine, Level, numbers_of, run_whole
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import replacing
@@ -33,6 +32,7 @@ from aot.graph.purity import has_effect, moves_generator
 from aot.graph.value_meta import ValueMeta, lookup
 from aot.joint.linearity import Linearity
 from aot.tensors.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
+from aot.torch_internals import autograd_state, fx_graphs, symbolic_shapes
 
 aten = torch.ops.aten
 Failure = tuple[type[Exception], str]
@@ -123,7 +123,7 @@ def record_again(
     before = builder.graph, builder.backward
     builder.graph, builder.backward = fx.Graph(), True
     try:
-        with internals.plain_autograd(), viewing(level.recorder.symbols), replacing():
+        with autograd_state.plain_autograd(), viewing(level.recorder.symbols), replacing():
             return _record(level, given, create_graph, tracked, own, others, whole)
     finally:
         builder.graph, builder.backward = before
@@ -245,13 +245,13 @@ def _run_higher(
         return *_run(recorder, roots, ends, "tangents", once_more=True), {}
     except Unsupported:
         raise
-    except internals.GuardOnDataDependentSymNode as error:
+    except symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise DoubleBackwardUnsupported(
             "create_graph=True where the second derivative makes tensors whose sizes depend on values, "
             "and these on the call's sizes; call the original function, or compile it with dynamic=False"
         ) from error
     except Exception as error:
-        if internals.takes_no_symbols(error):
+        if symbolic_shapes.takes_no_symbols(error):
             raise DoubleBackwardUnsupported(
                 "create_graph=True where a formula of the second derivative takes no symbols for sizes; call "
                 "the original function, or compile it with dynamic=False"
@@ -316,7 +316,7 @@ def _assemble(
         copies[node] = graph.placeholder(node.name)
     for node in order:
         copies[node] = (
-            _blank(graph, builder.meta(node)) if node in blank else internals.copy_node(graph, node, copies)
+            _blank(graph, builder.meta(node)) if node in blank else fx_graphs.copy_node(graph, node, copies)
         )
         later = node.graph is builder.graph and node not in first
         copies[node].meta = {"partitioner_tag": "is_backward"} if later else {}

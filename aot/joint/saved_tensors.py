@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
-from aot import torch_internals as internals
 from aot.capture.autograd.engine import Engine, recording_backward, without_autocast
 from aot.capture.autograd.segments import Graph, Key, key_of
 from aot.capture.recorder.recorder import Recorder
 from aot.joint.joint import Kept
 from aot.tensors.version_counters import counter_groups, has_counter, moved_version
+from aot.torch_internals import activation_checkpoint, autograd_graph, tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def find_kept(
     for fake, node in recorder.backward_reads:
         number = graph.segment_of.get(node) if node is not None else None
         if node is not None and number is not None and packed[node]:
-            unchecked[number].add(internals.storage_key(fake))
+            unchecked[number].add(tensor_impl.storage_key(fake))
         elif node is not None and number is not None:
             looks.append(look(number, fake, node))
     # What wrapper subclasses are made of is kept with them, and a write to it is not noticed.
@@ -103,13 +103,13 @@ def find_kept(
     counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     storages = [set(found) for found in unchecked]
     for one in looks:
-        storages[one.segment].add(internals.storage_key(one.tensor))
+        storages[one.segment].add(tensor_impl.storage_key(one.tensor))
 
     # Nor do writes to views show what they keep.
     joined = {
         counters[id(fake)]: fake
         for fake in (*arguments, *roots)
-        if internals.storage_key(fake) in recorder.joined and has_counter(fake)
+        if tensor_impl.storage_key(fake) in recorder.joined and has_counter(fake)
     }
     known = {(one.segment, counters[id(one.tensor)]) for one in looks if one.tangents is None}
     for number, recorded in enumerate(engine.segments):
@@ -140,7 +140,7 @@ def find_kept(
             if not always:
                 mask = reduce(or_, (one.tangents or 0 for one in mine))
             return Kept(argument, root, mask, always, True, history, all(one.vain for one in mine), said)
-        if internals.storage_key(fake) in storages[number]:
+        if tensor_impl.storage_key(fake) in storages[number]:
             return Kept(argument, root, 0, counted=False)
         return None
 
@@ -160,15 +160,15 @@ def _hidden(recorder: Recorder, graph: Graph, engine: Engine) -> Iterator[tuple[
     """
     for number, node in _secretive(graph, engine):
         was_run = bool(engine.segments[number].gradients)
-        if _hooks_of(recorder, node) is None and not (was_run and internals.is_view_write(node)):
+        if _hooks_of(recorder, node) is None and not (was_run and autograd_graph.is_view_write(node)):
             yield number, node
 
 
 def _hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
     """The saved-tensor hooks that there were when a node was made, if there were any."""
-    number = internals.sequence_number(node)
+    number = autograd_graph.sequence_number(node)
     # (That of what is written to a view is made just before, and lies inside.)
-    return recorder.under_hooks.get(number - internals.is_view_write(node))
+    return recorder.under_hooks.get(number - autograd_graph.is_view_write(node))
 
 
 def _given_to_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] | None:
@@ -177,7 +177,7 @@ def _given_to_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] |
     if hooks is None:
         return None
     with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
-        return internals.inputs_asked_for(hooks, partial(_reads, recorder, node))
+        return activation_checkpoint.inputs_asked_for(hooks, partial(_reads, recorder, node))
     return ()
 
 
@@ -186,7 +186,7 @@ def _secretive(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
     for number, segment in enumerate(graph.segments):
         was_run = bool(engine.segments[number].gradients)
         for node in segment.nodes if was_run else (*segment.nodes, *graph.idle(number)):
-            if internals.hides_saved(node):
+            if autograd_graph.hides_saved(node):
                 yield number, node
 
 
@@ -218,9 +218,9 @@ def _run(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
     try:
         with recording_backward(recorder), without_autocast(), torch.no_grad():
             gradients = [gradient] if gradient is not None else _zeros(node)
-            given.update(map(internals.storage_key, gradients))
-            internals.run_node(node, gradients)
-        return sum(internals.storage_key(fake) not in given for fake, _ in recorder.backward_reads[before:])
+            given.update(map(tensor_impl.storage_key, gradients))
+            autograd_graph.run_node(node, gradients)
+        return sum(tensor_impl.storage_key(fake) not in given for fake, _ in recorder.backward_reads[before:])
     finally:
         del recorder.backward_reads[before:]
 
@@ -233,7 +233,7 @@ def idle_act(recorder: Recorder, graph: Graph, engine: Engine, exposed: Sequence
         node = stack.pop()
         number = graph.segment_of.get(node)
         was_run = number is not None and bool(engine.segments[number].gradients)
-        if not was_run and internals.is_function_node(node):
+        if not was_run and autograd_graph.is_function_node(node):
             before = len(recorder.acts)
             _reads(recorder, node)
             if len(recorder.acts) > before:
@@ -245,7 +245,7 @@ def idle_act(recorder: Recorder, graph: Graph, engine: Engine, exposed: Sequence
 
 
 def _zeros(node: Node) -> list[Tensor]:
-    looks = internals.looks_of_gradients(node)
+    looks = autograd_graph.looks_of_gradients(node)
     return [torch.zeros(size, dtype=dtype, device=device) for size, dtype, device in looks]
 
 
@@ -306,30 +306,33 @@ def frees_something(
     nodes = [node for node in graph.segments[number].nodes if not _is_unfreed(recorder, node)]
     if not engine.segments[number].gradients:
         nodes += graph.idle(number)
-    frees = any(_saves_something(node) for node in nodes if not internals.is_view_write(node)) or any(
+    frees = any(_saves_something(node) for node in nodes if not autograd_graph.is_view_write(node)) or any(
         _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
         for of, node in _hidden(recorder, graph, engine)
         if of == number and not _is_unfreed(recorder, node)
     )
     frees = frees or any(
         of == number
-        and not (internals.is_view_write(node) or _is_unfreed(recorder, node))
+        and not (autograd_graph.is_view_write(node) or _is_unfreed(recorder, node))
         and _given_to_checkpoint(recorder, node) is not None
         for of, node in _secretive(graph, engine)
     )
-    return frees or any(map(internals.is_view_write, nodes)), not frees
+    return frees or any(map(autograd_graph.is_view_write, nodes)), not frees
 
 
 def keeps_attributes(recorder: Recorder, graph: Graph, number: int) -> bool:
     """Whether nodes of a segment may keep what autograd does not know of, and never frees."""
     nodes = graph.segments[number].nodes
-    if any(internals.hides_saved(n) and internals.sequence_number(n) in recorder.under_hooks for n in nodes):
+    if any(
+        autograd_graph.hides_saved(n) and autograd_graph.sequence_number(n) in recorder.under_hooks
+        for n in nodes
+    ):
         return False  # it is not known whether such a one, in a checkpoint, has saved something
-    return any(internals.is_function_node(node) or _is_unfreed(recorder, node) for node in nodes)
+    return any(autograd_graph.is_function_node(node) or _is_unfreed(recorder, node) for node in nodes)
 
 
 def _is_unfreed(recorder: Recorder, node: Node) -> bool:
-    return any(internals.sequence_number(node) in some for some in recorder.unfreed)
+    return any(autograd_graph.sequence_number(node) in some for some in recorder.unfreed)
 
 
 def _saves_something(node: Node) -> bool:
@@ -340,7 +343,7 @@ def _saves_something(node: Node) -> bool:
 def _is_packed(node: Node, in_checkpoints: bool = True) -> bool:
     """Whether pack hooks got what the node has saved, of which autograd checks nothing then."""
     names = _saved_names(node)
-    return any(internals.is_packed(node, name, in_checkpoints=in_checkpoints) for name in names)
+    return any(activation_checkpoint.is_packed(node, name, in_checkpoints=in_checkpoints) for name in names)
 
 
 def _checked(fakes: Sequence[Tensor], run: Callable[[], object]) -> Iterator[tuple[Tensor, str]]:
@@ -380,11 +383,11 @@ def _saved_names(node: Node) -> tuple[str, ...]:
 def _saved_by_function(node: Node) -> tuple[Tensor, ...]:
     """The tensors that a custom function has saved, all of which its backward unpacks at once; in a
     checkpoint, what that was given."""
-    if not internals.is_function_node(node):
+    if not autograd_graph.is_function_node(node):
         return ()
     try:
-        if internals.is_packed(node, "_saved_tensors"):
-            return internals.inputs_of_checkpoints(node, "_saved_tensors")
+        if activation_checkpoint.is_packed(node, "_saved_tensors"):
+            return activation_checkpoint.inputs_of_checkpoints(node, "_saved_tensors")
         saved: tuple[Tensor | None, ...] = node.saved_tensors  # type: ignore[attr-defined]
     except RuntimeError:
         return ()  # modified in place since, or freed
@@ -394,15 +397,15 @@ def _saved_by_function(node: Node) -> tuple[Tensor, ...]:
 def _given_to_checkpoints(node: Node) -> Iterator[Tensor]:
     """What the checkpoints were given that have what a node has saved."""
     for name in _saved_names(node):
-        if internals.is_packed(node, name):
+        if activation_checkpoint.is_packed(node, name):
             with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
-                yield from internals.inputs_of_checkpoints(node, name)
+                yield from activation_checkpoint.inputs_of_checkpoints(node, name)
 
 
 def _saved_tensors(node: Node) -> Iterator[Tensor]:
     """The tensors that a node of the autograd graph has saved."""
     for name in _saved_names(node):
-        if internals.is_packed(node, name):
+        if activation_checkpoint.is_packed(node, name):
             continue  # by a hook, that of checkpoint for one: autograd itself keeps nothing
         try:
             value = getattr(node, name)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
-from aot import torch_internals as internals
 from aot.analysis.effect_summary import Effects
 from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, Native, Target
 from aot.capture.autograd.engine import Engine, Level, Recorded, Tangent, without_autocast
@@ -35,6 +34,7 @@ from aot.joint.python_callbacks import scripts_of
 from aot.joint.saved_tensors import find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import is_nested, is_wrapper, layout_of, plain_parts, shared_parts
+from aot.torch_internals import autograd_graph, fx_graphs, symbolic_shapes, tensor_impl
 
 
 def record_backward(forward: Forward, effects: Effects) -> Joint:
@@ -81,7 +81,7 @@ def record_backward(forward: Forward, effects: Effects) -> Joint:
     outputs = [*nodes, *last.values(), *gradient_nodes]
     primals = _close(builder, forward.primals, [*first.values(), *tangent_nodes], copies, outputs)
     builder.annotate(builder.graph.nodes)
-    module = internals.LazyGraphModule(builder.root, builder.graph, "Joint")
+    module = fx_graphs.LazyGraphModule(builder.root, builder.graph, "Joint")
     resident = _resident(forward)
     return Joint(module, returned, primals, tuple(first), segments, tuple(levels), resident, scripts)
 
@@ -113,10 +113,10 @@ class _Recording:
         try:
             with without_autocast():
                 engine.run()
-        except (Unsupported, internals.GuardOnDataDependentSymNode):
+        except (Unsupported, symbolic_shapes.GuardOnDataDependentSymNode):
             raise
         except Exception as error:
-            if internals.takes_no_symbols(error):
+            if symbolic_shapes.takes_no_symbols(error):
                 raise UnsupportedOperation(
                     "a formula of the backward takes no symbols for sizes; compile each size for itself "
                     "(dynamic=False)"
@@ -136,7 +136,7 @@ class _Recording:
             graph, engine = self._cut([e for e in self.exposed if e.value not in failing])
             with without_autocast():
                 engine.run()
-        firsts = [min(map(internals.sequence_number, nodes.nodes)) for nodes in graph.segments]
+        firsts = [min(map(autograd_graph.sequence_number, nodes.nodes)) for nodes in graph.segments]
         self._assign(graph, engine, firsts, failing)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         own = find_kept_edges(recorder, graph)
@@ -242,12 +242,12 @@ class _Recording:
     def _further(self, nodes: Iterable[Node], recorded: Recorded) -> dict[ArgumentEdge, Key]:
         """The edges of arguments that only the gradients of a segment's gradients may go to, with the edge in
         the trace: a write to a view keeps the view, and goes to its base, where the segment leads."""
-        if not recorded.gradients or not any(map(internals.is_view_write, nodes)):
+        if not recorded.gradients or not any(map(autograd_graph.is_view_write, nodes)):
             return {}
         fakes, joined = self.forward.entry.all, self.forward.recorder.joined
 
         def storage(target: ArgumentEdge) -> int:
-            return internals.storage_key(fakes[target.tensor])
+            return tensor_impl.storage_key(fakes[target.tensor])
 
         bases = {storage(target) for target in self._reached((node, 0) for node in nodes)} & joined
         return {
@@ -343,7 +343,7 @@ class _Recording:
                 "a nested tensor on the way between results that are differentiated apart; return it as well"
             )
         if like is None:
-            _, dtype, device = internals.looks_of_gradient(*edge)
+            _, dtype, device = autograd_graph.looks_of_gradient(*edge)
             return Entrance(None, (), dtype, device, None)
         layout = None if tangent is None else tangent.layout
         return Entrance(value, tuple(like.shape), like.dtype, like.device, layout, kept)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from aot import torch_internals as internals
+from aot.torch_internals import dispatcher, op_queries
 
 
 def by_name(name: str) -> Any:
@@ -22,10 +22,10 @@ def call_by_name(name: str, *args: Any, **kwargs: Any) -> Any:
 
 def call_with_grad(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a kernel that looks at the grad mode, as it is called in eager while that is on."""
-    with internals.below_autograd(), torch.enable_grad():
+    with dispatcher.below_autograd(), torch.enable_grad():
         return op(*args, **kwargs)
 
 
 def is_custom(op: Any) -> bool:
     """Whether it is an operation that is not torch's own."""
-    return isinstance(op, internals.OpOverload) and op.namespace not in ("aten", "prims")
+    return isinstance(op, op_queries.OpOverload) and op.namespace not in ("aten", "prims")

@@ -12,10 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
-from aot.capture.recorder.random_draws import drawing_apart
 from aot.ops.call_targets import by_name, call_by_name, is_custom
 from aot.tensors.symbolic_sizes import fixed
+from aot.torch_internals import (
+    autocast_state,
+    higher_order_ops,
+    mode_stacks,
+    op_queries,
+    pytree,
+    rng,
+    tensor_impl,
+)
 
 aten = torch.ops.aten
 
@@ -122,7 +129,7 @@ def blank_like(fake: Tensor) -> Tensor:
     """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
     size, stride = fixed(fake.size()), fixed(fake.stride())
     blank = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).zero_()
-    internals.set_lazy(blank, fake.is_conj(), fake.is_neg())
+    tensor_impl.set_lazy(blank, fake.is_conj(), fake.is_neg())
     return blank
 
 
@@ -159,22 +166,22 @@ def acts(op: Any) -> bool:
     if not is_custom(op):
         return op is aten._print.default
     schema = op._schema
-    ordered = internals.is_ordered(op) or internals.is_collective(op)
+    ordered = higher_order_ops.is_ordered(op) or op_queries.is_collective(op)
     return ordered or not (schema.returns or schema.is_mutable)
 
 
-def operation_of(node: fx.Node) -> internals.OpOverload | None:
+def operation_of(node: fx.Node) -> op_queries.OpOverload | None:
     """The ATen operation that a node calls, directly or through one of our functions."""
     target: Any = node.target
     if node.op != "call_function":
         return None
-    if isinstance(target, internals.OpOverload):
+    if isinstance(target, op_queries.OpOverload):
         return target
     if target in (call_by_name, call_on_clones) and isinstance(node.args[0], str):
         target = by_name(node.args[0])
     else:
-        target = next((a for a in node.args if isinstance(a, internals.OpOverload)), None)
-    return target if isinstance(target, internals.OpOverload) else None
+        target = next((a for a in node.args if isinstance(a, op_queries.OpOverload)), None)
+    return target if isinstance(target, op_queries.OpOverload) else None
 
 
 def _cloned(source: Any, clones: list[Tensor]) -> Any:
@@ -207,7 +214,7 @@ def classify(func: Any) -> Operation:
 def _classify(func: Any) -> Operation:
     tags = func.tags
     name = func._schema.name.split("::")[1]
-    random = internals.may_draw(func)
+    random = op_queries.may_draw(func)
     if name in _STORAGE_OPS:
         return Operation(_STORAGE_OPS[name], placed=True)
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
@@ -216,11 +223,11 @@ def _classify(func: Any) -> Operation:
         return Operation(Kind.METADATA, placed=True)
     if func.namespace == "profiler":
         return Operation(Kind.RANGE)
-    if internals.is_composite(func) and func not in WHOLE:
+    if op_queries.is_composite(func) and func not in WHOLE:
         return Operation(Kind.COMPOSITE)
     if torch.Tag.inplace_view in tags:
         return Operation(Kind.RESHAPE, placed=True)
-    underived = is_custom(func) and not internals.has_derivative(func)
+    underived = is_custom(func) and not op_queries.has_derivative(func)
     placed = "as_strided" in name or "storage" in name
     written: list[int | str] = []
     for i, argument in enumerate(func._schema.arguments):
@@ -243,7 +250,7 @@ def _classify(func: Any) -> Operation:
         return Operation(Kind.VIEW, underived=underived, placed=placed)
     valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
     valued |= bool(func._schema.returns) and not any("Tensor" in str(r.type) for r in func._schema.returns)
-    made = not random and internals.is_composite_below_autograd(func)
+    made = not random and op_queries.is_composite_below_autograd(func)
     return Operation(Kind.PURE, random=random, valued=valued, made=made, underived=underived, placed=placed)
 
 
@@ -311,7 +318,7 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     """
     with _eager(func):
         with torch.inference_mode():
-            blanks = internals.tree_map(_blank_if_tensor, (args, kwargs))
+            blanks = pytree.tree_map(_blank_if_tensor, (args, kwargs))
         try:
             result = func(*blanks[0], **blanks[1])
         except Exception:
@@ -323,8 +330,8 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 @contextlib.contextmanager
 def _eager(func: Any) -> Iterator[None]:
     """Eager, which is asked about an operation, and from which no draw stays."""
-    apart = drawing_apart() if internals.may_draw(func) else contextlib.nullcontext()
-    with internals.nothing_on(), apart:
+    apart = rng.drawing_apart() if op_queries.may_draw(func) else contextlib.nullcontext()
+    with mode_stacks.nothing_on(), apart:
         yield
 
 
@@ -338,21 +345,21 @@ def run_on_blanks(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
             return blank_like(value)
 
     with _eager(func), torch.no_grad():
-        blanks = internals.tree_map(blank, (args, kwargs))
+        blanks = pytree.tree_map(blank, (args, kwargs))
         func(*blanks[0], **blanks[1])
 
 
 def casts_within(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether autocast, if it is on, casts what an operation is made of, below autograd, so that results have
     another dtype. Eager decides, on zeros, once for each operation and dtypes."""
-    autocasts = internals.autocasts()
+    autocasts = autocast_state.autocasts()
     if not autocasts:
         return False
     dtypes = tuple(tensor.dtype for tensor in tensors_in(args, kwargs))
     key = func, dtypes, tuple(autocasts.items())
     known = _CASTS.get(key)
     if known is None:
-        blanks = internals.tree_map(_blank_if_tensor, (args, kwargs))
+        blanks = pytree.tree_map(_blank_if_tensor, (args, kwargs))
         with contextlib.ExitStack() as stack:
             stack.enter_context(_eager(func))
             without = _dtypes(func, *blanks)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.ops.call_targets import is_custom
 from aot.ops.classify import tensors_in
 from aot.tensors.geometry import geometry, is_dense
 from aot.tensors.symbolic_sizes import fixed
+from aot.torch_internals import autograd_state, mode_stacks, pytree, tensor_impl
 
 
 def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
@@ -51,8 +51,8 @@ def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[s
         return blank.zero_()
 
     if not is_custom(func):
-        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
-            func(*internals.tree_map(zeros, args), **internals.tree_map(zeros, kwargs))
+        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
+            func(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
     raise errors.UnsupportedOperation(
         f"{func} writes to a tensor of shape {tuple(target.shape)} that shows elements several times: its "
         f"result depends on the order of the writes; clone it first"
@@ -86,7 +86,7 @@ def check_partial_overlap_of_lists(targets: list[Tensor], args: tuple[Any, ...])
 
 def shows_the_same(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors show the same elements in the same order."""
-    return internals.storage_key(first) == internals.storage_key(second) and geometry(first) == geometry(
+    return tensor_impl.storage_key(first) == tensor_impl.storage_key(second) and geometry(first) == geometry(
         second
     )
 
@@ -95,7 +95,7 @@ def _may_overlap(first: Tensor, second: Tensor) -> bool:
     """Whether two tensors reach into the same stretch of one storage."""
     if first is second:
         return True
-    if internals.storage_key(first) != internals.storage_key(second):
+    if tensor_impl.storage_key(first) != tensor_impl.storage_key(second):
         return False
     (start, stop), (begin, end) = geometry(first).bytes, geometry(second).bytes
     return start < end and begin < stop

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
-from aot.torch_internals import OpOverload
+from aot.torch_internals.op_queries import OpOverload
 
 # Elements that the result may have, as far as sizes tell: less than a millisecond's work for most operations.
 _MOST = 1 << 24

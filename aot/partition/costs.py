@@ -23,13 +23,13 @@ import torch
 from torch import fx
 from torch.utils import flop_counter
 
-from aot import torch_internals as internals
 from aot.capture.recorder.functional_rng import is_pure_form
 from aot.graph.purity import has_effect, moves_generator
 from aot.ops.classify import call_on_clones, operation_of
 from aot.partition.tensor_bytes import shown_bytes
 from aot.tensors.symbolic_sizes import Computed, hinted
 from aot.tensors.views import may_alias
+from aot.torch_internals import op_queries
 
 # Floating point operations in the time of one byte: 67 TFLOP/s to 3.35 TB/s are 20 on an H100 and 19.5 to
 # 1.56 are 12.5 on an A100 (float32, by NVIDIA's data sheets).
@@ -83,7 +83,7 @@ def _overwrites(user: fx.Node, node: fx.Node) -> bool:
 def is_free(node: fx.Node) -> bool:
     """Whether a node moves no data: a view, or one of several results."""
     target = node.target
-    return target is _GETITEM or (isinstance(target, internals.OpOverload) and may_alias(target))
+    return target is _GETITEM or (isinstance(target, op_queries.OpOverload) and may_alias(target))
 
 
 def cost(node: fx.Node) -> float:

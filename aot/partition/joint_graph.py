@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.errors import BackendError, PartitionError
 from aot.graph.purity import eliminate_dead_code, has_effect, is_act
+from aot.torch_internals import fx_graphs
 
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 
@@ -162,7 +162,7 @@ def extract(
         copies[node].meta.update(node.meta)
     for node in nodes:
         if node not in copies and node.op not in ("placeholder", "output"):
-            copies[node] = internals.copy_node(graph, node, copies)
+            copies[node] = fx_graphs.copy_node(graph, node, copies)
     graph.output(tuple(copies[o] if isinstance(o, fx.Node) else o for o in outputs))
     eliminate_dead_code(graph, forward=name == "Forward")
-    return internals.LazyGraphModule(module, graph, name)
+    return fx_graphs.LazyGraphModule(module, graph, name)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.graph.purity import eliminate_dead_code, is_act
 from aot.joint.joint import Segment
 from aot.ops.classify import is_sum
 from aot.partition.joint_graph import extract, is_tangent
 from aot.tensors.geometry import known_equal
 from aot.tensors.symbolic_sizes import as_arguments
+from aot.torch_internals import fx_graphs
 
 
 def split(
@@ -98,9 +98,9 @@ def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.Gr
             else:
                 for name in lacking:
                     copies[name] = _zeros(graph, name)
-                copies[node] = internals.copy_node(graph, node, copies)
+                copies[node] = fx_graphs.copy_node(graph, node, copies)
     eliminate_dead_code(graph, forward=False)
-    return internals.LazyGraphModule(backward, graph, "BackwardPart")
+    return fx_graphs.LazyGraphModule(backward, graph, "BackwardPart")
 
 
 def _laid_as(graph: fx.Graph, total: fx.Node, left: fx.Node, copy: fx.Node) -> fx.Node:

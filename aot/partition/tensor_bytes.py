@@ -7,10 +7,10 @@ import operator
 
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.symbolic_sizes import hinted
 from aot.tensors.views import may_alias
+from aot.torch_internals import op_queries
 
 
 def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.Node]:
@@ -27,7 +27,7 @@ def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.
         if node.target is operator.getitem:
             # One of several views begins where they all do; one of several new results is itself.
             roots[node] = roots[first] if roots[first] is not first else node
-        elif isinstance(node.target, internals.OpOverload) and (
+        elif isinstance(node.target, op_queries.OpOverload) and (
             node.target.is_view if counted else may_alias(node.target)
         ):
             roots[node] = roots[first]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.capture.recorder.autocast_cache import NO_CASTS, CastUse
 from aot.runtime.plan import Plan
+from aot.torch_internals import pytree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,6 @@ class Blueprint:
     backwards: tuple[fx.GraphModule | None, ...]
     again: tuple[bool, ...]
     metadata: ViewAndMutationMeta
-    spec: internals.TreeSpec
+    spec: pytree.TreeSpec
     differentiated: frozenset[int]
     casts: CastUse = NO_CASTS

@@ -16,7 +16,6 @@ import torch
 from torch import fx
 
 from aot import logs
-from aot import torch_internals as internals
 from aot.analysis import analyze
 from aot.analysis.effect_summary import Effects
 from aot.analysis.metadata import describe
@@ -45,6 +44,7 @@ from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
 from aot.tensors.symbolic_sizes import NO_SIZES, Symbols
 from aot.tensors.version_counters import has_counter, version_of
+from aot.torch_internals import tensor_impl
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -156,7 +156,7 @@ def record(
     _check_backward(noted.changes_of_backward, joint, options.name)
     _check_memory(arguments, joint)
     numbers: dict[object, int] = {}
-    keys: list[object] = [internals.storage_key(t) for t in arguments.tensors]
+    keys: list[object] = [tensor_impl.storage_key(t) for t in arguments.tensors]
     keys += [("wrapper", wrapper.family) for wrapper in entry.wrappers]
     storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
     parameters = static.union(_accumulating(arguments))
@@ -324,7 +324,7 @@ def _lie_apart(arguments: Arguments) -> bool:
     """Whether no tensor shares a storage with another, or a history."""
     tensors = arguments.tensors
     views = any(tensor.requires_grad and tensor._is_view() for tensor in tensors)
-    return not views and len({*map(internals.storage_key, tensors)}) == len(tensors)
+    return not views and len({*map(tensor_impl.storage_key, tensors)}) == len(tensors)
 
 
 def _accumulating(arguments: Arguments) -> frozenset[int]:

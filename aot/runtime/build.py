@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx
 
 from aot import logs
-from aot import torch_internals as internals
 from aot.backends.compilers import Compiled, Compiler
 from aot.capture.autograd.engine import Level
 from aot.capture.recorder import functional_rng
@@ -33,6 +32,17 @@ from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import is_nested, is_wrapper
 from aot.tensors.symbolic_sizes import Symbols
 from aot.tensors.version_counters import counted_as, detached_in_place, uncounted
+from aot.torch_internals import (
+    ambient_state,
+    autocast_state,
+    autograd_graph,
+    autograd_state,
+    dispatcher,
+    dynamo_api,
+    plain_fakes,
+    tensor_impl,
+    wrapper_subclasses,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +90,11 @@ def build(
     namespace: dict[str, Any] = {
         **constants,
         "torch": torch,
-        "set_grad_enabled": internals.set_grad_enabled,
+        "set_grad_enabled": autograd_state.set_grad_enabled,
         # (Autocast is part of the key: it is at a call what it is now.)
-        "run_forward": runner(forward, taken, bare=not (internals.autocast_enabled() or plan.numbers.names)),
+        "run_forward": runner(
+            forward, taken, bare=not (autocast_state.autocast_enabled() or plan.numbers.names)
+        ),
         "miscounted": miscounted,
         "rng_lock": functional_rng.LOCK,
         "get_rng_state": functional_rng.get_state,
@@ -104,10 +116,10 @@ def build(
         "OtherTangent": OtherTangent,
         "physical": views.physical,
         "seen_as": views.seen_as,
-        "untold": internals.untold,
-        "memoryless_storage": internals.memoryless_storage,
-        "set_creation_meta": internals.set_creation_meta,
-        "inference_tensor": internals.inference_tensor,
+        "untold": dispatcher.untold,
+        "memoryless_storage": plain_fakes.memoryless_storage,
+        "set_creation_meta": autograd_state.set_creation_meta,
+        "inference_tensor": autograd_state.inference_tensor,
         "reinterpreted": views.reinterpreted,
         "counter": _counter,
         "modified": _modified,
@@ -118,14 +130,14 @@ def build(
         "once_more": _once_more,
         "spent": _spent,
         "freed": _freed,
-        "graph_is_retained": internals.graph_is_retained,
+        "graph_is_retained": autograd_graph.graph_is_retained,
         "packed": _packed,
         "is_grad_enabled": torch.is_grad_enabled,
-        "is_autocast": internals.autocast_enabled,
-        "is_deterministic": internals.are_kernels_deterministic,
-        "was_deterministic": internals.are_kernels_deterministic(),
-        "saved_tensor_hooks": internals.saved_tensor_hooks,
-        "copy_each": internals.copy_each,
+        "is_autocast": autocast_state.autocast_enabled,
+        "is_deterministic": ambient_state.are_kernels_deterministic,
+        "was_deterministic": ambient_state.are_kernels_deterministic(),
+        "saved_tensor_hooks": autograd_state.saved_tensor_hooks,
+        "copy_each": tensor_impl.copy_each,
         "Tensor": Tensor,
     }
     if plan.visible != len(plan.outputs):
@@ -150,15 +162,15 @@ def build(
     code = compile(source, name, "exec")
     exec(code, namespace)
     # A function that Dynamo has compiled in pieces calls it from between them, and its backward as well.
-    internals.skip_dynamo(namespace["call"])
+    dynamo_api.skip_dynamo(namespace["call"])
     for number in range(len(plan.parts)):
-        internals.skip_dynamo(namespace[f"backward{number}"])
+        dynamo_api.skip_dynamo(namespace[f"backward{number}"])
         if plan.parts[number].own:
             namespace[f"with_own{number}"] = _with_own(plan.parts[number].own)
         names = ("forward", "backward")
         methods = {name: staticmethod(namespace[f"{name}{number}"]) for name in names}
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
-        namespace[f"apply{number}"] = internals.apply_of(function)
+        namespace[f"apply{number}"] = autograd_graph.apply_of(function)
     weakref.finalize(namespace["call"], linecache.cache.pop, name, None)
 
     def define(names: dict[str, Any]) -> Callable[..., list[Any]]:
@@ -180,7 +192,7 @@ def _with_own(own: Sequence[Own]) -> Callable[..., tuple[Tensor | None, ...]]:
 
     def saved_with_own(saved: tuple[Tensor, ...], results: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         kept: list[Tensor | None] = list(saved)
-        packed = internals.saved_tensor_hooks() is not None
+        packed = autograd_state.saved_tensor_hooks() is not None
         for one in own:
             if one.position < len(kept):
                 kept[one.position] = results[one.entrance]
@@ -233,7 +245,7 @@ class _Passing(torch.autograd.Function):
         return gradient
 
 
-_passing = internals.apply_of(_Passing)
+_passing = autograd_graph.apply_of(_Passing)
 
 
 class _Written(torch.autograd.Function):
@@ -254,7 +266,7 @@ class _Written(torch.autograd.Function):
             tensor.data.copy_(history)
         if keeper is not None:
             keeper.written[entrance] = weakref.ref(ctx), _counter(tensor), tensor._version + 1
-            if internals.saved_tensor_hooks() is None:
+            if autograd_state.saved_tensor_hooks() is None:
                 ctx.save_for_backward(tensor)
         return tensor
 
@@ -263,7 +275,7 @@ class _Written(torch.autograd.Function):
         return None, gradient, None, None, None
 
 
-_give_history = internals.apply_of(_Written)
+_give_history = autograd_graph.apply_of(_Written)
 
 
 def _written(
@@ -293,7 +305,7 @@ def _forget_accumulator(tensor: Tensor) -> None:
 def _no_data(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """What may be the `.data` of a tensor, as lazily conjugated or negated as that, and has no elements."""
     data = torch.empty(0, dtype=dtype, device=tensor.device)
-    internals.set_lazy(data, tensor.is_conj(), tensor.is_neg())
+    tensor_impl.set_lazy(data, tensor.is_conj(), tensor.is_neg())
     return data
 
 
@@ -320,7 +332,7 @@ def _copied(value: Tensor, offset: int) -> Tensor:
 def _counter(tensor: Tensor) -> Tensor:
     """A tensor that shares the version counter of `tensor`, and nothing of its memory."""
     if is_wrapper(tensor):
-        return internals.shell(tensor)
+        return wrapper_subclasses.shell(tensor)
     alias = tensor.detach()
     # Assigning `.data` leaves the version counter as it is.
     alias.data = _no_data(tensor, tensor.dtype)
@@ -330,7 +342,7 @@ def _counter(tensor: Tensor) -> Tensor:
 def _packed(kept: list[Tensor]) -> list[tuple[Callable[[Any], Any], Any]]:
     """What is kept besides what autograd saves, each with the way to get it back: through the caller's
     saved-tensor hooks, as autograd does."""
-    pack, unpack = internals.saved_tensor_hooks() or (_itself, _itself)
+    pack, unpack = autograd_state.saved_tensor_hooks() or (_itself, _itself)
     return [(unpack, pack(value)) for value in kept]
 
 
@@ -343,7 +355,7 @@ def _once_more(kept: list[tuple[Callable[[Any], Any], Any]], stays: bool) -> tup
     if not kept:
         raise _freed()
     values = tuple(unpack(value) for unpack, value in kept)
-    if not (stays or internals.graph_is_retained()):
+    if not (stays or autograd_graph.graph_is_retained()):
         kept.clear()
     return values
 
@@ -373,7 +385,7 @@ def _is_detached(tensor: Tensor | None) -> bool:
 
 def _runs(node: Any, edges: tuple[int, ...]) -> bool:
     """Whether the backward that runs now goes on at one of these edges of a node."""
-    return any(internals.is_run(node.next_functions[k][0]) for k in edges)
+    return any(autograd_graph.is_run(node.next_functions[k][0]) for k in edges)
 
 
 def _modified(counter: Tensor, version: int, size: torch.Size) -> RuntimeError:

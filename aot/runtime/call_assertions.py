@@ -12,11 +12,11 @@ from typing import Any
 
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.analysis.metadata import MutationType, OutputType, ViewAndMutationMeta
 from aot.errors import AssumptionViolated
 from aot.runtime.graph_assertions import same_elements
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def _where(tensor: Tensor) -> tuple[Any, ...]:
 def _before(tensor: Tensor) -> _Before:
     version = version_of(tensor)
     data = tensor.detach().clone()
-    return _Before(data, _where(tensor), internals.storage_key(tensor), version)
+    return _Before(data, _where(tensor), tensor_impl.storage_key(tensor), version)
 
 
 def _inputs(tensors: Sequence[Tensor], before: Sequence[_Before], metadata: ViewAndMutationMeta) -> list[str]:
@@ -67,7 +67,7 @@ def _inputs(tensors: Sequence[Tensor], before: Sequence[_Before], metadata: View
     touched = {b.storage for b, info in pairs if info.mutation_type is not MutationType.NOT_MUTATED}
     for i, (tensor, was, info) in enumerate(zip(tensors, before, infos, strict=True)):
         moved = info.mutates_metadata or info.mutates_storage_metadata
-        if not moved and (_where(tensor) != was.where or internals.storage_key(tensor) != was.storage):
+        if not moved and (_where(tensor) != was.where or tensor_impl.storage_key(tensor) != was.storage):
             found.append(f"input {i} has other sizes, strides or another storage")
             continue
         if was.storage in touched:
@@ -82,7 +82,7 @@ def _inputs(tensors: Sequence[Tensor], before: Sequence[_Before], metadata: View
 def _outputs(tensors: Sequence[Tensor], outputs: Sequence[Any], metadata: ViewAndMutationMeta) -> list[str]:
     """What is not as predicted of the results."""
     found = []
-    storages = {internals.storage_key(tensor): i for i, tensor in enumerate(tensors)}
+    storages = {tensor_impl.storage_key(tensor): i for i, tensor in enumerate(tensors)}
     for k, (value, info) in enumerate(zip(outputs, metadata.output_info, strict=True)):
         if not isinstance(value, info.raw_type):
             found.append(f"output {k} is a {type(value).__name__} and no {info.raw_type.__name__}")
@@ -90,12 +90,12 @@ def _outputs(tensors: Sequence[Tensor], outputs: Sequence[Any], metadata: ViewAn
             continue
         if value.requires_grad != info.requires_grad:
             found.append(f"output {k} has requires_grad={value.requires_grad}")
-        shown = storages.get(internals.storage_key(value)) if value.numel() else None
+        shown = storages.get(tensor_impl.storage_key(value)) if value.numel() else None
         if info.output_type is OutputType.IS_INPUT and value is not tensors[info.base_idx or 0]:
             found.append(f"output {k} is not input {info.base_idx}")
         if info.output_type is OutputType.ALIAS_OF_INPUT and value.numel():
             base = tensors[info.base_idx or 0]
-            if internals.storage_key(base) != internals.storage_key(value):
+            if tensor_impl.storage_key(base) != tensor_impl.storage_key(value):
                 found.append(f"output {k} does not lie in the memory of input {info.base_idx}")
         if info.output_type is OutputType.NON_ALIAS and shown is not None:
             found.append(f"output {k} lies in the memory of input {shown}")

@@ -10,13 +10,13 @@ from typing import Any
 from torch import Tensor, fx
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, boxed, complete
 from aot.graph.symint_inputs import numbered
 from aot.partition.segment_split import without_tangents
 from aot.runtime.graph_assertions import compile_graph
 from aot.tensors.symbolic_sizes import Symbols
+from aot.torch_internals import autocast_state
 
 
 def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False) -> Callable[..., Any]:
@@ -33,8 +33,8 @@ def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False)
     def prepared(arguments: list[Any], numbers: Sequence[int] = ()) -> Any:
         if taken:
             arguments[:0] = [numbers[i] for i in taken]
-        if internals.autocast_enabled():
-            with internals.disable_autocast():
+        if autocast_state.autocast_enabled():
+            with autocast_state.disable_autocast():
                 return run(arguments)
         return run(arguments)
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node
 
-from aot import torch_internals as internals
 from aot.backends.compilers import Compiler, example_inputs
 from aot.capture.autograd.engine import Level
 from aot.capture.recorder.threads import tracing
@@ -34,6 +33,7 @@ from aot.runtime.tangents import as_in_trace, put_together, restrided
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import Layout, is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
 from aot.tensors.symbolic_sizes import Symbols
+from aot.torch_internals import ambient_state, autograd_graph, plain_fakes, tensor_impl
 
 
 class Derivative:
@@ -86,7 +86,7 @@ class Derivative:
         tracked = tuple(j for j in present if create_graph and given[j].requires_grad)  # type: ignore[union-attr]
         own = tuple(e for e, tensor in enumerate(owned) if tensor is not None) if create_graph else ()
         kinds = tuple(_kind_of(given[j]) for j in present)
-        key = (present, tracked, create_graph, own, kinds, internals.backward_key())
+        key = (present, tracked, create_graph, own, kinds, ambient_state.backward_key())
         way = self._known(key)
         if way is None:
             with tracing():
@@ -120,7 +120,7 @@ class Derivative:
         like = self._level.entrances[entrance][1]
         if self._symbols is None or (is_wrapper(tangent) and is_nested(tangent)):
             return tangent  # type: ignore[no-any-return]
-        with internals.with_memoryless():
+        with plain_fakes.with_memoryless():
             return as_in_trace(tangent, like, self._symbols, numbers)
 
     def _run_and_record(self, noted: Noted, *circumstances: Any) -> Step:
@@ -161,7 +161,7 @@ class Derivative:
 def _kind_of(tangent: Any) -> object:
     """Equal for two tangents if one recorded backward is for both."""
     kind = _type_of(tangent)
-    return _ZEROS if kind is None and internals.is_zeros_without_memory(tangent) else kind
+    return _ZEROS if kind is None and tensor_impl.is_zeros_without_memory(tangent) else kind
 
 
 _ZEROS = "zeros without memory, as a product of them is, of whatever type the other factor"
@@ -204,8 +204,8 @@ def _leads_to_functions(tensors: Sequence[Tensor | None]) -> bool:
         if node not in seen:
             assert node is not None
             seen.add(node)
-            if internals.is_function_node(node):
-                package = internals.function_of(node).__module__.partition(".")[0]
+            if autograd_graph.is_function_node(node):
+                package = autograd_graph.function_of(node).__module__.partition(".")[0]
                 if package != __name__.partition(".")[0]:
                     return True
             stack.extend(above for above, _ in node.next_functions)
@@ -228,7 +228,7 @@ class _Way:
         self.step = step
         self.guards = noted.guards
         self.changes = noted.changes
-        self.ambient = internals.backward_key()
+        self.ambient = ambient_state.backward_key()
         self.compiler = compiler
         forward: fx.GraphModule = step.graph
         backward: fx.GraphModule | None = None
@@ -361,7 +361,7 @@ class _Higher(torch.autograd.Function):
             if given[gradient] is not None:
                 raise kind(text)
         saved = ctx.saved_tensors
-        as_recorded = internals.backward_key() == way.ambient and way.takes(given)
+        as_recorded = ambient_state.backward_key() == way.ambient and way.takes(given)
         if torch.is_grad_enabled() or not as_recorded or not way.guards.hold():
             return (
                 None,

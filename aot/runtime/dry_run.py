@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, fx
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.runtime.build import Built
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import imitate
@@ -24,6 +23,7 @@ from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper
 from aot.tensors.symbolic_sizes import Hinted, Symbols, hinted
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
 
 META = torch.device("meta")
 
@@ -95,7 +95,7 @@ def left(
             "whether it is a view": base is not None,
             "the first view of its base": None if base is None else bases.setdefault(id(base), name),
             "whether autograd can follow writes": base is None
-            or internals.creation_meta(tensor) == "DEFAULT",
+            or autograd_state.creation_meta(tensor) == "DEFAULT",
             "whether it is an inference tensor": tensor.is_inference(),
         }
     for i, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
@@ -210,11 +210,11 @@ def _stand_ins_for(
                 stride = [0] * len(size)
             with torch.enable_grad():
                 tensor = _seen_as(stand_in(base), size, stride)
-            internals.copy_creation_meta(real, tensor)
+            autograd_state.copy_creation_meta(real, tensor)
         if real.requires_grad and real.is_leaf and not tensor.requires_grad:
             tensor.requires_grad_()
         elif real.requires_grad and not tensor.requires_grad:
-            internals.make_non_leaf(tensor)
+            autograd_state.make_non_leaf(tensor)
         for name, part in () if meta is None else meta.parts:
             if isinstance(part, SubclassCreationMeta):
                 setattr(tensor, name, stand_in(getattr(real, name)))
@@ -224,7 +224,7 @@ def _stand_ins_for(
 
 
 def _storage(tensor: Tensor) -> tuple[object, int]:
-    return internals.storage_key(tensor), tensor.untyped_storage().nbytes()
+    return tensor_impl.storage_key(tensor), tensor.untyped_storage().nbytes()
 
 
 def _place(tensor: Tensor) -> str:
@@ -264,6 +264,6 @@ def _imitated(node: fx.Node | None) -> Tensor | None:
         return None
     value = node.meta["val"]
     result = torch.empty(0, dtype=value.dtype, device=META)
-    storage = internals.memoryless_storage(hinted(value.untyped_storage().nbytes()), META)
+    storage = plain_fakes.memoryless_storage(hinted(value.untyped_storage().nbytes()), META)
     where = hinted((value.storage_offset(), tuple(value.size()), value.stride()))
     return result.set_(storage, *where)

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, fx
 
 from aot import config
-from aot import torch_internals as internals
 from aot.backends.compilers import Compiled, Compiler, boxed, complete
 from aot.backends.compilers import compile_graph as compile_as_it_is
 from aot.errors import AssumptionViolated
 from aot.partition.tensor_bytes import memory_roots
+from aot.torch_internals import tensor_impl
 
 
 def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:
@@ -100,12 +100,12 @@ class _Checked:
         entered: dict[int, str] = {}
         for i, (node, value) in enumerate(zip(self._inputs, given, strict=True)):
             if i not in self._donated and isinstance(value, Tensor) and value.numel():
-                entered.setdefault(internals.storage_key(value), node.name)
+                entered.setdefault(tensor_impl.storage_key(value), node.name)
         made: dict[int, tuple[fx.Node, int]] = {}
         for position, (node, value) in enumerate(zip(self._outputs, results, strict=False)):
             if not isinstance(value, Tensor) or not isinstance(node, fx.Node) or not value.numel():
                 continue
-            root, key = self._root(node), internals.storage_key(value)
+            root, key = self._root(node), tensor_impl.storage_key(value)
             if key in entered:
                 if root.op != "placeholder":
                     self._violated(

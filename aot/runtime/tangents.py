@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import UnsupportedTangent
 from aot.tensors.subclasses import (
     Layout,
@@ -25,6 +24,7 @@ from aot.tensors.subclasses import (
     unwrapped,
 )
 from aot.tensors.symbolic_sizes import Symbols
+from aot.torch_internals import tensor_impl
 
 
 class OtherTangent(Exception):
@@ -99,7 +99,7 @@ def as_in_trace(given: Any, like: Any, symbols: Symbols, numbers: Sequence[int])
     def traced(tensor: Any, *likely: Sequence[Any]) -> Tensor:
         where = shown(tensor.shape, tensor.stride(), *likely)
         with symbols.mode:
-            if internals.is_zeros_without_memory(tensor):
+            if tensor_impl.is_zeros_without_memory(tensor):
                 zeros = torch.ops.aten._efficientzerotensor
                 made: Tensor = zeros(where[0], dtype=tensor.dtype, device=tensor.device)
                 return made

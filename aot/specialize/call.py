@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.specialize.subclass_keys import key_of_wrapper, key_of_wrappers
 from aot.tensors.constants import CONSTANTS, key_of
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper, unwrapped
 from aot.tensors.version_counters import counter_groups, has_counter
+from aot.torch_internals import autograd_state, function_transforms, pytree, script_objects
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _NO_CONTAINERS = _PLAIN.union(CONSTANTS)
@@ -30,7 +30,7 @@ def flattened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[A
     """The leaves of a call's arguments, and their tree: equal for two calls exactly when their trees are."""
     if not kwargs and are_leaves(args):
         return args, len(args)  # ten times as fast
-    return internals.tree_flatten((args, kwargs))
+    return pytree.tree_flatten((args, kwargs))
 
 
 def are_leaves(args: tuple[Any, ...]) -> bool:
@@ -45,9 +45,9 @@ def unchanged(given: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[None]:
     Raises:
         ClosureMutation: something has been put into a list, a dict or the like, or taken out.
     """
-    before, tree = internals.tree_flatten(given)
+    before, tree = pytree.tree_flatten(given)
     yield
-    after, now = internals.tree_flatten(given)
+    after, now = pytree.tree_flatten(given)
     if tree != now or not all(map(_is_same, before, after)):
         raise errors.ClosureMutation(
             "the function changes a container among its arguments (a list, a dict, ...): a compiled call "
@@ -105,7 +105,7 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     key: list[object] = []
     wrappers: list[Tensor] = []
     metas: list[SubclassCreationMeta] = []
-    transformed = internals.are_tensors_transformed()
+    transformed = function_transforms.are_tensors_transformed()
     for position, leaf in enumerate(leaves):
         if isinstance(leaf, Tensor):
             identity = id(leaf)
@@ -179,8 +179,8 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
                     geometry(root),
                     root.requires_grad,
                     root.is_leaf,
-                    internals.creation_meta(tensor),
-                    internals.accumulates(tensor),
+                    autograd_state.creation_meta(tensor),
+                    autograd_state.accumulates(tensor),
                     seen.get(identity),
                     root.untyped_storage()._cdata == address,
                 )
@@ -199,7 +199,7 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
 
 def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
     what = f"argument {position} (counting the leaves of the argument tree)"
-    transform = internals.transform_of(wrapper) if transformed else None
+    transform = function_transforms.transform_of(wrapper) if transformed else None
     if transform is not None:
         raise errors.UnsupportedArgument(
             f"{what} {transform}, which a compiled graph would not see; transform inside of the function"
@@ -246,7 +246,7 @@ def _small(numbers: Sequence[Any]) -> tuple[Any, ...]:
 
 def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
     what = f"argument {position} (counting the leaves of the argument tree)"
-    transform = internals.transform_of(tensor) if transformed else None
+    transform = function_transforms.transform_of(tensor) if transformed else None
     if transform is not None:
         raise errors.UnsupportedArgument(
             f"{what} {transform}, which a compiled graph would not see; transform inside of the function"
@@ -274,7 +274,7 @@ def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
 
 def _constant_key(position: int, value: object) -> object:
     if not isinstance(value, CONSTANTS):
-        if internals.is_opaque(value):
+        if script_objects.is_opaque(value):
             return type(value), value
         raise errors.UnsupportedArgument(
             f"argument {position} (counting the leaves of the argument tree) is a {type(value).__name__}; "

@@ -1,7 +1,7 @@
 """Calls that are known again without making their key: a generated test for each key that is asked for often.
 
 A key is made of some fifteen attributes of each tensor, read one by one and hashed. The test of a key reads
-most of them in C (`torch_internals.tensor_test`), and the rest cheapest first, up to the first that differs.
+most of them in C (`tensor_impl.tensor_test`), and the rest cheapest first, up to the first that differs.
 It passes only for calls that have this key, or one that means the same to what answers (`Answer.lying`);
 it need not pass for all of them. What answers the call is called from the same generated function, so that a
 call that is known runs that, and what answers it.
@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import RECORDING
 from aot.specialize.call import Arguments
 from aot.tensors.constants import key_of
 from aot.tensors.tensor_attributes import AttributeNames
 from aot.tensors.version_counters import has_counter
+from aot.torch_internals import ambient_state, autograd_state, dynamo_api, tensor_impl
 
 MOST = 8  # tests that one function has: each costs some 0.1 us in a call that it does not pass for
 EVERY = 16  # once so many calls had to make their key, there is a test too few, or one for nothing
@@ -158,7 +158,7 @@ def calling(seen: Recognitions, otherwise: Callable[..., Any]) -> Callable[..., 
         return otherwise(*args)
 
     # (As of all that is called from code that Dynamo may compile.)
-    internals.skip_dynamo(call)
+    dynamo_api.skip_dynamo(call)
     return call
 
 
@@ -173,7 +173,7 @@ def compile_recognition(
 
 
 def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
-    """A function of the leaves of a call with the same tree, under the same `torch_internals.ambient_key` and
+    """A function of the leaves of a call with the same tree, under the same `ambient_state.ambient_key` and
     outside of transforms: the tensors among them, each object once, if the key of the call is that of
     `arguments`; otherwise None, perhaps also where the key is the same.
 
@@ -210,7 +210,7 @@ class _Test:
     def recognition(self, answer: Answer, found: Found) -> Callable[[Sequence[Any]], Any] | None:
         if not self._made():
             return None
-        ambient, names = internals.ambient_test(self._arguments.tensors)
+        ambient, names = ambient_state.ambient_test(self._arguments.tensors)
         self._scope.update(found.names)
         self._scope.update(names)
         self._scope.update(hold=answer.hold, call=answer.call, together=answer.together)
@@ -314,13 +314,13 @@ class _Test:
             self._tests.append(f"type({name}) is {name}_type and key_of({name}) == {name}_key")
 
     def _in_c(self, test: str, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
-        self._scope[test] = internals.tensor_test(tensors)
+        self._scope[test] = tensor_impl.tensor_test(tensors)
         self._tests.append(f"{test}({', '.join(names)})")
 
     def _at_once(self) -> None:
         """What is asked of all tensors together, most of which are no views and lie at the start."""
         tensors = self._arguments.tensors
-        self._scope.update(offset=internals.offset_of, is_view=internals.is_view)
+        self._scope.update(offset=tensor_impl.offset_of, is_view=tensor_impl.is_view)
         offsets = [tensor.storage_offset() for tensor in tensors]
         self._tests.append(
             f"[*map(offset, all)] == {offsets}" if any(offsets) else "not any(map(offset, all))"
@@ -392,12 +392,12 @@ class _Test:
             if tensor._is_view():
                 root = tensor._base
                 assert root is not None
-                self._scope.update(made=internals.creation_meta, accumulates=internals.accumulates)
+                self._scope.update(made=autograd_state.creation_meta, accumulates=autograd_state.accumulates)
                 same = root.untyped_storage()._cdata == tensor.untyped_storage()._cdata
                 its, own = (f"{one}.untyped_storage()._cdata" for one in (roots[id(root)], name))
                 self._tests += [
-                    f"made({name}) == {internals.creation_meta(tensor)!r}",
-                    f"accumulates({name}) is {internals.accumulates(tensor)}",
+                    f"made({name}) == {autograd_state.creation_meta(tensor)!r}",
+                    f"accumulates({name}) is {autograd_state.accumulates(tensor)}",
                     f"({its} == {own}) is {same}",
                 ]
         return True
@@ -409,7 +409,7 @@ class _Test:
         firsts: dict[int, int] = {}
         names = [f"{name}_storage" for name in shown]
         if self._many():
-            self._scope.update(storage=internals.storage_of, nbytes=internals.nbytes_of)
+            self._scope.update(storage=tensor_impl.storage_of, nbytes=tensor_impl.nbytes_of)
             self._tests.append("(storages := [*map(storage, all)])")
             if self._in_full:
                 self._tests.append(f"[*map(nbytes, storages)] == {[one.nbytes() for one in storages]}")

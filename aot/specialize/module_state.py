@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from aot import torch_internals as internals
 from aot.guards.guard import MISSING
 from aot.guards.module_attributes import attributes_of
 from aot.specialize.inline_cache import Found
 from aot.tensors.subclasses import is_wrapper
+from aot.torch_internals import tensor_impl
 
 Place = tuple[Any, Any]
 """The dict or list that holds a tensor, and the name or number."""
@@ -61,7 +61,7 @@ def _within(space: dict[str, Any], name: str) -> Iterator[Place]:
 
 def _may_be_argument(value: Any) -> bool:
     """Whether it is a tensor that can be an argument. (What cannot be one may not even be used.)"""
-    return isinstance(value, Tensor) and (is_wrapper(value) or internals.layout_of(value) is torch.strided)
+    return isinstance(value, Tensor) and (is_wrapper(value) or tensor_impl.layout_of(value) is torch.strided)
 
 
 def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:

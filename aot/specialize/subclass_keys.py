@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import (
     SubclassCreationMeta,
@@ -16,6 +15,7 @@ from aot.tensors.subclasses import (
     key_of_meta,
     unwrapped,
 )
+from aot.torch_internals import autograd_state
 
 
 def key_of_wrappers(
@@ -60,7 +60,7 @@ def key_of_wrapper(wrapper: Tensor, meta: SubclassCreationMeta) -> tuple[object,
         wrapper.requires_grad,
         leaf,
         leaf and wrapper.grad is not None,
-        None if base is None else (internals.creation_meta(wrapper), base.requires_grad, base.is_leaf),
+        None if base is None else (autograd_state.creation_meta(wrapper), base.requires_grad, base.is_leaf),
     )
 
 

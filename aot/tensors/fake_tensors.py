@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.tensors import views
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import counter_groups, version_of
+from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
 
 _APART = "a view of a tensor that lies in other memory by now (set_, .data), which cannot be modelled"
 
@@ -54,21 +54,21 @@ def imitate(
                     "an argument shows more than its storage holds, and sizes are symbols: call with "
                     "dynamic=False, or give the storage its size before the call"
                 )
-            key = internals.storage_key(tensor)
+            key = tensor_impl.storage_key(tensor)
             needed[key] = max(needed.get(key, 0), geometry(tensor).bytes[1])
 
     def root_fake(real: Tensor, relative: Tensor | None) -> Tensor:
-        key = internals.storage_key(real)
+        key = tensor_impl.storage_key(real)
         if key not in storages:
             size = needed.get(key) or nbytes(real)
-            storages[key] = internals.memoryless_storage(
+            storages[key] = plain_fakes.memoryless_storage(
                 size, device or real.device, symbolic=places is not None
             )
         where = lying(real)
         fake: Tensor
         if real.is_inference():
             with torch.inference_mode():
-                fake = internals.memoryless(
+                fake = plain_fakes.memoryless(
                     storages[key], where.size, where.stride, where.offset, real.dtype, device or real.device
                 )
         elif relative is not None:
@@ -77,19 +77,19 @@ def imitate(
                 if where != geometry(fake):
                     fake = _seen_as(fake, where).detach()
         else:
-            fake = internals.memoryless(
+            fake = plain_fakes.memoryless(
                 storages[key], where.size, where.stride, where.offset, real.dtype, device or real.device
             )
-        internals.set_lazy(fake, real.is_conj(), real.is_neg())
+        tensor_impl.set_lazy(fake, real.is_conj(), real.is_neg())
         if isinstance(real, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, requires_grad=False)
         if real.requires_grad:
-            internals.make_non_leaf(fake)
+            autograd_state.make_non_leaf(fake)
         return fake
 
     together: dict[int, list[Tensor]] = {}
     for root in real_roots.values():
-        together.setdefault(internals.storage_key(root), []).append(root)
+        together.setdefault(tensor_impl.storage_key(root), []).append(root)
     first: dict[int, Tensor] = {}  # of those that share a counter
     for members in together.values():
         groups = counter_groups(members)
@@ -108,7 +108,7 @@ def imitate(
             if real.is_leaf:
                 fake.detach_().requires_grad_(True)
             else:
-                internals.make_non_leaf(fake)
+                autograd_state.make_non_leaf(fake)
     return fakes, roots
 
 
@@ -141,7 +141,7 @@ def root_of(tensor: Tensor) -> Tensor:
         assert base is not None
         if (
             base.requires_grad >= tensor.requires_grad
-            and not internals.accumulates(tensor)
+            and not autograd_state.accumulates(tensor)
             and (
                 base.dtype == tensor.dtype
                 or views.is_part(base.dtype, tensor.dtype)
@@ -203,7 +203,7 @@ def check_current(
             continue
         base = tensor._base
         assert base is not None
-        if internals.accumulates(tensor) and base.requires_grad and not fake.requires_grad:
+        if autograd_state.accumulates(tensor) and base.requires_grad and not fake.requires_grad:
             raise errors.AutogradStateMutation(
                 f"the function has tensor {position} require no grad any more, a leaf that is a view of what "
                 f"requires grad, so that it goes on saying that it does: call requires_grad_(False) outside"
@@ -218,10 +218,10 @@ def check_current(
                 f"the function writes in grad mode to tensor {position}, a view of a tensor that was "
                 f"detached in place since, which eager forbids; write under torch.no_grad, or to a clone"
             )
-        if not internals.accumulates(tensor):
+        if not autograd_state.accumulates(tensor):
             continue
         family = (f for t, f in zip(tensors, fakes, strict=True) if t is base or t._base is base)
-        if internals.creation_meta(tensor) != "DEFAULT" and any(
+        if autograd_state.creation_meta(tensor) != "DEFAULT" and any(
             one.requires_grad for one in (base, *family) if one is not None and one is not fake
         ):
             raise errors.AutogradStateMutation(
@@ -248,14 +248,14 @@ def was_let_go(view: Tensor) -> bool:
 def is_apart(tensor: Tensor) -> bool:
     """Whether it is a view, for autograd, of a tensor that has been given other memory since."""
     base = tensor._base if tensor._is_view() else None
-    return base is not None and internals.storage_key(base) != internals.storage_key(tensor)
+    return base is not None and tensor_impl.storage_key(base) != tensor_impl.storage_key(tensor)
 
 
 def _view(tensor: Tensor, base: Tensor, where: Geometry) -> Tensor:
     # A view of a leaf that has come to require grad since says that it does, too, and has no history.
     since = tensor.requires_grad and tensor.is_leaf
-    grad = not since and internals.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
+    grad = not since and autograd_state.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
     with torch.set_grad_enabled(grad):
         view = views.seen_as(base, where)
-    internals.copy_creation_meta(tensor, view)
+    autograd_state.copy_creation_meta(tensor, view)
     return view

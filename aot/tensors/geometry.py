@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
+from aot.torch_internals import symbolic_shapes, tensor_impl
 
 
 class Geometry(NamedTuple):
@@ -90,7 +90,7 @@ class Geometry(NamedTuple):
 
 def geometry(tensor: Tensor) -> Geometry:
     """The geometry of a strided tensor, fake or real."""
-    offset: Any = internals.offset_of(tensor)  # an int, or a symbol
+    offset: Any = tensor_impl.offset_of(tensor)  # an int, or a symbol
     return Geometry(
         tuple(tensor.shape), tensor.stride(), offset, tensor.dtype, tensor.is_conj(), tensor.is_neg()
     )
@@ -112,7 +112,7 @@ def _known(numbers: Iterable[Any]) -> list[Any]:
 def _as_made(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_as_made, value))
-    return internals.as_made(value) if isinstance(value, torch.SymInt) else value
+    return symbolic_shapes.as_made(value) if isinstance(value, torch.SymInt) else value
 
 
 def alike(first: Geometry, second: Geometry) -> bool:

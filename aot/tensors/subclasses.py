@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import UnsupportedArgument
 from aot.tensors.constants import CONSTANTS, key_of
 from aot.tensors.geometry import Geometry, geometry
+from aot.torch_internals import wrapper_subclasses
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _moved(part: _Part, to: Callable[[int], int]) -> _Part:
     return part if isinstance(part, SharedTensorMeta) else part.moved(to)
 
 
-is_wrapper = internals.is_wrapper
+is_wrapper = wrapper_subclasses.is_wrapper
 
 
 def unwrapped(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:

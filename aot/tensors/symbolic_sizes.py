@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import Layout, SubclassCreationMeta, has_names, is_name
+from aot.torch_internals import dynamo_api, symbolic_shapes, tensor_impl, torch_fakes
 
 Number = Any  # an int, or torch.SymInt
 
@@ -89,7 +89,7 @@ def at(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) -> Any:
     for example, argument in zip(examples, arguments, strict=True):
         for one, number in zip(numbers_of(example), numbers_of(argument), strict=True):
             if isinstance(one, torch.SymInt):
-                found[internals.as_made(one)] = number
+                found[symbolic_shapes.as_made(one)] = number
     return _replaced(value, found)
 
 
@@ -178,8 +178,8 @@ class Symbols:
     ) -> None:
         self._unmarked = constant.unmarked
         self._traced = traced or (lambda number: number)
-        self.env = internals.ShapeEnv()
-        self.mode = internals.FakeTensorMode(shape_env=self.env)
+        self.env = symbolic_shapes.ShapeEnv()
+        self.mode = torch_fakes.FakeTensorMode(shape_env=self.env)
         self.names: dict[Any, str] = {}
         self.values: dict[Any, Number] = {}
         self._dims = tuple(tensor.dim() for tensor in (*tensors, *(wrapper for wrapper, _ in wrappers)))
@@ -193,9 +193,9 @@ class Symbols:
             distinct.setdefault(id(root), (f"t{i}._base", root))
         together: dict[int, dict[str, Tensor]] = {}
         for path, tensor in distinct.values():
-            together.setdefault(internals.storage_key(tensor), {})[path] = tensor
+            together.setdefault(tensor_impl.storage_key(tensor), {})[path] = tensor
         # (What shares a storage with one that is as it is, is so too.)
-        for key in {internals.storage_key(tensors[i]) for i in constant.tensors}:
+        for key in {tensor_impl.storage_key(tensors[i]) for i in constant.tensors}:
             self._fix(key, together.pop(key))
         # (Sizes first: they are what is given, the rest follows where it can.)
         free = {path: tensor for members in together.values() for path, tensor in members.items()}
@@ -224,7 +224,7 @@ class Symbols:
 
     def nbytes(self, tensor: Tensor) -> Number:
         """The size of its storage in bytes."""
-        return self._nbytes[internals.storage_key(tensor)]
+        return self._nbytes[tensor_impl.storage_key(tensor)]
 
     def let_go(self) -> None:
         """Forget which tensors these are: they may end while the trace lives on."""
@@ -246,7 +246,7 @@ class Symbols:
     def hold(self, numbers: Sequence[int]) -> bool:
         """Whether what is assumed of the symbols by now holds for the numbers of a call."""
         if len(self.env.guards) != self._checked[0]:
-            tests = [internals.python_source(guard.expr) for guard in self.env.guards]
+            tests = [symbolic_shapes.python_source(guard.expr) for guard in self.env.guards]
             self._checked = len(tests), _compiled(self.names.values(), tests)
         return self._checked[1](numbers)
 
@@ -255,7 +255,7 @@ class Symbols:
         lines = [f"{self.names[symbol]} = {path}" for symbol, path in self._found.items()]
         tests = [f"{path} == {source_of(value)}" for path, value in self._equal]
         tests += [f"{name} > 1" for name in self.names.values()]
-        tests += [internals.python_source(guard.expr) for guard in self.env.guards]
+        tests += [symbolic_shapes.python_source(guard.expr) for guard in self.env.guards]
         tests = list(dict.fromkeys(tests))
         count = len(self._dims)
         parameters = ", ".join(
@@ -283,7 +283,7 @@ class Symbols:
             self._equal.append((f"{path}.untyped_storage().nbytes()", self._nbytes[key]))
 
     def _is_fixed(self, tensor: Tensor, dimension: int) -> bool:
-        mark = internals.is_marked(tensor, dimension)
+        mark = dynamo_api.is_marked(tensor, dimension)
         return mark is not True if self._unmarked else mark is False
 
     def _lying(self, path: str, tensor: Tensor, size: tuple[Number, ...]) -> Geometry:
@@ -349,12 +349,12 @@ class Symbols:
             self._equal.append((path, number))
             return number
         hint = number if number < 2 else self._traced(number)
-        symbol, value = internals.new_symbol(self.env, path, hint)
+        symbol, value = symbolic_shapes.new_symbol(self.env, path, hint)
         if symbol.is_number or symbol in self._found:
             self._equal.append((path, value))
         else:
             self._found[symbol] = path
-            self.names[symbol] = internals.python_source(symbol)
+            self.names[symbol] = symbolic_shapes.python_source(symbol)
             self.values[symbol] = value
         return value
 
@@ -452,4 +452,4 @@ def _compiled(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[
 
 def source_of(value: Any) -> str:
     """A number as Python source."""
-    return internals.python_source(value.node.expr) if isinstance(value, SYMBOLIC) else repr(value)
+    return symbolic_shapes.python_source(value.node.expr) if isinstance(value, SYMBOLIC) else repr(value)

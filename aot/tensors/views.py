@@ -7,15 +7,15 @@ import operator
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.tensors.geometry import Geometry
+from aot.torch_internals import op_queries, tensor_impl
 
 
 def lazy(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
     """An alias that shows its memory lazily conjugated or negated, or as it is; `tensor` if that does so."""
     if tensor.is_conj() != conj:
         tensor = tensor.conj()
-    return internals.negative_view(tensor) if tensor.is_neg() != neg else tensor
+    return tensor_impl.negative_view(tensor) if tensor.is_neg() != neg else tensor
 
 
 def physical(tensor: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def reinterpreted(tensor: Tensor, dtype: torch.dtype, start: int, count: int) ->
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, start, (count,), (1,))
 
 
-def may_alias(op: internals.OpOverload) -> bool:
+def may_alias(op: op_queries.OpOverload) -> bool:
     """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
     neither says so."""
     return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
@@ -77,13 +77,13 @@ def memory_root(node: fx.Node) -> fx.Node:
         made = node.args[0] if node.target is operator.getitem else node
         assert isinstance(made, fx.Node)
         first = made.args[0] if made.args else None
-        declared = isinstance(made.target, internals.OpOverload) and may_alias(made.target)
+        declared = isinstance(made.target, op_queries.OpOverload) and may_alias(made.target)
         if not (declared and isinstance(first, fx.Node)):
             return node
         node = first
 
 
-def is_undeclared_view(op: internals.OpOverload) -> bool:
+def is_undeclared_view(op: op_queries.OpOverload) -> bool:
     """Whether `op` is a view although its schema says that its result is new: autograd treats it as new."""
     return op in _UNDECLARED_VIEWS
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, Node
 
-from aot import torch_internals as internals
 from aot.capture.autograd.edge_targets import EntranceEdge
 from aot.capture.autograd.segments import Exposed, Graph, Key
 from aot.capture.recorder.recorder import Recorder
@@ -27,6 +26,7 @@ from aot.graph.value_meta import meta_of
 from aot.guards.dynamic_code import refused
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped_gradient
+from aot.torch_internals import autocast_state, autograd_graph, dispatcher, mode_stacks, tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +170,11 @@ class Engine:
             return self._plain_tangent(like, tracked, exact)
         coerce = getattr(like, "__coerce_tangent_metadata__", None)
         if coerce is not None and not exact:
-            with self._recorder, internals.with_own_kernels(), torch.no_grad():
+            with self._recorder, dispatcher.with_own_kernels(), torch.no_grad():
                 like = coerce()
         meta, plain, shared = unwrapped_gradient(like)
         parts = [self._plain_tangent(one) for one in plain]
-        with self._recorder, internals.with_own_kernels():
+        with self._recorder, dispatcher.with_own_kernels():
             fake = rewrapped(meta, [part.fake for part in parts], shared)
         fake.requires_grad_(tracked)
         meta, _, _ = unwrapped_gradient(fake)  # (It may say whether it requires grad.)
@@ -190,7 +190,7 @@ class Engine:
         state.define(where, node)
         state.held = True
         # (What is guessed from a gradient that is such may have others added to it.)
-        if exact and not tracked and internals.is_zeros_without_memory(like):
+        if exact and not tracked and tensor_impl.is_zeros_without_memory(like):
             with self._recorder, torch.no_grad():
                 fake = torch.ops.aten._efficientzerotensor(like.shape, dtype=like.dtype, device=like.device)
         fake.requires_grad_(tracked)
@@ -204,7 +204,9 @@ class Engine:
         """
         self._recorder.acts.clear()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(internals.noting_unpacked(self._graph.segment_of, self._recorder.unpacked))
+            stack.enter_context(
+                autograd_graph.noting_unpacked(self._graph.segment_of, self._recorder.unpacked)
+            )
             nothing = self._nothing()
             for node, _ in nothing:
                 stack.callback(node.register_prehook(_without_gradients).remove)
@@ -221,10 +223,10 @@ class Engine:
                     if exits:
                         handle = node.register_hook(self._leaving(number, exits))
                         stack.callback(handle.remove)
-                    if internals.is_function_node(node):
+                    if autograd_graph.is_function_node(node):
                         nodes = self.segments[number].given[node] = []
                         stack.callback(node.register_prehook(self._noting(nodes)).remove)
-                    elif internals.is_view_write(node):
+                    elif autograd_graph.is_view_write(node):
                         nodes = self.segments[number].written[node] = []
                         stack.callback(node.register_prehook(self._noting(nodes)).remove)
                         stack.callback(node.register_prehook(self._keeping(number, node)).remove)
@@ -240,7 +242,7 @@ class Engine:
         for node, number in self._silent:
             if node not in started and node in self._graph.segment_of:
                 started.add(node)
-                size, dtype, device = internals.looks_of_gradient(node, number)
+                size, dtype, device = autograd_graph.looks_of_gradient(node, number)
                 # (Autograd's own hooks see it: `retain_grad` copies it.)
                 with recording_backward(self._recorder), torch.no_grad():
                     found[node, number] = torch.zeros((), dtype=dtype, device=device).expand(size)
@@ -250,7 +252,7 @@ class Engine:
         """A hook that notes the gradients which come to a node."""
 
         def hook(gradients: tuple[Tensor | None, ...]) -> None:
-            with internals.modes_off(), torch.no_grad():
+            with mode_stacks.modes_off(), torch.no_grad():
                 for gradient in gradients:
                     if gradient is not None:
                         nodes.extend(self._recorder.read(part) for part in plain_parts(gradient))
@@ -310,7 +312,7 @@ class Engine:
                 if isinstance(target, EntranceEdge):
                     tangents = self.segments[target.segment].tangents
                     if target.entrance not in tangents:
-                        with internals.modes_off():
+                        with mode_stacks.modes_off():
                             tangents[target.entrance] = self.tangent(gradient)
                         passed[i] = tangents[target.entrance].fake
             return tuple(passed)
@@ -361,7 +363,7 @@ def run_whole(
     with contextlib.ExitStack() as stack:
         if watching is not None:
             stack.enter_context(watching(engine, graph.segment_of))
-        stack.enter_context(internals.skipped(_beyond(graph, ends)))
+        stack.enter_context(autograd_graph.skipped(_beyond(graph, ends)))
         engine.run()
     found: dict[int, Tensor] = {}
     for segment in engine.segments:
@@ -388,7 +390,7 @@ def _beyond(graph: Graph, ends: Iterable[Key]) -> list[Node]:
         if node not in seen:
             seen.add(node)
             stack.extend(child for _, (child, _) in graph.below(node))
-            if internals.is_function_node(node):
+            if autograd_graph.is_function_node(node):
                 found.append(node)
     return found
 
@@ -399,7 +401,7 @@ def recording_backward(recorder: Recorder) -> Iterator[None]:
     with (
         binding(),
         recorder.draws.traced(),
-        internals.with_own_kernels(),
+        dispatcher.with_own_kernels(),
         recorder,
         refused(),
         torch.autograd.set_multithreading_enabled(False),
@@ -410,10 +412,10 @@ def recording_backward(recorder: Recorder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
-    """As a backward outside of any autocast runs. (`internals.disable_autocast` would keep a formula from
-    entering one of its own.)"""
+    """As a backward outside of any autocast runs. (`autocast_state.disable_autocast` would keep a formula
+    from entering one of its own.)"""
     with contextlib.ExitStack() as stack:
-        for device in internals.AUTOCAST_DEVICES:
+        for device in autocast_state.AUTOCAST_DEVICES:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 
 from torch.autograd.graph import GradientEdge, Node
 
-from aot import torch_internals as internals
 from aot.capture.autograd.edge_targets import Native
+from aot.torch_internals import autograd_graph
 
 Key = tuple[Node, int]
 
@@ -301,7 +301,9 @@ def _in_turn(entrances: dict[Key, int | None]) -> dict[Key, int | None]:
 def _runs_in_part(segment: NodeSet) -> bool:
     """Whether a custom function is reached from some of the entrances and not from others."""
     every = (1 << len(segment.entrances)) - 1
-    return any(internals.is_function_node(node) and segment.reach[node] != every for node in segment.nodes)
+    return any(
+        autograd_graph.is_function_node(node) and segment.reach[node] != every for node in segment.nodes
+    )
 
 
 def _value(one: Exposed) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.capture.autograd.segments import Key
 from aot.capture.control_flow.subgraph import (
     Branch,
@@ -36,6 +35,7 @@ from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.layout import laid
 from aot.graph.value_meta import intern, is_contiguous, lookup, meta_of
+from aot.torch_internals import higher_order_ops, pytree
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,9 @@ class _Cond:
         assert outer is not None
         graphs, operands = modules(self.branches, values, since)
         metas = tuple(intern(self.branches[0].builder.meta(value)) for value in values[0])
-        nodes = append_call(outer, internals.COND, (self.condition,), graphs, (tuple(operands),), metas)
+        nodes = append_call(
+            outer, higher_order_ops.COND, (self.condition,), graphs, (tuple(operands),), metas
+        )
         return made(outer, nodes)
 
 
@@ -108,12 +110,12 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
         UnsupportedOperation: a branch changes something outside, draws, acts outside, returns the memory of a
             tensor from outside or one memory twice; or the two return other things than each other.
     """
-    check_whole(recorder, "cond", (condition, *internals.tree_flatten(operands)[0]))
+    check_whole(recorder, "cond", (condition, *pytree.tree_flatten(operands)[0]))
     entered = Entered()
     branches = Branch(recorder, "cond", entered), Branch(recorder, "cond", entered)
     returned, specs = [], []
     for branch, function in zip(branches, (true, false), strict=True):
-        leaves, spec = internals.tree_flatten(branch.run(function, operands))
+        leaves, spec = pytree.tree_flatten(branch.run(function, operands))
         check_results(branch, "cond", leaves)
         returned.append(leaves)
         specs.append(spec)
@@ -141,7 +143,7 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
     else:
         tensors = iter(call.record())
     flat = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in returned[0]]
-    return internals.tree_unflatten(flat, specs[0])
+    return pytree.tree_unflatten(flat, specs[0])
 
 
 class _Conditional(torch.autograd.Function):

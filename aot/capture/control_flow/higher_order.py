@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.capture.control_flow.cond import record_cond
 from aot.capture.control_flow.while_loop import record_while_loop
 from aot.capture.intercept.patches import takes_functions
 from aot.capture.recorder.recorder import Recorder
+from aot.torch_internals import autograd_graph, dispatcher, mode_stacks, pytree, tensor_impl
 
 
 def _unknown(value: Any) -> Recorder | None:
     """What records the trace, where a condition is not known in it."""
-    recorder = internals.current_mode()
+    recorder = mode_stacks.current_mode()
     if isinstance(value, Tensor) and isinstance(recorder, Recorder) and not recorder.knows(value):
         return recorder
     return None
@@ -72,13 +72,13 @@ class _Stacked(torch.autograd.Function):
 
 def _map(dense: Any, function: Callable[..., Any], mapped: Sequence[Tensor], others: Sequence[Any]) -> Any:
     results = [function(*rows, *others) for rows in zip(*mapped, strict=True)]
-    leaves, spec = zip(*(internals.tree_flatten(result) for result in results), strict=True)
+    leaves, spec = zip(*(pytree.tree_flatten(result) for result in results), strict=True)
     columns = list(zip(*leaves, strict=True))
     # (A backward may give no gradient for an operand.)
     there = [column for column in columns if column[0] is not None]
     rows = [row for column in there for row in column]
     stacked = iter(_Stacked.apply(len(results), *rows) if rows else ())  # type: ignore[no-untyped-call]
-    return internals.tree_unflatten([None if c[0] is None else next(stacked) for c in columns], spec[0])
+    return pytree.tree_unflatten([None if c[0] is None else next(stacked) for c in columns], spec[0])
 
 
 class _Tied(torch.autograd.Function):
@@ -94,13 +94,13 @@ class _Tied(torch.autograd.Function):
 
 
 def _scan(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    first = internals.next_sequence_number()
-    leaves, spec = internals.tree_flatten(dense(*args, **kwargs))
+    first = autograd_graph.next_sequence_number()
+    leaves, spec = pytree.tree_flatten(dense(*args, **kwargs))
     tied = list(_Tied.apply(*leaves))  # type: ignore[no-untyped-call]
-    recorder = internals.current_mode()
+    recorder = mode_stacks.current_mode()
     if isinstance(recorder, Recorder):  # eager's node keeps what it has as attributes
-        recorder.unfreed.append(range(first, internals.next_sequence_number()))
-    return internals.tree_unflatten(tied, spec)
+        recorder.unfreed.append(range(first, autograd_graph.next_sequence_number()))
+    return pytree.tree_unflatten(tied, spec)
 
 
 def _as_it_runs(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -117,14 +117,14 @@ def _invoke_quant(dense: Any, function: Callable[..., Any], *operands: Any, **op
 
 def _apart(name: str, results: Any, operands: Any) -> Any:
     """The same; refused where a result lies in the memory of an operand, which Dynamo does not allow."""
-    given = {internals.storage_key(one) for one in operands if isinstance(one, Tensor)}
-    leaves, _ = internals.tree_flatten(results)
-    if any(isinstance(one, Tensor) and internals.storage_key(one) in given for one in leaves):
+    given = {tensor_impl.storage_key(one) for one in operands if isinstance(one, Tensor)}
+    leaves, _ = pytree.tree_flatten(results)
+    if any(isinstance(one, Tensor) and tensor_impl.storage_key(one) in given for one in leaves):
         raise takes_functions(f"{name}, of which a result shows the memory of an operand")
     return results
 
 
-internals.define_higher_order_kernels(
+dispatcher.define_higher_order_kernels(
     {
         "cond": _cond,
         "while_loop": _while_loop,

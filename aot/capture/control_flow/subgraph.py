@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import get_gradient_edge
 
-from aot import torch_internals as internals
 from aot.capture.autograd.engine import run_whole
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import takes_functions
@@ -33,6 +32,15 @@ from aot.tensors.constants import key_of as key_of_constant
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.views import may_alias
+from aot.torch_internals import (
+    autocast_state,
+    autograd_state,
+    fx_graphs,
+    mode_stacks,
+    op_queries,
+    pytree,
+    tensor_impl,
+)
 
 aten = torch.ops.aten
 
@@ -62,7 +70,7 @@ class Entered:
 
 
 def _edge(tensor: Tensor) -> Key | None:
-    if not tensor.requires_grad or (tensor.is_leaf and not internals.accumulates(tensor)):
+    if not tensor.requires_grad or (tensor.is_leaf and not autograd_state.accumulates(tensor)):
         return None
     return key_of(get_gradient_edge(tensor))
 
@@ -104,7 +112,12 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         before = [(tensor, tensor.requires_grad) for tensor in self.lifetimes.alive()]
         # Below this one, operations are to reach no other; and what the branch saves is saved in no other
         # way, as its derivative computes it once more anyway.
-        with internals.modes_off(), internals.plain_autograd(), internals.autocast_uncached(), self:
+        with (
+            mode_stacks.modes_off(),
+            autograd_state.plain_autograd(),
+            autocast_state.autocast_uncached(),
+            self,
+        ):
             results = function(*operands)
         self._entered = None
         if any(tensor.requires_grad != required for tensor, required in before):
@@ -126,7 +139,7 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
 
     def is_own(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in memory that was made here."""
-        return internals.storage_key(tensor) in self.states
+        return tensor_impl.storage_key(tensor) in self.states
 
     def state(self, fake: Tensor) -> Any:
         """The storage of a tensor, which may be one of the trace around it."""
@@ -157,7 +170,7 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._entered is not None:
-            for leaf in internals.tree_flatten((args, kwargs))[0]:
+            for leaf in pytree.tree_flatten((args, kwargs))[0]:
                 if isinstance(leaf, Tensor) and not self.is_own(leaf) and not self._is_view_from_here(leaf):
                     self._entered.note(leaf)
         return super().dispatch(func, args, kwargs)
@@ -214,12 +227,12 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
             ends: edges of tensors from outside, or of what is carried.
             given: the results that have a gradient.
         """
-        with internals.modes_off(), self, torch.enable_grad():
+        with mode_stacks.modes_off(), self, torch.enable_grad():
             edges = {j: _edge(results[j]) for j in given}
         entrances = {j: (edge, results[j]) for j, edge in edges.items() if edge is not None}
         self.builder.backward = True
         try:
-            with internals.modes_off():
+            with mode_stacks.modes_off():
                 engine, found = run_whole(self, entrances, ends, "tangents")
         finally:
             self.builder.backward = False
@@ -288,7 +301,7 @@ def _module(
     copies.update((node, given[outside]) for node, outside in branch.inputs.items() if node in needed)
     for node in builder.graph.nodes:
         if node in needed and node.op != "placeholder":
-            copies[node] = internals.copy_node(graph, node, copies)
+            copies[node] = fx_graphs.copy_node(graph, node, copies)
             copies[node].meta.pop("partitioner_tag", None)
         if node in copies and node in builder.metas:
             builder.metas[copies[node]] = builder.metas[node]
@@ -304,7 +317,7 @@ def apart(branch: Branch, values: Sequence[fx.Node]) -> list[fx.Node]:
     found = []
     for value in values:
         root = value
-        while root.op == "call_function" and isinstance(root.target, internals.OpOverload):
+        while root.op == "call_function" and isinstance(root.target, op_queries.OpOverload):
             first = root.args[0] if root.args else None
             if not may_alias(root.target) or not isinstance(first, fx.Node):
                 break
@@ -356,13 +369,13 @@ def check_whole(recorder: Recorder, name: str, given: Sequence[Any]) -> None:
 
 def check_results(branch: Branch, name: str, leaves: Sequence[Any], given: Sequence[Tensor] = ()) -> None:
     """Refuse results that are no tensors of the branch's own, each in memory of its own."""
-    seen = {internals.storage_key(tensor) for tensor in given}
+    seen = {tensor_impl.storage_key(tensor) for tensor in given}
     for leaf in leaves:
         if not isinstance(leaf, Tensor):
             continue
         if is_wrapper(leaf):
             raise takes_functions(f"{name}, of which a result is a tensor subclass")
-        key = internals.storage_key(leaf)
+        key = tensor_impl.storage_key(leaf)
         if key in seen or not branch.is_own(leaf):
             raise takes_functions(
                 f"{name}, of which a result shows the memory of an operand, of another result, or of a "

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import get_gradient_edge
 
-from aot import torch_internals as internals
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.control_flow.subgraph import (
     Branch,
@@ -42,6 +41,7 @@ from aot.errors import DoubleBackwardUnsupported
 from aot.graph.builder import GraphBuilder
 from aot.graph.layout import laid
 from aot.graph.value_meta import ValueMeta, intern, lookup, meta_of, rows_of
+from aot.torch_internals import fx_graphs, higher_order_ops, mode_stacks, pytree, symbolic_shapes
 
 _NAME = "while_loop"
 
@@ -71,7 +71,7 @@ def record_while_loop(
     if is_followed():  # (which tensors from outside the body reads turns out when it runs)
         for one in inside:
             one.requires_grad_(_has_gradient(one))
-    leaves = internals.tree_flatten(second.run(body, (*inside, *others)))[0]
+    leaves = pytree.tree_flatten(second.run(body, (*inside, *others)))[0]
     check_results(first, _NAME, [asked])
     check_results(second, _NAME, leaves, inside)
     if len(leaves) != len(inside) or not all(map(alike, leaves, inside)):
@@ -147,7 +147,7 @@ class _Loop:
         graphs, operands = self._functions()
         metas = tuple(map(meta_of, self.inside))
         nodes = append_call(
-            self._outer, internals.WHILE_LOOP, (), graphs, (self.given, tuple(operands)), metas
+            self._outer, higher_order_ops.WHILE_LOOP, (), graphs, (self.given, tuple(operands)), metas
         )
         return made(self._outer, nodes)
 
@@ -159,10 +159,10 @@ class _Loop:
         turn = self.body.carried_as(count)
         graphs, operands = self._functions([self.body.builder.emit(aten.add.Tensor, turn, 1)])
         metas = (*map(meta_of, self.inside), count)
-        rows = internals.unknown_number()
+        rows = symbolic_shapes.unknown_number()
         stacks = append_call(
             outer,
-            internals.STACKING_LOOP,
+            higher_order_ops.STACKING_LOOP,
             (),
             graphs,
             ((*self.given, _number(builder, 0)), tuple(operands)),
@@ -229,7 +229,7 @@ class _Loop:
         start += [_zeros(builder, look) for look in looks[len(floats) :]]
         metas = tuple(intern(look) for look in looks)
         results = append_call(
-            outer, internals.WHILE_LOOP, (), graphs, (tuple(start), tuple(operands)), (count, *metas)
+            outer, higher_order_ops.WHILE_LOOP, (), graphs, (tuple(start), tuple(operands)), (count, *metas)
         )
         tensors = iter(made(outer, results[1:]))
         there = [*map(_has_gradient, self.inside), *(edge is not None for edge in self.edges)]
@@ -266,7 +266,7 @@ def _copied(
             copies[node] = to.input(outside)
     for node in branch.builder.graph.nodes:
         if node in needed and node not in copies:
-            copies[node] = internals.copy_node(graph, node, copies)
+            copies[node] = fx_graphs.copy_node(graph, node, copies)
             copies[node].meta.pop("partitioner_tag", None)
             if node in branch.builder.metas:
                 metas[copies[node]] = branch.builder.metas[node]
@@ -306,7 +306,7 @@ class _Looping(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, loop: _Loop, *tensors: Tensor) -> tuple[Tensor, ...]:
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             results, ctx.kept = loop.record_keeping()
         # (Attributes, as in eager: nothing is freed, and another backward goes through.)
         ctx.loop, ctx.tensors = loop, tensors
@@ -320,7 +320,7 @@ class _Looping(torch.autograd.Function):
                 "create_graph=True through a while_loop with a condition that depends on an argument, of "
                 "which eager's second derivatives are wrong; call the original function"
             )
-        with unwatched(), internals.modes_off():
+        with unwatched(), mode_stacks.modes_off():
             for tensor in ctx.tensors:  # (which is noted: they are checked for writes)
                 ctx.loop._outer.read(tensor)
             return (None, *ctx.loop.record_backward(gradients, ctx.kept))

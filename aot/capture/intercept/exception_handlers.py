@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
-from aot import torch_internals as internals
 from aot.errors import BackendError, DataDependentValue, Unsupported
 from aot.guards.bytecode import is_compiler, is_library
+from aot.torch_internals import dynamo_api
 
 Scope = Mapping[str, Any]
 _UNKNOWN: Any = object()
@@ -84,7 +84,7 @@ def refusing_caught(call: Callable[..., Any], handlers: Iterable[Handler]) -> Ca
                 f"values with operations (torch.where, cholesky_ex), or call the original function"
             ) from error
 
-    return internals.skip_dynamo(checked)  # type: ignore[no-any-return]
+    return dynamo_api.skip_dynamo(checked)  # type: ignore[no-any-return]
 
 
 class Handlers:

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from aot import torch_internals as internals
 from aot.capture.intercept.patches import hooks_on
 from aot.errors import UnsupportedHook
+from aot.torch_internals import autograd_state
 
 Hook = Callable[..., Any]
 
@@ -55,7 +55,7 @@ class Hooks:
             )
         if tensor.requires_grad:
             try:
-                with internals.outside_inference_mode(), torch.enable_grad():  # it may take a view
+                with autograd_state.outside_inference_mode(), torch.enable_grad():  # it may take a view
                     self._edges.append(get_gradient_edge(tensor))
             except AssertionError:
                 raise UnsupportedHook(

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from aot import torch_internals as internals
+from aot.torch_internals import plain_fakes, torch_fakes
 
 
 class Looks:
@@ -62,8 +62,8 @@ def note_of(tensor: Tensor) -> None:
     if (
         now is not None
         and not now.asked
-        and not isinstance(tensor, internals.FakeTensor)
-        and (now.thread == threading.get_ident() or internals.is_memoryless(tensor))
+        and not isinstance(tensor, torch_fakes.FakeTensor)
+        and (now.thread == threading.get_ident() or plain_fakes.is_memoryless(tensor))
         and not str(sys._getframe(2).f_globals.get("__name__")).startswith("aot.")
     ):
         now.asked = True

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.capture.intercept.patches import unwatched
 from aot.errors import DoubleBackwardUnsupported
 from aot.tensors.version_counters import detached_in_place
+from aot.torch_internals import autograd_graph, dispatcher, op_queries
 
 aten = torch.ops.aten
 
@@ -34,11 +34,11 @@ def _differentiated(tensor: Tensor) -> bool:
     return tensor.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
-def _as_a_whole(op: internals.OpOverload, condition: Callable[..., bool]) -> Callable[..., Any]:
+def _as_a_whole(op: op_queries.OpOverload, condition: Callable[..., bool]) -> Callable[..., Any]:
     def call(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
         if not condition(*args, **kwargs):
             return ordinary(*args, **kwargs)
-        with internals.below_autograd(), internals.without_own_kernels():
+        with dispatcher.below_autograd(), dispatcher.without_own_kernels():
             return op(*args, **kwargs)
 
     return call
@@ -121,7 +121,7 @@ def _without_each(given: Tensor, dim: int) -> Tensor:
     return before * after
 
 
-def _product(op: internals.OpOverload) -> Callable[..., Any]:
+def _product(op: op_queries.OpOverload) -> Callable[..., Any]:
     def call(
         ordinary: Ordinary, given: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any
     ) -> Any:
@@ -165,7 +165,7 @@ def _is_computed(gradient: Tensor, given: Tensor, dim: int, products: Tensor) ->
     return not torch.is_grad_enabled() and given.numel() > 1 and given.size(dim) > 1
 
 
-def _cumulated(op: internals.OpOverload) -> Callable[..., Any]:
+def _cumulated(op: op_queries.OpOverload) -> Callable[..., Any]:
     def call(ordinary: Ordinary, given: Tensor, dim: int, **options: Any) -> Any:
         if not _differentiated(given) or given.numel() <= 1 or given.size(dim) == 1:
             return ordinary(given, dim, **options)
@@ -210,7 +210,7 @@ class _Chosen(torch.autograd.Function):
         return zeros.masked_fill(mask, gradient / mask.sum()), None
 
 
-def _chosen(op: internals.OpOverload) -> Callable[..., Any]:
+def _chosen(op: op_queries.OpOverload) -> Callable[..., Any]:
     def call(ordinary: Ordinary, given: Tensor) -> Any:
         if not _differentiated(given) or given.device.type != "cpu":
             return ordinary(given)
@@ -324,13 +324,13 @@ def _mean_of_losses(
     return mean
 
 
-def asks_about_phases(op: internals.OpOverload) -> bool:
+def asks_about_phases(op: op_queries.OpOverload) -> bool:
     """Whether it is ATen's formula for singular vectors that calls `op`, to find out whether to raise."""
-    node = internals.current_node() if op is aten.allclose.default else None
+    node = autograd_graph.current_node() if op is aten.allclose.default else None
     return node is not None and node.name().startswith("LinalgSvdBackward")
 
 
-internals.define_own_kernels(
+dispatcher.define_own_kernels(
     {
         **{
             op: _as_a_whole(op, lambda tensor, *_, **__: not _differentiated(tensor))

@@ -18,9 +18,17 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from aot import torch_internals as internals
 from aot.capture.intercept import metadata_reads
 from aot.errors import UnsupportedOperation
+from aot.torch_internals import (
+    dispatcher,
+    higher_order_ops,
+    patch_points,
+    plain_fakes,
+    pytree,
+    tensor_impl,
+    wrapper_subclasses,
+)
 
 _WATCHED = ("register_hook", "register_post_accumulate_grad_hook")
 _watch = threading.local()
@@ -74,7 +82,7 @@ def _shown(original: Callable[..., str]) -> Callable[..., str]:
         if (
             getattr(_watch, "now", None) is None
             or self.layout is not torch.strided
-            or internals.has_memory(self)
+            or tensor_impl.has_memory(self)
         ):
             return original(self, **options)
         return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
@@ -97,7 +105,7 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
     @functools.wraps(original)
     def compile(*args: Any, **options: Any) -> Any:
         frame: Any = sys._getframe(1)
-        if internals.memoryless_allowed() and module(frame).startswith(_COMPILES):
+        if plain_fakes.memoryless_allowed() and module(frame).startswith(_COMPILES):
             while frame.f_back is not None and module(frame.f_back).startswith(_COMPILES):
                 frame = frame.f_back
             if frame.f_code.co_name in _RECORDED:
@@ -123,8 +131,8 @@ def _checkpointing(original: Callable[..., Any]) -> Callable[..., Any]:
         before = [arg._version for arg in given if not arg.is_inference()]
         result = original(self, block, *args, **options)
         after = [arg._version for arg in given if not arg.is_inference()]
-        if before != after and internals.memoryless_allowed() and torch.is_grad_enabled():
-            leaves, _ = internals.tree_flatten(result)
+        if before != after and plain_fakes.memoryless_allowed() and torch.is_grad_enabled():
+            leaves, _ = pytree.tree_flatten(result)
             if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
                 raise UnsupportedOperation(
                     "torch.utils.checkpoint of a block that writes to a tensor from outside (a buffer, the "
@@ -138,10 +146,10 @@ def _checkpointing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
-    (*internals.REGISTERS_ON_NODES, _watched_node),
+    (*patch_points.REGISTERS_ON_NODES, _watched_node),
     (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
-    (*internals.RUNS_BACKWARD, _watched_engine),
-    (internals.TagActivationCheckpoint, "__call__", _checkpointing),
+    (*patch_points.RUNS_BACKWARD, _watched_engine),
+    (higher_order_ops.TagActivationCheckpoint, "__call__", _checkpointing),
     (Tensor, "__repr__", _shown),
     *((Tensor, name, metadata_reads.method) for name in ("storage_offset", "_is_view")),
     *((Tensor, name, metadata_reads.attribute) for name in ("grad", "_base")),
@@ -167,7 +175,7 @@ def _detach_in_place(ordinary: Callable[[Tensor], Tensor], tensor: Tensor) -> Te
 
 
 # (An operation, but one that autograd does alone.)
-internals.define_own_kernels({torch.ops.aten.detach_.default: _detach_in_place})
+dispatcher.define_own_kernels({torch.ops.aten.detach_.default: _detach_in_place})
 
 
 def replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
@@ -183,8 +191,8 @@ def replacing() -> Iterator[None]:
     with _watching_lock:
         _watching += 1
         if _watching == 1:
-            internals.remember_getters()
-            collectives = internals.asks_whether_collectives_are_traced()
+            wrapper_subclasses.remember_getters()
+            collectives = patch_points.asks_whether_collectives_are_traced()
             if collectives is not None and (*collectives, _traced) not in _REPLACED:
                 replace(*collectives, _traced)
             for owner, name, by in _REPLACED:

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from aot import torch_internals as internals
 from aot.errors import DataDependentValue, UnsupportedOperation
+from aot.torch_internals import patch_points
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,5 +214,5 @@ def _replaced() -> tuple[tuple[Any, str, Callable[..., None]], ...]:
         (torch.cuda.Event, "elapsed_time", _ask),
         (torch.cuda.Stream, "synchronize", _synchronize),
         (torch.cuda.Stream, "query", _ask),
-        (*internals.CUDA_SYNCHRONIZE, _synchronize),
+        (*patch_points.CUDA_SYNCHRONIZE, _synchronize),
     )

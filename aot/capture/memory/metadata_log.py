@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.memory.storage import StorageState
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import op_queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Reshape:
             of such.
     """
 
-    op: internals.OpOverload
+    op: op_queries.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     mode: Mode

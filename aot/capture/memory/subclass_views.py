@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.memory.metadata_log import Reshape, WrapperRebind
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.version_counters import counter_groups
+from aot.torch_internals import op_queries
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class WrapperViews:
 
         The one that an operation writes to is counted by autograd, when it has been done.
         """
-        if not any(self._apart.values()) or not isinstance(func, internals.OpOverload):
+        if not any(self._apart.values()) or not isinstance(func, op_queries.OpOverload):
             return
         for i, argument in enumerate(func._schema.arguments):
             value: Any = args[i] if i < len(args) else kwargs.get(argument.name)
@@ -128,7 +128,7 @@ class WrapperViews:
         """Note that an operation on wrapper subclasses has given `result`."""
         if not args or not is_wrapper(args[0]) or torch.is_inference_mode_enabled():
             return
-        if not isinstance(func, internals.OpOverload) or not func.is_view:
+        if not isinstance(func, op_queries.OpOverload) or not func.is_view:
             return
         parent, mode, call = args[0], Mode.now(), object()
         several = isinstance(result, (tuple, list))

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import torch_internals as internals
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import ValueMeta, is_contiguous
 from aot.tensors.geometry import Geometry, known_equal
+from aot.torch_internals import op_queries
 
 aten = torch.ops.aten
 
@@ -38,7 +38,7 @@ class ViewStep:
     """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result. `call` is one object for
     all results of one call: autograd has one node for them, whose hooks are called together."""
 
-    op: internals.OpOverload
+    op: op_queries.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     index: int | None

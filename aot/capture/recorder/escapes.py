@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.errors import EscapedTensor
 from aot.tensors.subclasses import is_wrapper, plain_parts
+from aot.torch_internals import plain_fakes, tensor_impl
 
 _YOUNG = 1  # the oldest generation that a collection of young objects looks at
 
@@ -87,7 +87,7 @@ class Lifetimes:
     def reserve(self) -> None:
         """Let nobody but traces use those that are still there."""
         for fake in self.alive():
-            internals.reserve(fake)
+            plain_fakes.reserve(fake)
 
     def alive(self) -> list[Tensor]:
         """Those that are still there."""
@@ -106,7 +106,7 @@ class Lifetimes:
     def _referred(self) -> list[Tensor]:
         """Those to which Python has more references than the trace has told of."""
         alive = self.alive()
-        counts = internals.python_references(alive)
+        counts = tensor_impl.python_references(alive)
         known = self._by_trace
         return [fake for fake, count in zip(alive, counts, strict=True) if count > known[id(fake)]]
 
@@ -129,7 +129,7 @@ def _wrapper(referrer: object) -> Tensor | None:
     owners = gc.get_referrers(referrer) if isinstance(referrer, dict) else [referrer]
     for owner in owners:
         own = isinstance(owner, Tensor) and (referrer is owner or referrer is vars(owner))
-        if own and is_wrapper(owner) and all(map(internals.is_memoryless, plain_parts(owner))):
+        if own and is_wrapper(owner) and all(map(plain_fakes.is_memoryless, plain_parts(owner))):
             assert isinstance(owner, Tensor)
             return owner
     return None
@@ -141,3 +141,14 @@ def _escaped(path: str | None) -> EscapedTensor:
     return EscapedTensor(
         f"the function stored a tensor somewhere else than in its result{where}; return it instead"
     )
+
+
+def escape_error() -> EscapedTensor:
+    """The refusal of a tensor of a trace, in a thread that does not trace."""
+    return EscapedTensor(
+        "this tensor was made while a function was compiled, and stored by it somewhere else than in its "
+        "result: it has no values; return it instead"
+    )
+
+
+plain_fakes.register_escape_error(escape_error)

@@ -19,12 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import Recipe, meta_of
-from aot.guards.opaque_state import default_generator
 from aot.ops.call_targets import by_name
 from aot.ops.classify import call_on_clones, classify, given, is_written
+from aot.torch_internals import mode_stacks, op_queries, rng
 
 NAMESPACE = "aot_rng"
 
@@ -34,24 +33,24 @@ LOCK = threading.RLock()
 
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _ALIAS = re.compile(r"\(\w+!?\)")  # as in Tensor(a!)
-_FORMS: dict[internals.OpOverload, internals.OpOverload] = {}
+_FORMS: dict[op_queries.OpOverload, op_queries.OpOverload] = {}
 
 
 def get_state(device: torch.device) -> Tensor:
     """The state of a device's default generator: uint8 of shape (5056,) on the CPU, int64 of shape (2,), seed
     and offset, on CUDA; on the CPU in either case."""
-    generator = default_generator(device)
+    generator = rng.default_generator(device)
     assert generator is not None, device
-    with internals.modes_off():
+    with mode_stacks.modes_off():
         state = generator.get_state()
         return state.view(torch.int64) if device.type == "cuda" else state
 
 
 def set_state(device: torch.device, state: Tensor) -> None:
     """Give a device's default generator a state that `get_state` returned, or a draw."""
-    generator = default_generator(device)
+    generator = rng.default_generator(device)
     assert generator is not None, device
-    with internals.modes_off():
+    with mode_stacks.modes_off():
         generator.set_state(state.view(torch.uint8))
 
 
@@ -87,7 +86,7 @@ class States:
         """
         builder = self._builder
         device = recipe.device
-        if default_generator(device) is None:  # nothing is drawn on the device meta
+        if rng.default_generator(device) is None:  # nothing is drawn on the device meta
             return earlier or builder.call(op, args, kwargs, recipe)
         if op is call_on_clones:
             op, _, args, kwargs = args
@@ -117,7 +116,7 @@ class States:
         return self.last[device]
 
 
-def pure_form(op: internals.OpOverload) -> internals.OpOverload:
+def pure_form(op: op_queries.OpOverload) -> op_queries.OpOverload:
     """The operation that draws as `op` does from a state that it is given.
 
     It takes the state and then the arguments of `op`, and returns what `op` returns; then, if `op` writes to
@@ -133,12 +132,12 @@ def pure_form(op: internals.OpOverload) -> internals.OpOverload:
         return known
 
 
-def is_pure_form(op: internals.OpOverload) -> bool:
+def is_pure_form(op: op_queries.OpOverload) -> bool:
     """Whether an operation is one that `pure_form` returns."""
     return op.namespace == NAMESPACE
 
 
-def _define(op: internals.OpOverload) -> internals.OpOverload:
+def _define(op: op_queries.OpOverload) -> op_queries.OpOverload:
     overload = "" if op._overloadname == "default" else f"_{op._overloadname}"
     origin = "" if op.namespace == "aten" else f"{op.namespace}_"
     name = f"{origin}{op._opname}{overload}"
@@ -155,11 +154,11 @@ def _define(op: internals.OpOverload) -> internals.OpOverload:
         _LIBRARY.impl(name, _drawing(op), key)
     torch.library.register_fake(f"{NAMESPACE}::{name}", _faking(op), lib=_LIBRARY)
     form = getattr(getattr(torch.ops, NAMESPACE), name).default
-    assert isinstance(form, internals.OpOverload)
+    assert isinstance(form, op_queries.OpOverload)
     return form
 
 
-def _drawing(op: internals.OpOverload) -> Callable[..., tuple[Any, ...]]:
+def _drawing(op: op_queries.OpOverload) -> Callable[..., tuple[Any, ...]]:
     def draw(rng_state: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return _drawn(op, rng_state, args, kwargs)
 
@@ -167,7 +166,7 @@ def _drawing(op: internals.OpOverload) -> Callable[..., tuple[Any, ...]]:
 
 
 def _drawn(
-    op: internals.OpOverload, rng_state: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: op_queries.OpOverload, rng_state: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """What an operation draws from a state, and the next state; the generator stays where it is."""
     device = _device(args, kwargs)
@@ -181,14 +180,14 @@ def _drawn(
             set_state(device, before)
 
 
-def _faking(op: internals.OpOverload) -> Callable[..., tuple[Any, ...]]:
+def _faking(op: op_queries.OpOverload) -> Callable[..., tuple[Any, ...]]:
     def fake(rng_state: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         return (*_results(op, args, kwargs), torch.empty_like(rng_state))
 
     return fake
 
 
-def _results(op: internals.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _results(op: op_queries.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     written = tuple(where for where in classify(op).written if given(where, args, kwargs))
     if written:
         return call_on_clones(op, written, args, kwargs)

@@ -16,9 +16,9 @@ from typing import Any
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.ops.classify import tensors_in
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import autograd_graph, autograd_state
 
 # How views were made that autograd was not told of.
 _UNRECORDED = ("NO_GRAD_MODE", "INFERENCE_MODE")
@@ -83,7 +83,7 @@ class Parts:
             if self._parts and _leads_nowhere(tensor):
                 raise _used()
             # (It requires grad here already, so what is asked of it changes nothing that shows.)
-            if self._is_unrecorded(tensor) and internals.accumulates(tensor):
+            if self._is_unrecorded(tensor) and autograd_state.accumulates(tensor):
                 raise errors.AutogradStateMutation(
                     "a view that was taken under no_grad or inference mode, of what is by way of a leaf a "
                     "part of a tensor that does not require grad, is made to require grad, and returned; "
@@ -92,7 +92,7 @@ class Parts:
 
     def _is_unrecorded(self, tensor: Tensor) -> bool:
         """Whether it is a view of a part, and eager knows of no history of it."""
-        unrecorded = tensor._is_view() and internals.creation_meta(tensor) in _UNRECORDED
+        unrecorded = tensor._is_view() and autograd_state.creation_meta(tensor) in _UNRECORDED
         return unrecorded and _is_of(tensor, self._parts)
 
     def check_current(self, tensors: Iterable[Tensor]) -> None:
@@ -127,7 +127,7 @@ def _leads_nowhere(tensor: Tensor) -> bool:
     root = tensor._base if tensor._is_view() else tensor  # (what is asked of a view may make a node)
     nodes = [None if root is None else root.grad_fn]
     for node in nodes:
-        if node is None or not internals.is_function_node(node):
+        if node is None or not autograd_graph.is_function_node(node):
             return False
         nodes.extend(before for before, _ in node.next_functions if before is not None)
     return True

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.memory.metadata_log import Rebind, Reshape
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.capture.recorder.mutations import Writing
 from aot.ops.classify import functional_form
 from aot.tensors.geometry import geometry
+from aot.torch_internals import plain_fakes, tensor_impl
 
 aten = torch.ops.aten
 
@@ -77,7 +77,9 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         if count and larger and tuple(args[1]) != tuple(fake.shape):
             state = self.state(fake)
             if not state.grown or state.grown[-1].nbytes() < nbytes:
-                state.grow(internals.memoryless_storage(nbytes, fake.device, symbolic=self.builder.symbolic))
+                state.grow(
+                    plain_fakes.memoryless_storage(nbytes, fake.device, symbolic=self.builder.symbolic)
+                )
             self.follow_growth(fake)
         return self.reshape(func, args, kwargs)
 
@@ -85,8 +87,8 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         """Put a tensor onto the largest storage that stands for its own, which has grown."""
         state = self.state(fake)
         if state.grown and state.nbytes > fake.untyped_storage().nbytes():
-            internals.move(fake, state.grown[-1])
-            self.states[internals.storage_key(fake)] = state
+            plain_fakes.move(fake, state.grown[-1])
+            self.states[tensor_impl.storage_key(fake)] = state
 
     def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`set_`: the fake moves to another storage."""

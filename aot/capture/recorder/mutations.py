@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, fx
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.recorder.session import Trace
 from aot.graph.shape_inference import typed_refusals
 from aot.graph.value_meta import Recipe, lookup, recipe_of
@@ -36,6 +35,7 @@ from aot.ops.overlap_checks import (
     shows_the_same,
 )
 from aot.tensors.geometry import geometry, known_equal
+from aot.torch_internals import op_queries, tensor_impl
 
 aten = torch.ops.aten
 
@@ -124,7 +124,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         """Note that an operation in place on a view, in grad mode, has read `args`. (Each wrapper subclass
         has a storage of its own: what the caller has of it, the views lead to.)"""
         for one in tensors_in(args, {}):
-            self.joined.update(map(internals.storage_key, self.wrapper_views.lineage(one)))
+            self.joined.update(map(tensor_impl.storage_key, self.wrapper_views.lineage(one)))
 
     def _blank(self, fake: Tensor) -> fx.Node:
         return self.builder.emit(
@@ -190,7 +190,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             )
         counted = classify(func).counted and func not in BATCH_NORM
         # (Its kernel may count them: it does where it calls operations that write.)
-        uncounted = is_custom(func) and not internals.counts_writes(func)
+        uncounted = is_custom(func) and not op_queries.counts_writes(func)
         # (An overload may be called like a keyword of Python, in which graphs are written.)
         called = f"{func._opname}.{func._overloadname}" if keyword.iskeyword(func._overloadname) else func
         node = self._call(call_on_clones, (called, written, node_args, node_kwargs), {}, metas, random)
@@ -223,7 +223,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         with typed_refusals(), self.builder.mode:
             results = call_on_clones(func, written, fake_args, fake_kwargs)
         metas = recipe_of(results, numbers=is_custom(func))
-        if func in BATCH_NORM or internals.has_python_meta(func):
+        if func in BATCH_NORM or op_queries.has_python_meta(func):
             return self.builder.as_computed(metas, call_on_clones, (func, written, args, kwargs), {})
         return metas
 

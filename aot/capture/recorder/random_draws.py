@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.errors import RandomStateMutation
-from aot.guards.opaque_state import default_generator, default_generators
 from aot.guards.process_settings import random_states, set_random_states
+from aot.torch_internals import mode_stacks, rng
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ class Draws:
 
     def __init__(self) -> None:
         self.may_be_set = True
-        self._lines = [_Line(generator) for generator in default_generators()]
+        self._lines = [_Line(generator) for generator in rng.default_generators()]
         self._drawn: dict[fx.Node, fx.Node] = {}  # of a draw that repeats one, that one; of others themselves
 
     def record(
@@ -161,7 +160,7 @@ class Draws:
 
     def _line(self, device: torch.device) -> _Line:
         """The line of the generator that draws on a device come from."""
-        generator = default_generator(device)
+        generator = rng.default_generator(device)
         for line in self._lines:
             if line.generator is generator:
                 return line
@@ -201,7 +200,7 @@ class _Line:
     def number(self) -> int:
         """The number of the state that the generator is in; RandomStateMutation if it has none."""
         now = self._state()
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             for number in reversed(range(len(self.states))):
                 if torch.equal(now, self.states[number]):
                     return number
@@ -217,11 +216,11 @@ class _Line:
 
     def set(self, state: Tensor) -> None:
         """Put the generator in a state."""
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             self.generator.set_state(state)
 
     def _state(self) -> Tensor:
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             return self.generator.get_state()
 
 
@@ -230,17 +229,5 @@ def move_on(generator: torch.Generator) -> None:
     if generator.device.type == "cuda":
         generator.set_offset(generator.get_offset() + 4)
     else:
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             torch.empty((), device=generator.device).uniform_(generator=generator)
-
-
-@contextlib.contextmanager
-def drawing_apart() -> Iterator[None]:
-    """While this lasts, draws leave the default generators as they are."""
-    generators = default_generators()
-    states = [generator.get_state() for generator in generators]
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)

@@ -18,7 +18,6 @@ from torch import Tensor, fx
 
 import aot.capture.intercept.constructors  # noqa: F401  (methods that are replaced in a trace)
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.exception_handlers import Handlers
 from aot.capture.intercept.mode_sensitive import asks_about_phases
@@ -50,6 +49,19 @@ from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.symbolic_sizes import Symbols
 from aot.tensors.views import is_undeclared_view
+from aot.torch_internals import (
+    ambient_state,
+    autograd_graph,
+    autograd_state,
+    dispatcher,
+    dynamo_api,
+    higher_order_ops,
+    mode_stacks,
+    op_queries,
+    tensor_impl,
+    torch_fakes,
+    wrapper_subclasses,
+)
 
 aten = torch.ops.aten
 
@@ -83,7 +95,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         inference: bool = False,
         functionalize_rng: bool = False,
         symbols: Symbols | None = None,
-        mode: internals.FakeTensorMode | None = None,
+        mode: torch_fakes.FakeTensorMode | None = None,
     ) -> None:
         super().__init__(lifetimes, inference, functionalize_rng, symbols, mode)
         self._decompositions = decompositions
@@ -102,19 +114,19 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     # ---- dispatch
 
-    @internals.skip_dynamo  # which may have compiled a part of the function
+    @dynamo_api.skip_dynamo  # which may have compiled a part of the function
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self._passing is func and any(map(internals.is_dispatched_natively, types)):
+        if self._passing is func and any(map(wrapper_subclasses.is_dispatched_natively, types)):
             self._passing = None
             return NotImplemented
         if self.symbols is not None and func in ASKS_FOR_NUMBERS:
             return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return self._of_wrappers(func, types, args, kwargs or {})
-        if internals.function_modes_are_on():
-            return internals.without_function_modes(self.dispatch)(func, args, kwargs or {})
+        if mode_stacks.function_modes_are_on():
+            return mode_stacks.without_function_modes(self.dispatch)(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
 
     def _of_wrappers(
@@ -122,7 +134,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     ) -> Any:
         """An operation on wrapper subclasses: what their own code makes of it, with what they are made of, is
         recorded. They are asked in the order in which torch asks them."""
-        mutable = isinstance(func, internals.OpOverload) and func._schema.is_mutable
+        mutable = isinstance(func, op_queries.OpOverload) and func._schema.is_mutable
         if (
             self.symbols is not None
             and mutable
@@ -141,13 +153,13 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         try:
             with self:
                 for kind in types:
-                    if internals.is_dispatched_natively(kind):
+                    if wrapper_subclasses.is_dispatched_natively(kind):
                         self._passing = func
                         result = func(*args, **kwargs)
                     else:
                         result = kind.__torch_dispatch__(func, types, args, kwargs)
                     if result is not NotImplemented:
-                        changes = self.inside == 1 or internals.changes_metadata(func)
+                        changes = self.inside == 1 or op_queries.changes_metadata(func)
                         if rebinds:
                             self.wrapper_views.note_rebind(args[0], self.inside > 1)
                         elif changes and shown_by(args) != before:
@@ -164,7 +176,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         raise TypeError(f"Multiple dispatch failed for '{func}': {names} returned NotImplemented")
 
     def _join_wrappers(self, func: Any, args: tuple[Any, ...]) -> None:
-        if not isinstance(func, internals.OpOverload) or not func._schema.is_mutable:
+        if not isinstance(func, op_queries.OpOverload) or not func._schema.is_mutable:
             return
         if torch.is_grad_enabled() and any(
             is_wrapper(one) and one._is_view() for one in tensors_in(args, {})
@@ -183,10 +195,10 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
                 f"under torch.no_grad"
             )
-        if isinstance(func, internals.HigherOrderOperator):
+        if isinstance(func, higher_order_ops.HigherOrderOperator):
             raise takes_functions(str(func))
-        if internals.is_traced_elsewhere():
-            if self.inside and internals.is_imagined():  # as DTensor finds out how its results lie
+        if mode_stacks.is_traced_elsewhere():
+            if self.inside and mode_stacks.is_imagined():  # as DTensor finds out how its results lie
                 return func(*args, **kwargs)
             raise errors.UnsupportedOperation(
                 f"{func} is called while another tracer is on (make_fx, torch.export, FakeTensorMode), which "
@@ -200,9 +212,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             result = self._decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        made = internals.next_sequence_number() - 1
+        made = autograd_graph.next_sequence_number() - 1
         if made > self._last_node and not self.builder.backward:
-            hooks = internals.saved_tensor_hooks()
+            hooks = autograd_state.saved_tensor_hooks()
             if hooks is not None:
                 self.under_hooks[made] = hooks
         self._last_node = made
@@ -254,7 +266,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if kind is Kind.COMPOSITE:
             with self:
                 autocast, inside = not self._decomposing, bool(self.inside)
-                return internals.take_apart(func, args, kwargs, autocast, inside)
+                return dispatcher.take_apart(func, args, kwargs, autocast, inside)
         return self.special(func, args, kwargs)
 
     def _check_resolved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -326,7 +338,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         """The results of a pure operation, each as a view of a hidden tensor where it is one."""
         if not any(views):
             return result
-        with internals.views_noticed(), self:
+        with dispatcher.views_noticed(), self:
             if isinstance(result, Tensor):
                 return result.view_as(result)
             return [r.view_as(r) if view else r for r, view in zip(result, views, strict=True)]
@@ -377,7 +389,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         candidates = [kwargs]
         if any(argument.name == "dtype" for argument in func._schema.arguments):
             candidates.append({**kwargs, "dtype": expected[0]})
-        with internals.default_dtype(builder.default_dtype):
+        with ambient_state.default_dtype(builder.default_dtype):
             for candidate in candidates:
                 if dtypes_of(builder.infer(func, args, candidate).metas) == expected:
                     return candidate
@@ -416,7 +428,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     ) -> Tensor:
         """The one result of an operation on lazy tensors, which may be lazy itself: a product of conjugates
         is the conjugate of a product."""
-        with internals.modes_off(), internals.outside_inference_mode(), torch.no_grad():
+        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
             blanks = [blank_like(a) if isinstance(a, Tensor) else a for a in args]
             shown = func(*blanks, **kwargs)
         if not (shown.is_conj() or shown.is_neg()):
@@ -426,7 +438,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if shown.is_neg():
             node = self.builder.emit(aten.neg.default, node)
         fake = self._fresh(node, self.builder.metas[node])
-        internals.set_lazy(fake, shown.is_conj(), shown.is_neg())
+        tensor_impl.set_lazy(fake, shown.is_conj(), shown.is_neg())
         return fake
 
     def _results(self, node: fx.Node, recipe: Recipe) -> Any:
@@ -436,7 +448,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     def _evaluated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Any) -> Any:
         """A question for a value, or a shape that depends on one, where all values are known."""
-        with internals.modes_off(), torch.no_grad():
+        with mode_stacks.modes_off(), torch.no_grad():
             result = func(*known[0], **known[1])
         if not isinstance(result, (Tensor, tuple, list)):
             return result
@@ -484,7 +496,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         """Literals, and everything that a graph cannot say."""
         if func is aten.lift_fresh.default or func is aten.lift.default:
             (value,) = args
-            if internals.storage_key(value) in self.states:
+            if tensor_impl.storage_key(value) in self.states:
                 return self.view(func, args, kwargs)
             node = self.builder.emit(aten.clone.default, self.literal(value))
             return self._fresh(node, self.builder.metas[node])

@@ -16,7 +16,6 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node
 
 from aot import errors
-from aot import torch_internals as internals
 from aot.capture.intercept.hooks import Hooks
 from aot.capture.memory.metadata_log import Journal
 from aot.capture.memory.storage import StorageState
@@ -35,9 +34,17 @@ from aot.ops.call_targets import by_name
 from aot.ops.classify import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.symbolic_sizes import Symbols, has_symbols
+from aot.torch_internals import (
+    autograd_graph,
+    mode_stacks,
+    plain_fakes,
+    script_objects,
+    tensor_impl,
+    torch_fakes,
+)
 
 
-class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A graph under construction, and the storages whose values its nodes are.
 
     Attributes:
@@ -78,7 +85,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         inference: bool = False,
         functionalize_rng: bool = False,
         symbols: Symbols | None = None,
-        mode: internals.FakeTensorMode | None = None,
+        mode: torch_fakes.FakeTensorMode | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.symbols = symbols
@@ -87,7 +94,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.inference = inference
         self._inference_tensors = inference
         mode = mode if symbols is None else symbols.mode
-        self.builder = GraphBuilder(mode or internals.FakeTensorMode())
+        self.builder = GraphBuilder(mode or torch_fakes.FakeTensorMode())
         self.states: dict[int, StorageState] = {}
         self.journal = Journal(self.state)
         self.joined: set[int] = set()
@@ -171,7 +178,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def state(self, fake: Tensor) -> StorageState:
         """The storage of a fake tensor; one that no recorded operation made is refused."""
-        state = self.states.get(internals.storage_key(fake))
+        state = self.states.get(tensor_impl.storage_key(fake))
         if state is None:
             raise errors.ClosureTensor(
                 f"the function uses a tensor of shape {tuple(fake.shape)} and dtype {fake.dtype} that is "
@@ -186,18 +193,18 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         storage = fake.untyped_storage()
         state = StorageState(self.builder, storage, fake.is_inference())
         self._inference_tensors |= state.inference
-        self.states[internals.storage_key(fake)] = state
+        self.states[tensor_impl.storage_key(fake)] = state
         state.of_backward = self.builder.backward
         return state
 
     def read(self, fake: Tensor) -> fx.Node:
         """The node for what `fake` shows now."""
         if self.builder.backward:
-            node = internals.current_node()
+            node = autograd_graph.current_node()
             if not self.inside:
                 self.backward_reads.append((fake, node))
             elif node is not None:
-                self.inside_reads.append((internals.storage_key(fake), node))
+                self.inside_reads.append((tensor_impl.storage_key(fake), node))
         return self.state(fake).read(geometry(fake))
 
     def literal(self, value: Tensor) -> fx.Node:
@@ -208,7 +215,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
         if node.target is torch.ops.aten._efficientzerotensor.default and not has_symbols(size):
-            fake = internals.zeros_without_memory(size, dtype, device)
+            fake = tensor_impl.zeros_without_memory(size, dtype, device)
         else:
             fake = fake_of(where, device, self.builder.symbolic)
         state = self.adopt(fake)
@@ -240,7 +247,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return laid_to_draw(self.builder, node, geometry(value)) if to_draw else node
         if isinstance(value, (list, tuple)):
             return type(value)([self._nodes_in(v, to_draw) for v in value])
-        if internals.is_script_object(value):
+        if script_objects.is_script_object(value):
             raise errors.UnsupportedOperation(
                 f"an operation takes a ScriptObject of class {value._type().name()}, whose state no graph "
                 f"holds; compute it outside of the function"
@@ -266,7 +273,7 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not random:
             node = self.builder.call(op, args, kwargs, metas)
             if self.builder.backward and acts(operation_of(node)):
-                self.acts.append((node, internals.current_node()))
+                self.acts.append((node, autograd_graph.current_node()))
             if not self.builder.backward and self._may_raise(op, args, metas):
                 node.meta["may_raise"] = True  # so that it runs although nobody reads it, as in eager
             return node
@@ -297,8 +304,8 @@ class Trace(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def fake_of(where: Geometry, device: torch.device, symbolic: bool) -> Tensor:
     """A tensor without memory, on a storage of its own that ends where it ends."""
-    storage = internals.memoryless_storage(where.stop * where.dtype.itemsize, device, symbolic=symbolic)
-    return internals.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)
+    storage = plain_fakes.memoryless_storage(where.stop * where.dtype.itemsize, device, symbolic=symbolic)
+    return plain_fakes.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)
 
 
 def _function_nodes(results: Sequence[Tensor]) -> Iterator[Node]:
@@ -309,7 +316,7 @@ def _function_nodes(results: Sequence[Tensor]) -> Iterator[Node]:
     seen = set(ahead)
     while ahead:
         node = ahead.pop()
-        if internals.is_function_node(node):
+        if autograd_graph.is_function_node(node):
             yield node
         above = {one for one, _ in node.next_functions if one is not None} - seen
         seen |= above

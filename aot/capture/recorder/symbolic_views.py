@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.capture.intercept.symints import shown_as_numbers
 from aot.graph.shape_inference import typed_refusals
 from aot.ops.classify import Kind, classify
 from aot.tensors.geometry import geometry
 from aot.tensors.symbolic_sizes import Symbols, fixed, has_symbols
 from aot.tensors.views import may_alias
+from aot.torch_internals import autograd_state, dispatcher, mode_stacks, plain_fakes, tensor_impl, torch_fakes
 
 aten = torch.ops.aten
 
@@ -42,7 +42,7 @@ def viewing(symbols: Symbols | None) -> Iterator[None]:
             yield
 
 
-class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While this is on, memoryless tensors may have symbols for sizes."""
 
     def __init__(self, symbols: Symbols) -> None:
@@ -64,7 +64,7 @@ class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     result = kind.__torch_dispatch__(func, types, args, kwargs)
                 if result is not NotImplemented:
                     return result
-        if not isinstance(tensor, Tensor) or not internals.is_memoryless(tensor):
+        if not isinstance(tensor, Tensor) or not plain_fakes.is_memoryless(tensor):
             return func(*args, **kwargs)
         kind = classify(func).kind
         if kind is Kind.REBIND:
@@ -76,11 +76,11 @@ class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._viewed(func, args, kwargs)
         return func(*args, **kwargs)
 
-    def _fake(self, tensor: Tensor) -> internals.FakeTensor:
+    def _fake(self, tensor: Tensor) -> torch_fakes.FakeTensor:
         size, stride, offset, dtype, conj, neg = geometry(tensor)
         nbytes = tensor.untyped_storage().nbytes()
-        fake = internals.fake_tensor(self._mode, nbytes, size, stride, offset, dtype, tensor.device)
-        internals.set_lazy(fake, conj, neg)
+        fake = torch_fakes.fake_tensor(self._mode, nbytes, size, stride, offset, dtype, tensor.device)
+        tensor_impl.set_lazy(fake, conj, neg)
         return fake
 
     def _on_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,8 +93,8 @@ class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         with (
             typed_refusals(),
             self._mode,
-            internals.python_dispatcher(),
-            internals.outside_inference_mode(),
+            dispatcher.python_dispatcher(),
+            autograd_state.outside_inference_mode(),
             torch.no_grad(),
         ):
             yield
@@ -105,8 +105,8 @@ class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         def lying(one: Tensor) -> Tensor:
             size, stride, offset, dtype, conj, neg = geometry(one)
             with torch.inference_mode(args[0].is_inference()):
-                view = internals.memoryless(storage, size, stride, offset, dtype, device)
-            internals.set_lazy(view, conj, neg)
+                view = plain_fakes.memoryless(storage, size, stride, offset, dtype, device)
+            tensor_impl.set_lazy(view, conj, neg)
             return view
 
         result = self._on_fake(func, args, kwargs)
@@ -122,7 +122,7 @@ class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
             where = geometry(made)._replace(offset=geometry(tensor).offset)
         else:
             where = geometry(self._on_fake(func, args, kwargs))
-        internals.lie(tensor, tensor.untyped_storage(), where.size, where.stride, where.offset)
+        plain_fakes.lie(tensor, tensor.untyped_storage(), where.size, where.stride, where.offset)
         return tensor
 
     def _put(
@@ -143,14 +143,14 @@ class Viewing(internals.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not stride:
             with self._asking():
                 stride = torch.empty(size, device="meta").stride()
-        internals.lie(tensor, storage, size, stride, offset)
+        plain_fakes.lie(tensor, storage, size, stride, offset)
         return tensor
 
 
 def _empty(device: torch.device) -> torch.UntypedStorage:
-    return internals.memoryless_storage(0, device, symbolic=True)
+    return plain_fakes.memoryless_storage(0, device, symbolic=True)
 
 
 def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     nbytes = args[0].untyped_storage().nbytes()
-    return internals.has_symbolic_sizes(args[0]) or has_symbols((nbytes, args[1:], kwargs))
+    return tensor_impl.has_symbolic_sizes(args[0]) or has_symbols((nbytes, args[1:], kwargs))

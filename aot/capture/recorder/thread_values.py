@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
-from aot.capture.recorder.random_draws import drawing_apart
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import lookup
 from aot.tensors.symbolic_sizes import Computed, fixed
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import plain_fakes, pytree, rng
 
 
 class Answers:
@@ -52,16 +51,16 @@ class Answers:
         def value(given: Any) -> Any:
             if not isinstance(given, Tensor):
                 return given
-            own = self.value(given) if internals.is_memoryless(given) else given.detach().clone()
+            own = self.value(given) if plain_fakes.is_memoryless(given) else given.detach().clone()
             stand_ins.append((given, own))
             return own
 
-        args, kwargs = internals.tree_map(value, (args, kwargs))
+        args, kwargs = pytree.tree_map(value, (args, kwargs))
         versions = [version_of(own) for _, own in stand_ins]
         with torch.no_grad():
             result = op(*args, **kwargs)
         stands_for = {id(own): given for given, own in stand_ins}
-        result = internals.tree_map(lambda r: stands_for.get(id(r), r), result)
+        result = pytree.tree_map(lambda r: stands_for.get(id(r), r), result)
         changed = zip(stand_ins, versions, strict=True)
         return result, [(given, own) for (given, own), version in changed if version_of(own) != version]
 
@@ -75,7 +74,7 @@ class Answers:
             if user not in self._values and user not in needed:
                 needed.add(user)
                 left.extend(user.all_input_nodes)
-        with torch.no_grad(), drawing_apart():
+        with torch.no_grad(), rng.drawing_apart():
             for user in self._builder.graph.nodes:
                 if user in needed:
                     self._values[user] = self._evaluate(user)

@@ -1,7 +1,7 @@
 """Threads that a function starts, or gives work to: they may not compute with tensors of the trace.
 
 The recorder sees the operations of its own thread alone. But the tensors of a trace carry a dispatch key
-(`torch_internals.memoryless`) that only threads which trace exclude; in any other thread, whatever it is and
+(`plain_fakes.memoryless`) that only threads which trace exclude; in any other thread, whatever it is and
 however it got the tensor, each operation on one comes here first. It is recorded nevertheless, or answered
 by its value (`thread_values`), since the function may wait for what the other thread makes of it; and the
 trace is refused when the function has returned: what else that thread reads is not known.
@@ -20,12 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.capture.intercept import metadata_reads
 from aot.capture.intercept.patches import replace, replacing
+from aot.capture.recorder.escapes import escape_error
 from aot.capture.recorder.thread_values import Answers
 from aot.errors import DataDependentValue, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
+from aot.torch_internals import dispatcher, higher_order_ops, mode_stacks, plain_fakes, pytree, tensor_impl
 
 _RECORDING: list[Threads] = []
 
@@ -34,7 +35,7 @@ class Threads:
     """What happens in other threads during one trace.
 
     Args:
-        storages: the storages of the trace, by `torch_internals.storage_key`.
+        storages: the storages of the trace, by `tensor_impl.storage_key`.
         recording: the mode that records the trace.
         builder: its graph.
         read: the node for what a tensor of the trace shows now.
@@ -43,7 +44,7 @@ class Threads:
     def __init__(
         self,
         storages: Mapping[int, Any],
-        recording: internals.TorchDispatchMode,
+        recording: mode_stacks.TorchDispatchMode,
         builder: GraphBuilder,
         read: Callable[[Tensor], fx.Node],
     ) -> None:
@@ -85,7 +86,7 @@ class Threads:
         """Run an operation of another thread."""
         self._refuse(str(op))
         try:
-            with internals.with_memoryless(), internals.with_own_kernels(), self._recording:
+            with plain_fakes.with_memoryless(), dispatcher.with_own_kernels(), self._recording:
                 return op(*args, **kwargs)
         except Exception:
             return self.on_values(str(op), op, args, kwargs)
@@ -93,18 +94,18 @@ class Threads:
     def on_values(self, what: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Run what cannot be recorded, in another thread."""
         self._refuse(what)
-        with internals.with_memoryless():
+        with plain_fakes.with_memoryless():
             result, written = self._answers().run(run, args, kwargs)
             with self._recording, torch.no_grad(), contextlib.suppress(Exception):  # it is refused anyway
                 for target, value in written:
-                    if internals.is_memoryless(target):
+                    if plain_fakes.is_memoryless(target):
                         target.copy_(torch.ops.aten.lift_fresh(value))
             return result
 
     def value(self, tensor: Tensor, what: str) -> Tensor:
         """What a tensor shows, for another thread that reads its memory until the trace is over."""
         self._refuse(what)
-        with internals.with_memoryless():
+        with plain_fakes.with_memoryless():
             self._read_from.append(self._answers().value(tensor))
         return self._read_from[-1]
 
@@ -116,20 +117,20 @@ class Threads:
 
 
 def _trace_of(*tensors: Tensor) -> Threads:
-    keys = {internals.storage_key(tensor) for tensor in tensors}
+    keys = {tensor_impl.storage_key(tensor) for tensor in tensors}
     for trace in tuple(_RECORDING):
         if not keys.isdisjoint(trace.storages):
             return trace
-    raise internals.escaped()
+    raise escape_error()
 
 
 def _elsewhere(op: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation on tensors of a trace, in a thread that does not trace."""
-    leaves, _ = internals.tree_flatten((args, kwargs))
-    return _trace_of(*filter(internals.is_memoryless, leaves)).run(op, args, kwargs)
+    leaves, _ = pytree.tree_flatten((args, kwargs))
+    return _trace_of(*filter(plain_fakes.is_memoryless, leaves)).run(op, args, kwargs)
 
 
-internals.refuse_memoryless(_elsewhere)
+plain_fakes.refuse_memoryless(_elsewhere)
 
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,10 +138,10 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not internals.is_memoryless(self):
+        if not plain_fakes.is_memoryless(self):
             metadata_reads.note_of(self)
             return original(self, *args, **kwargs)
-        if not internals.memoryless_allowed():
+        if not plain_fakes.memoryless_allowed():
             metadata_reads.note_of(self)
             value = _trace_of(self).value(self, original.__name__)
             return original(value, *args, **kwargs)
@@ -153,7 +154,7 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
             if original.__name__ not in _READING_LATER:
                 return result
         except RuntimeError as error:
-            if not internals.asked_for_memory(error):
+            if not plain_fakes.asked_for_memory(error):
                 raise
             cause = error
         raise DataDependentValue(
@@ -177,9 +178,9 @@ def _taking_functions(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not internals.memoryless_allowed():
-            leaves, _ = internals.tree_flatten((args, kwargs))
-            tensors = [leaf for leaf in leaves if internals.is_memoryless(leaf)]
+        if not plain_fakes.memoryless_allowed():
+            leaves, _ = pytree.tree_flatten((args, kwargs))
+            tensors = [leaf for leaf in leaves if plain_fakes.is_memoryless(leaf)]
             if tensors:
                 run = functools.partial(original, self)
                 return _trace_of(*tensors).on_values(str(self), run, args, kwargs)
@@ -188,7 +189,7 @@ def _taking_functions(original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-replace(internals.HigherOrderOperator, "__call__", _taking_functions)
+replace(higher_order_ops.HigherOrderOperator, "__call__", _taking_functions)
 
 
 # One thread traces at a time: what it draws from, the default generators, there is once.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from aot import torch_internals as internals
 from aot.joint.joint import Segment
 from aot.runtime.codegen.writer import Writer, part_names, rewrapped
 from aot.runtime.plan import Part
 from aot.runtime.saved_values import Saving
 from aot.runtime.tangents import coercing
+from aot.torch_internals import autograd_graph
 
 
 def write_forward(writer: Writer, number: int, part: Part, written: Collection[int], asked: bool) -> None:
@@ -26,13 +26,13 @@ def write_forward(writer: Writer, number: int, part: Part, written: Collection[i
     writer.indent += 1
     again = bool(segment.results and segment.tangents)
     writer.line(f"saved, results, {'ctx.edges' if again else '_'} = given")
-    writer.line(internals.NO_ZEROS)
+    writer.line(autograd_graph.NO_ZEROS)
     if part.own:
-        writer.line(internals.SAVE.format(f"with_own{number}(saved, results)"))
+        writer.line(autograd_graph.SAVE.format(f"with_own{number}(saved, results)"))
     elif part.saved and part.stays:
         writer.line("ctx.kept = saved")
     elif part.saved:
-        writer.line(internals.SAVE.format("saved"))
+        writer.line(autograd_graph.SAVE.format("saved"))
     if _donates(part) or (segment.frees and not part.saved):
         writer.line("ctx.spent = False")
     if _donates(part):  # not what hooks may have kept that pack what is saved

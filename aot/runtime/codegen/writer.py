@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from aot import torch_internals as internals
 from aot.analysis.effect_summary import AliasRoot, Change, Memory, View, WrapperRebound
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_names
 from aot.tensors.symbolic_sizes import has_symbols, source_of
+from aot.torch_internals import op_queries
 
 _SET = torch.ops.aten.set_.source_Storage_storage_offset
 
@@ -65,7 +65,7 @@ class Writer:
 
     def op(self, op: Any) -> str:
         """An ATen operation, by its full name where it has one."""
-        if isinstance(op, internals.OpOverload) and op.namespace == "aten":
+        if isinstance(op, op_queries.OpOverload) and op.namespace == "aten":
             return f"torch.ops.{op}"
         return self.name("op", op)
 

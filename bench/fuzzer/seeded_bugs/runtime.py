@@ -151,7 +151,7 @@ FAULTS = (
     _fault(
         name="undefined gradients are zeros",
         module="aot.runtime.codegen.backward",
-        find="writer.line(internals.NO_ZEROS)",
+        find="writer.line(autograd_graph.NO_ZEROS)",
         replace="pass",
         clauses=("gradients", "errors"),
         wrong="A backward from some of the results gives zeros for None, and NaN for 0 times infinity.",
@@ -175,7 +175,7 @@ FAULTS = (
     _fault(
         name="kept memory is given up at once",
         module="aot.runtime.build",
-        find="    if not (stays or internals.graph_is_retained()):\n        kept.clear()\n",
+        find="    if not (stays or autograd_graph.graph_is_retained()):\n        kept.clear()\n",
         replace="    kept.clear()\n",
         clauses=("errors",),
         wrong="A second backward after one that retains the graph raises.",
@@ -284,7 +284,7 @@ FAULTS = (
     _fault(
         name="graphs run under the caller's autocast",
         module="aot.runtime.compiled_graphs",
-        find="        if internals.autocast_enabled():\n",
+        find="        if autocast_state.autocast_enabled():\n",
         replace="        if False:\n",
         clauses=("values",),
         wrong="What autocast cast while tracing is cast once more.",
@@ -308,8 +308,8 @@ FAULTS = (
     _fault(
         name="a derivative for other tangents answers",
         module="aot.runtime.double_backward",
-        find="key = (present, tracked, create_graph, own, kinds, internals.backward_key())",
-        replace="key = (len(present), create_graph, own, kinds, internals.backward_key())",
+        find="key = (present, tracked, create_graph, own, kinds, ambient_state.backward_key())",
+        replace="key = (len(present), create_graph, own, kinds, ambient_state.backward_key())",
         clauses=("double-backward", "errors"),
         wrong="What was recorded for the first of two tangents runs with the second.",
     ),

@@ -68,7 +68,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets autocast",
-        module="aot.torch_internals",
+        module="aot.torch_internals.ambient_state",
         find="    autocast = torch._C._is_any_autocast_enabled()\n    return (\n"
         "        torch.is_grad_enabled(),",
         replace="    autocast = False\n    return (\n        torch.is_grad_enabled(),",
@@ -134,14 +134,14 @@ FAULTS = (
     _fault(
         name="the key forgets how a view was made",
         module="aot.specialize.call",
-        find="internals.creation_meta(tensor),\n                    internals.accumulates(tensor),",
-        replace="None,\n                    internals.accumulates(tensor),",
+        find="autograd_state.creation_meta(tensor),\n                    autograd_state.accumulates(tensor),",
+        replace="None,\n                    autograd_state.accumulates(tensor),",
         clauses=_REPEAT,
         wrong="A view that was taken under no_grad is answered as one that was not.",
     ),
     _fault(
         name="the key forgets grad mode",
-        module="aot.torch_internals",
+        module="aot.torch_internals.ambient_state",
         find="        torch.is_grad_enabled(),\n        torch.get_default_dtype(),",
         replace="        None,\n        torch.get_default_dtype(),",
         clauses=_REPEAT,
@@ -149,7 +149,7 @@ FAULTS = (
     ),
     _fault(
         name="the key forgets inference mode",
-        module="aot.torch_internals",
+        module="aot.torch_internals.ambient_state",
         find=" if autocast else None,\n        torch.is_inference_mode_enabled(),",
         replace=" if autocast else None,\n        None,",
         clauses=_REPEAT,
@@ -183,7 +183,7 @@ FAULTS = (
     _fault(
         name="how a view argument was made is lost",
         module="aot.tensors.fake_tensors",
-        find="    internals.copy_creation_meta(tensor, view)\n",
+        find="    autograd_state.copy_creation_meta(tensor, view)\n",
         replace="    pass\n",
         clauses=("errors", "gradients", "autograd-metadata"),
         wrong="A write to a view that autograd refuses in eager is allowed.",
@@ -192,8 +192,8 @@ FAULTS = (
         name="a base that is a leaf is taken for none",
         module="aot.tensors.fake_tensors",
         find="            if real.is_leaf:\n                fake.detach_().requires_grad_(True)\n"
-        "            else:\n                internals.make_non_leaf(fake)\n    return fakes, roots",
-        replace="            internals.make_non_leaf(fake)\n    return fakes, roots",
+        "            else:\n                autograd_state.make_non_leaf(fake)\n    return fakes, roots",
+        replace="            autograd_state.make_non_leaf(fake)\n    return fakes, roots",
         clauses=("errors", "autograd-metadata"),
         wrong="A write to a view of a leaf, which eager forbids, is begun.",
     ),

@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import aot
-from aot import torch_internals as internals
 from aot.errors import AutocastCacheUnsupported
+from aot.torch_internals import leaf_casts
 from tests.support.agreement import checking_nop, leaf, values
 from tests.support.aot.autocast_regions import FRONT_ENDS, assert_story, autocast, linear, seen, train
 from tests.support.aot.subclasses import TwoTensor
@@ -211,12 +211,12 @@ def test_autocasts_own_casts_are_found(shape: tuple[int, ...], grad: bool) -> No
     """Those that it makes are those that it keeps, whatever their shape is."""
     w = values(*shape).requires_grad_() if shape else leaf(1)[0].detach().clone().requires_grad_()
     with autocast(), torch.set_grad_enabled(grad):
-        assert internals.kept_by_autocast(w) is None
-        cast = internals.made_by_autocast(w)
+        assert leaf_casts.kept_by_autocast(w) is None
+        cast = leaf_casts.made_by_autocast(w)
         assert cast.dtype is torch.bfloat16 and cast.shape == w.shape and cast.stride() == w.stride()
-        assert internals.made_by_autocast(w) is cast is internals.kept_by_autocast(w)
+        assert leaf_casts.made_by_autocast(w) is cast is leaf_casts.kept_by_autocast(w)
     with autocast():
-        assert internals.kept_by_autocast(w) is None
+        assert leaf_casts.kept_by_autocast(w) is None
 
 
 def test_what_is_kept_on_disk_does_the_same(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from aot import torch_internals as internals
 from aot.graph import shape_inference
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import Recipe, ValueMeta, intern, lookup
+from aot.torch_internals import torch_fakes
 
 aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
@@ -39,7 +39,7 @@ class Asked:
 
 def _infer(monkeypatch: pytest.MonkeyPatch, op: Any, *given: Any) -> tuple[list[Any], ValueMeta]:
     """What the GPU is asked, and what is known of the result; tensors stand for others there."""
-    builder = GraphBuilder(internals.FakeTensorMode())
+    builder = GraphBuilder(torch_fakes.FakeTensorMode())
     asked = Asked(builder)
     monkeypatch.setattr(builder, "_of_kernel", asked)
     monkeypatch.setattr(shape_inference, "_RECIPES", {})

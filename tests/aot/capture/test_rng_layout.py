@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, fx
 
-from aot import torch_internals as internals
 from aot.graph.builder import GraphBuilder
 from aot.graph.layout import laid_to_draw
 from aot.graph.value_meta import ValueMeta, intern
 from aot.tensors.geometry import Geometry
+from aot.torch_internals import torch_fakes
 
 pytestmark = pytest.mark.clause("strides", "randomness")
 
@@ -33,7 +33,7 @@ def _lies(
     device: torch.device, where: Geometry, view: Any = lambda builder, node: node
 ) -> tuple[int, Tensor]:
     """How many operations lay out a view of `VALUE` as `where`, and the result of them."""
-    builder = GraphBuilder(internals.FakeTensorMode())
+    builder = GraphBuilder(torch_fakes.FakeTensorMode())
     meta = ValueMeta(tuple(VALUE.shape), VALUE.stride(), VALUE.dtype, device)
     node = view(builder, builder.placeholder("p", intern(meta)))
     before = len(builder.graph.nodes)

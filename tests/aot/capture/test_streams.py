@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import aot
-from aot import torch_internals as internals
+from aot.torch_internals import patch_points
 from tests.support.agreement import values
 
 
@@ -94,7 +94,7 @@ class _Event:
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device()
-    monkeypatch.setattr(internals, "CUDA_SYNCHRONIZE", (SimpleNamespace(wait=device.synchronize), "wait"))
+    monkeypatch.setattr(patch_points, "CUDA_SYNCHRONIZE", (SimpleNamespace(wait=device.synchronize), "wait"))
     for name, value in {
         "Stream": _Stream,
         "Event": _Event,
@@ -180,7 +180,7 @@ def test_another_event_is_another_call(device: Device) -> None:
 
 def test_who_waits_waits_at_the_end(device: Device) -> None:
     side, done = _Stream("side", device), _Event("done", device)
-    owner, name = internals.CUDA_SYNCHRONIZE
+    owner, name = patch_points.CUDA_SYNCHRONIZE
 
     def waits(x: Tensor) -> Tensor:
         getattr(owner, name)()

@@ -12,7 +12,7 @@ from torch._higher_order_ops import while_loop
 
 import aot
 from aot import errors
-from aot import torch_internals as internals
+from aot.torch_internals import pytree
 from tests.support.agreement import (
     Arguments,
     assert_agrees,
@@ -401,8 +401,8 @@ def test_loops_with_inductor_below(function: Callable[..., Any]) -> None:
         for run in (compiled, other):
             x, w, n = operands(turns)
             with torch.no_grad():
-                found.append(list(internals.tree_flatten(run(x, w, n))[0]))
-            results = internals.tree_flatten(run(x, w, n))[0]
+                found.append(list(pytree.tree_flatten(run(x, w, n))[0]))
+            results = pytree.tree_flatten(run(x, w, n))[0]
             some = [one.square().sum() for one in results if one.requires_grad]
             found[-1] += [*results, *torch.autograd.grad(some, [x, w], allow_unused=True)]
         torch.testing.assert_close(*found)

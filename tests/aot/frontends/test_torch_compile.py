@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
-from aot import torch_internals as internals
 from aot.frontends.dynamo import aotfuzz
+from aot.torch_internals import mode_stacks
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.usefixtures("fresh_dynamo")]
 
@@ -206,7 +206,7 @@ def test_random_states_are_left_alone_while_a_graph_is_traced() -> None:
 
     @looks.register_fake
     def _(x: Tensor) -> Tensor:
-        with internals.modes_off():
+        with mode_stacks.modes_off():
             seen.append(torch.equal(torch.default_generator.get_state(), before))
         return torch.empty_like(x)
 

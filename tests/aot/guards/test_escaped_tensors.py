@@ -26,8 +26,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import aot
 from aot import errors
-from aot import torch_internals as internals
 from aot.guards.reachable import Surroundings
+from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
 from tests.support.agreement import checking_nop, leaf, values
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("refusals")]
@@ -395,16 +395,16 @@ def test_what_the_functions_own_objects_hold_is_its_own_business() -> None:
 
 
 def test_a_reserved_tensor_is_one_for_traces() -> None:
-    fake = internals.memoryless(
-        internals.memoryless_storage(12, torch.device("cpu")),
+    fake = plain_fakes.memoryless(
+        plain_fakes.memoryless_storage(12, torch.device("cpu")),
         (3,),
         (1,),
         0,
         torch.float32,
         torch.device("cpu"),
     )
-    internals.reserve(fake)
-    with internals.plain_autograd():
+    plain_fakes.reserve(fake)
+    with autograd_state.plain_autograd():
         assert fake.shape == (3,)
         assert type(fake[1:]) is Tensor
     with pytest.raises(errors.EscapedTensor):
@@ -546,9 +546,9 @@ def test_references_from_python_are_counted(count: int) -> None:
     tensors = [y]
     holders = [y for _ in range(count)]
     del y
-    assert internals.python_references(tensors) == [count]
+    assert tensor_impl.python_references(tensors) == [count]
     del z, holders
-    assert internals.python_references(tensors) == [0]
+    assert tensor_impl.python_references(tensors) == [0]
 
 
 def _fails(x: Tensor) -> None:

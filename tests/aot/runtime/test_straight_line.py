@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, fx
 
 import aot
-from aot import torch_internals as internals
 from aot.backends.straight_line import straight
+from aot.torch_internals import fx_graphs
 
 pytestmark = pytest.mark.clause("lifetime")
 
@@ -56,7 +56,7 @@ def _module(build: Build) -> fx.GraphModule:
     graph = fx.Graph()
     x, y = graph.placeholder("x"), graph.placeholder("y")
     graph.output(build(graph, x, y))
-    return internals.LazyGraphModule(root, graph)
+    return fx_graphs.LazyGraphModule(root, graph)
 
 
 @pytest.mark.parametrize("build", [_several, _constants, _held])
@@ -103,7 +103,7 @@ def test_values_die_after_their_last_use() -> None:
         value = graph.call_function(make, (value,))
         counts.append(graph.call_function(count, (value,)))
     graph.output(tuple(counts))
-    module = internals.LazyGraphModule(torch.nn.Module(), graph)
+    module = fx_graphs.LazyGraphModule(torch.nn.Module(), graph)
     function = straight(module)
     assert function is not None
     assert function(torch.ones(2)) == (1, 1, 1)
@@ -133,7 +133,7 @@ def test_nop_makes_no_code_and_other_compilers_get_it() -> None:
     graphs: list[fx.GraphModule] = []
 
     def compiler(module: fx.GraphModule, inputs: Any) -> Any:
-        assert not internals.has_no_code(module)
+        assert not fx_graphs.has_no_code(module)
         graphs.append(module)
         return module.forward
 
@@ -146,6 +146,6 @@ def test_nop_makes_no_code_and_other_compilers_get_it() -> None:
         compiled(x).sum().backward()
         (specialization,) = compiled.specializations
         made = (specialization.forward, *specialization.backwards)
-        assert [internals.has_no_code(module) for module in made] == [one is aot.nop] * 2
+        assert [fx_graphs.has_no_code(module) for module in made] == [one is aot.nop] * 2
         assert "def forward(self, " in made[0].code
     assert len(graphs) == 2

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import aot
-from aot import torch_internals as internals
 from aot.specialize.call import flattened, take_apart
 from aot.specialize.inline_cache import EVERY, MISSED, MOST, compile_test
+from aot.torch_internals import ambient_state, dispatcher, tensor_impl
 from fuzz.campaign.workers.handlers import program
 from fuzz.program.printer import load
 from tests.support.agreement import assert_each_agrees, values
@@ -261,7 +261,7 @@ def test_sizes_that_are_symbols() -> None:
 
 
 def test_a_test_in_c_looks_at_all_that_it_says() -> None:
-    test = internals.tensor_test([values(3)])
+    test = tensor_impl.tensor_test([values(3)])
     assert test(values(3))
     different = [
         values(4),
@@ -297,14 +297,14 @@ AROUND: dict[str, Callable[[], Any]] = {
     "default device": lambda: torch.device("meta"),
     "a mode of functions": torch.overrides.BaseTorchFunctionMode,
     "forward mode": torch.autograd.forward_ad.dual_level,
-    "below autograd": internals.below_autograd,
+    "below autograd": dispatcher.below_autograd,
     "recording": aot.errors.binding,
 }
 
 
 @contextlib.contextmanager
 def other_default_dtype() -> Iterator[None]:
-    with internals.default_dtype(torch.float64):
+    with ambient_state.default_dtype(torch.float64):
         yield
 
 

@@ -1,0 +1,87 @@
+"""What `torch.utils.checkpoint` keeps in the place of saved tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["inputs_asked_for", "inputs_of_checkpoints", "is_packed"]
+
+
+def is_packed(node: torch.autograd.graph.Node, name: str, *, in_checkpoints: bool = True) -> bool:
+    """Whether a pack hook got what `node` has saved as its attribute `name` (``_saved_...``); perhaps not if
+    it was a checkpoint's, which keeps its inputs itself, and has autograd check them."""
+    raw = getattr(node, f"_raw{name}", ())
+    for one in raw if isinstance(raw, (tuple, list)) else (raw,):
+        hook = one.unpack_hook
+        if hook is not None and (in_checkpoints or hook.__module__ != torch.utils.checkpoint.__name__):
+            return True
+    return False
+
+
+def inputs_of_checkpoints(node: torch.autograd.graph.Node, name: str) -> tuple[Tensor, ...]:
+    """What the checkpoint was called with that got what `node` has saved as its attribute `name`: it unpacks
+    all of it before it runs anything again.
+
+    Raises:
+        RuntimeError: autograd finds that some of it was written to since, or freed.
+    """
+    raw = getattr(node, f"_raw{name}", ())
+    return tuple(_inputs_of_checkpoints(raw if isinstance(raw, (tuple, list)) else (raw,)))
+
+
+def _inputs_of_checkpoints(saved: Sequence[Any]) -> Iterator[Tensor]:
+    for one in saved:
+        frame = _frame_of_checkpoint(one.unpack_hook)
+        if frame is not None:
+            yield from _inputs_of_checkpoint(frame)
+
+
+def _frame_of_checkpoint(unpack: Any) -> Any:
+    """The checkpoint that an unpack hook belongs to, if it does to one (what runs again has hooks, too)."""
+    if getattr(unpack, "__module__", "") != torch.utils.checkpoint.__name__:
+        return None
+    return inspect.getclosurevars(unpack).nonlocals.get("frame")
+
+
+def _inputs_of_checkpoint(frame: Any) -> Iterator[Tensor]:
+    saver = getattr(frame, "input_saver", None)  # torch 2.11
+    inputs = frame.saved_args if saver is None else saver.grad_fn._raw_saved_tensors
+    inputs = [one for one in inputs if hasattr(one, "unpack_hook")]
+    # (Those of a checkpoint inside of another one are had by running that one again.)
+    if any(one.unpack_hook is not None for one in inputs):
+        yield from _inputs_of_checkpoints(inputs)
+    else:
+        yield from (one.unpack() for one in inputs) if saver is None else saver.grad_fn.saved_tensors
+
+
+class _Asked(Exception):
+    """A checkpoint is asked for what it has kept."""
+
+
+def inputs_asked_for(hooks: tuple[Any, Any], run: Callable[[], object]) -> tuple[Tensor, ...] | None:
+    """What a checkpoint, given by its saved-tensor hooks, was called with, if `run` asks it for what it has
+    kept, which is then not computed: it raises inside of `run`, which does not let that out. Else None.
+
+    Raises:
+        RuntimeError: autograd finds that some of it was written to since, or freed.
+    """
+    frame = _frame_of_checkpoint(hooks[1])
+    if frame is None:
+        return None
+    recomputed = []
+
+    def stop(*args: object) -> None:
+        recomputed.append(args)
+        raise _Asked
+
+    function, frame.recompute_fn = frame.recompute_fn, stop
+    try:
+        run()
+    finally:
+        frame.recompute_fn = function
+    return tuple(_inputs_of_checkpoint(frame)) if recomputed else None

@@ -1,0 +1,138 @@
+"""Inductor as a compiler of graphs, imported at its first use: it is most of what torch.compile loads."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from aot.torch_internals import autocast_state, dispatcher, torch_fakes
+
+__all__ = [
+    "decomposed",
+    "inductor_compile",
+    "inductor_copies",
+    "inductor_decompositions",
+    "inductor_options",
+    "inductor_restrided",
+    "inductor_settings",
+]
+
+
+def inductor_settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What `torch.compile` sets Inductor's configuration to; RuntimeError for what it does not know."""
+    from torch._inductor import list_mode_options
+
+    of_mode: Any = list_mode_options(mode) if mode else {}
+    settings = {**of_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
+    unknown = settings.keys() - inductor_options()
+    if unknown:
+        raise RuntimeError(f"Inductor has no option called {', '.join(sorted(unknown))}")
+    return settings
+
+
+def inductor_options() -> set[str]:
+    """The names in Inductor's configuration."""
+    from torch._inductor import config
+
+    return set(config.get_config_copy())
+
+
+def _load_inductor() -> None:
+    """Import what torch.compile does before it compiles: Inductor's modules name each other as attributes of
+    their package, as `decomposition` does `lowering` for `max_pool2d`, and do not import what they name."""
+    importlib.import_module("torch._inductor.compile_fx")
+
+
+def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
+    """Operations that Inductor does not compile, and functions that compute them by others."""
+    _load_inductor()
+    from torch._inductor import config, decomposition
+
+    with config.patch(dict(settings)):
+        return dict(decomposition.select_decomp_table())
+
+
+def decomposed(
+    function: Callable[..., Any], inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]
+) -> GraphModule:
+    """The graph of what `function` computes from fake tensors, operations decomposed."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    # (Some kernels take symbols in Python alone. Graphs have all of theirs as inputs.)
+    symbolic = any(isinstance(value, torch.SymInt) for value in inputs)
+    kernels = dispatcher.python_dispatcher() if symbolic else contextlib.nullcontext()
+    with torch_fakes.fake_mode_of(inputs), kernels, torch.no_grad(), autocast_state.disable_autocast():
+        graph = make_fx(function, dict(decompositions))(*inputs)
+    # (What reads a number from a fake tensor fails, and stays in the graph if the failure is caught.)
+    for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
+        if not node.users:
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return graph
+
+
+def inductor_copies() -> set[Any]:
+    """Operations that are no views, and that Inductor takes away where they only copy an argument."""
+    _load_inductor()
+    from torch._inductor.fx_passes import post_grad
+
+    return {op for op in post_grad.noop_registry if not op.is_view}
+
+
+def inductor_restrided(tensor: Tensor, stride: Sequence[int]) -> Tensor:
+    """A copy with dimensions in the order that these strides have, in a graph for Inductor."""
+    from torch._inductor import inductor_prims
+
+    restrided: Tensor = inductor_prims.force_stride_order(tensor, list(stride))
+    return restrided
+
+
+def inductor_compile(
+    graph: GraphModule,
+    inputs: Sequence[Any],
+    which: str,
+    settings: Mapping[str, Any],
+    donated: Sequence[int],
+    static: Sequence[int],
+    names: list[str],
+) -> tuple[Callable[..., Any], list[tuple[int, ...] | None]]:
+    """Inductor's code for a graph without mutations, but for those of its inputs at its end.
+
+    Args:
+        which: "forward", "backward" or "inference".
+        donated: the inputs that may be overwritten.
+        static: those that lie in one place from call to call.
+        names: what it is called in the code.
+
+    Returns:
+        A boxed callable, and the strides of its results, as far as it tells them.
+    """
+    from torch._guards import TracingContext, tracing
+    from torch._inductor import compile_fx, config
+
+    # (A graph without inputs has fake tensors, too.)
+    context = TracingContext(
+        torch_fakes.fake_mode_of([*inputs, *(node.meta.get("val") for node in graph.graph.nodes)])
+    )
+    context.output_strides = []
+    context.aot_graph_name = names
+    # All that is read of it.
+    context.fw_metadata = types.SimpleNamespace(
+        bw_donated_idxs=list(donated), static_input_indices=list(static)
+    )
+    with config.patch(dict(settings)), tracing(context), autocast_state.disable_autocast():
+        compiled = compile_fx.compile_fx_inner(
+            graph,
+            inputs,
+            static_input_idxs=list(static),
+            is_backward=which == "backward",
+            is_inference=which == "inference",
+        )
+    return compiled, list(context.output_strides)
